@@ -44,7 +44,7 @@ avx512: setup ## run the tests of AVX-512 code in an emulator; see scripts/test-
 aarch64: setup ## build tests for aarch64 and run them in QEMU; see scripts/test-aarch64 --help
 	@scripts/test-aarch64 $(ARGS)
 
-bench: setup ## run the main benchmark of the papers' experiments; writes out/bench.json
+bench: setup ## run the benchmark of authentication (linewarden bench auth); writes out/bench.json
 	@mkdir -p $(OUT)
 	cargo build --release -p linewarden
 	$(if $(filter 1,$(SUDO)),sudo -E )$(or $(CARGO_TARGET_DIR),target)/release/linewarden bench auth --json $(OUT)/bench.json --figures $(OUT) $(ARGS)

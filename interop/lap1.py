@@ -109,8 +109,8 @@ def response(key: bytes, device: bytes, nonce: bytes, ig: bytes, fresh: bytes, m
 
 
 def ack_tag(key: bytes, message: bytes) -> bytes:
-    h0, idx_lease, session_id, seen_ip = message[:8], message[16:24], message[24:32], message[48:64]
-    return siphash128(key, h0 + idx_lease + session_id + seen_ip)
+    h0, idx_lifetime, session_id, seen_ip = message[:8], message[16:24], message[24:32], message[48:64]
+    return siphash128(key, h0 + idx_lifetime + session_id + seen_ip)
 
 
 def data_tag(key: bytes, message: bytes, source_port: int, peer: bytes) -> bytes:
@@ -139,7 +139,7 @@ class Device:
     def __init__(self, device: bytes, mode: str, keys, address: str):
         self.device, self.mode, self.keys, self.address = device, mode, keys, address
         self.nonce = self.key = self.sent = None
-        # Pool mode: above every row with a RESPONSE; a real device stores it on disk (1.5).
+        # Pool mode: the lowest row above every row with a RESPONSE; a real device stores the number on disk (1.5).
         self.unanswered_from, self.has_refused, self.accepted = 0, False, set()
 
     def begin(self, nonce: bytes) -> bytes:
@@ -157,7 +157,7 @@ class Device:
         idx, gateway = struct.unpack(">II", message[16:24])
         if idx in self.accepted:
             self.has_refused = True
-            raise Refused("the row is spent")
+            raise Refused("the row is already spent")
         key = auth_key(self.keys(idx, message[24:32]), idx if self.mode == "pool" else 0, gateway)
         if not hmac.compare_digest(challenge_tag(key, message, self.nonce), message[48:64]):
             raise Refused("a wrong tag")
@@ -180,5 +180,5 @@ class Device:
             self.accepted.add(struct.unpack(">I", message[16:20])[0])
             self.has_refused = False
         if message[48:64] != mapped(self.address):
-            raise Refused("the gateway has seen another address")
+            raise Refused("the gateway received another source address")
         return message[24:32], key, struct.unpack(">I", message[20:24])[0]

@@ -14,27 +14,27 @@ def sized(text: bytes) -> bytes:
     return struct.pack(">H", len(text)) + text
 
 
-def entry(it: dict) -> bytes:
-    body = bytes([KINDS[it["kind"]]])
-    if "mode" in it:
-        body += struct.pack(">H", it["mode"])
-    if "content" in it:
-        body += bytes.fromhex(it["content"])
-    if "target" in it:
-        body += sized(bytes.fromhex(it["target"]))
-    if "device" in it:
-        body += struct.pack(">II", *it["device"])
+def entry(fields: dict) -> bytes:
+    body = bytes([KINDS[fields["kind"]]])
+    if "mode" in fields:
+        body += struct.pack(">H", fields["mode"])
+    if "content" in fields:
+        body += bytes.fromhex(fields["content"])
+    if "target" in fields:
+        body += sized(bytes.fromhex(fields["target"]))
+    if "device" in fields:
+        body += struct.pack(">II", *fields["device"])
     return body
 
 
 def encode(configuration: dict) -> bytes:
     pcrs = sorted((int(index), bytes.fromhex(value)) for index, value in configuration["pcrs"].items())
-    files = sorted((bytes.fromhex(path), it) for path, it in configuration["files"].items())
+    files = sorted((bytes.fromhex(path), fields) for path, fields in configuration["files"].items())
     out = b"linewarden configuration" + bytes([1])
     out += struct.pack(">HB", BANKS[configuration["bank"]], len(pcrs))
     out += b"".join(bytes([index]) + value for index, value in pcrs)
     out += struct.pack(">I", len(files))
-    return out + b"".join(sized(path) + entry(it) for path, it in files)
+    return out + b"".join(sized(path) + entry(fields) for path, fields in files)
 
 
 def h(configuration: dict) -> bytes:
@@ -59,7 +59,7 @@ def configurations() -> list[dict]:
         b"/run/\xff": {"kind": "fifo", "mode": 0o600},
         b"/run/socket": {"kind": "socket", "mode": 0o7777},
     }
-    files = {path.hex(): it for path, it in files.items()}
+    files = {path.hex(): fields for path, fields in files.items()}
     wide = {str(index): digest("sha384", f"PCR {index}") for index in [0, 4]}
     return [
         {"bank": "sha256", "pcrs": {}, "files": {}},
@@ -108,7 +108,7 @@ def vectors() -> dict:
     return {
         "about": "Configurations and h, docs/measurement.md 3. Byte strings and paths are hex. Made by "
         "interop/measurement.py, checked by crates/measurement/tests.",
-        "configurations": [it | {"encoding": encode(it).hex(), "h": h(it).hex()} for it in configurations()],
+        "configurations": [case | {"encoding": encode(case).hex(), "h": h(case).hex()} for case in configurations()],
         "refused": refused(),
     }
 

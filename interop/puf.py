@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """A simulated PUF for `linewarden device enroll command`: its bits are derived from the argument, and one bit in
-200 is wrong in each reading (enrollment refuses a PUF without errors, which may be a file).
+200 is wrong in each reading (enrollment refuses a PUF without errors, because it may be a file).
 
 Reads `CHALLENGE BITS` as described in `linewarden config example agent`, and prints hexadecimal digits.
 """

@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 PROGRAM = os.environ.get("LINEWARDEN_PROGRAM", HERE.parent / "target/debug/linewarden")
 GATEWAY_ID = 7
 SESSION_LIFETIME_S = 300
-# An address has one live session: each device has its own.
+# An address has at most one live session, so each device has its own address.
 ADDRESSES = {"pool": "127.0.0.1", "key": "127.0.0.2"}
 # Timeout of the first attempt; doubled for each further one (1.5).
 TIMEOUT_S, TRIES = 0.02, 8
@@ -40,9 +40,9 @@ master_key_file = "master.key"
 
 
 def linewarden(directory: Path, *words: str) -> dict:
-    done = subprocess.run([PROGRAM, *words], cwd=directory, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1]) if "--json" in words else {}
+    result = subprocess.run([PROGRAM, *words], cwd=directory, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout.splitlines()[-1]) if "--json" in words else {}
 
 
 @pytest.fixture(scope="module")
@@ -105,36 +105,36 @@ class Wire:
 
 @pytest.mark.parametrize(("mode", "chip"), [("pool", "d1"), ("key", "d2")])
 def test_a_device_authenticates_repeatedly(site, mode, chip):
-    wire, one, sessions = Wire(site, mode), device(site, mode, chip), set()
+    wire, client, sessions = Wire(site, mode), device(site, mode, chip), set()
     for _ in range(3):
-        response = one.respond(wire.exchange(one.begin(secrets.token_bytes(16))))
-        session_id, _, lifetime_s = one.finish(wire.exchange(response))
+        response = client.respond(wire.exchange(client.begin(secrets.token_bytes(16))))
+        session_id, _, lifetime_s = client.finish(wire.exchange(response))
         assert lifetime_s == SESSION_LIFETIME_S
         sessions.add(session_id)
     assert len(sessions) == 3
 
 
 def test_the_same_request_gets_the_same_challenge_and_the_same_response_the_same_ack(site):
-    wire, one = Wire(site), device(site, "pool", "d1")
-    request = one.begin(secrets.token_bytes(16))
+    wire, client = Wire(site), device(site, "pool", "d1")
+    request = client.begin(secrets.token_bytes(16))
     challenge = wire.exchange(request)
     # Unless `fresh` has changed, which happens every 8 s.
     assert wire.exchange(request)[:32] == challenge[:32]
-    response = one.respond(challenge)
+    response = client.respond(challenge)
     ack = wire.exchange(response)
     assert wire.exchange(response) == ack
 
 
 def test_only_the_devices_own_response_gets_a_reply(site):
-    wire, one = Wire(site), device(site, "pool", "d1")
-    challenge = wire.exchange(one.begin(secrets.token_bytes(16)))
-    response = one.respond(challenge)
+    wire, client = Wire(site), device(site, "pool", "d1")
+    challenge = wire.exchange(client.begin(secrets.token_bytes(16)))
+    response = client.respond(challenge)
     for byte in range(64):
         altered = bytearray(response)
         altered[byte] ^= 1 << secrets.randbelow(8)
         wire.socket.send(altered)
     other_address = Wire(site)
-    one.finish(wire.exchange(response))
+    client.finish(wire.exchange(response))
     # A reply to an earlier message would have arrived before the ACK.
     assert not select.select([wire.socket], [], [], 0)[0]
     assert other_address.exchange(response, tries=1) is None, "the accepted response from another address"

@@ -18,8 +18,8 @@ def test_pair():
     nonce_i, nonce_r = hello[32:48], welcome[32:48]
     k_hello = ticket.hkdf(key, pair_id, b"lap1 pair\x01" + ids, 32)
     assert ticket.pair_handshake(k_hello, ticket.pair_head(1, 1, pair_id, 0), nonce_i) == hello
-    both = ticket.hkdf(key, nonce_i + nonce_r, b"lap1 pair\x02" + ids, 64)
-    keys = {1: both[:32], 2: both[32:]}
+    session_keys = ticket.hkdf(key, nonce_i + nonce_r, b"lap1 pair\x02" + ids, 64)
+    keys = {1: session_keys[:32], 2: session_keys[32:]}
     assert ticket.pair_handshake(keys[2], ticket.pair_head(2, 2, pair_id, 0), nonce_r) == welcome
     numbers = {1: 0, 2: 0}
     for case in VECTORS["data"]:

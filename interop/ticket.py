@@ -62,11 +62,11 @@ def padded(data: bytes) -> bytes:
 
 def seal(key: bytes, nonce: bytes, aad: bytes, body: bytes) -> bytes:
     """Ciphertext followed by the tag."""
-    subkey, short = hchacha20(key, nonce[:16]), bytes(4) + nonce[16:]
-    sealed = chacha20(subkey, short, 1, body)
+    subkey, inner_nonce = hchacha20(key, nonce[:16]), bytes(4) + nonce[16:]
+    sealed = chacha20(subkey, inner_nonce, 1, body)
     lengths = struct.pack("<QQ", len(aad), len(sealed))
-    one_time = chacha20(subkey, short, 0, bytes(32))
-    return sealed + poly1305(one_time, padded(aad) + padded(sealed) + lengths)
+    one_time_key = chacha20(subkey, inner_nonce, 0, bytes(32))
+    return sealed + poly1305(one_time_key, padded(aad) + padded(sealed) + lengths)
 
 
 # ---- 1.7 ----
@@ -83,8 +83,8 @@ def response(key: bytes, head: bytes, aead_nonce: bytes, body: bytes) -> bytes:
 
 
 def request(key: bytes, head: bytes, aead_nonce: bytes, body: bytes, session_key: bytes, serial: int) -> bytes:
-    before = response(key, head, aead_nonce, body) + struct.pack(">Q", serial)
-    return before + lap1.siphash128(session_key, lap1.label(3) + before + bytes(-len(before) % 8))
+    content = response(key, head, aead_nonce, body) + struct.pack(">Q", serial)
+    return content + lap1.siphash128(session_key, lap1.label(3) + content + bytes(-len(content) % 8))
 
 
 # ---- 1.7.5 ----

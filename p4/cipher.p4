@@ -1,15 +1,15 @@
 // Stream cipher in the switch, as in the P4DRA paper (section 6): Forró or ChaCha on 64 bytes after the Ethernet header.
 //
 // Compiled with CIPHER_FORRO or CIPHER_CHACHA, and with one of
-//   PASS_QUARTER_ROUND  a quarter round in each pipeline (ingress, egress), two for each recirculation;
+//   PASS_QUARTER_ROUND  a quarter round in each pipeline (ingress, egress), so two quarter rounds for each recirculation;
 //   PASS_ROUND          a round in each pipeline (ChaCha's four quarter rounds in parallel, as in the paper's parallel variant);
 //   PASS_ALL            all rounds in one pass, which exceeds the stages of switching chips.
 // The key entry sets the number of rounds: Forró 6, 10 or 14; ChaCha 8, 12 or 20. Other numbers have not been analyzed.
 //
-// Frame: Ethernet (0x88b5), operation, counter, nonce, 64 bytes of text. ENCRYPT draws a nonce and is sent as DECRYPT; DECRYPT
-// uses the nonce of the frame and is sent as PLAIN. A frame has one block: the blocks of a message are frames with different counters.
-// A recirculating frame carries the number of completed steps and the matrix in front of the Ethernet header. Only recirculating
-// frames are parsed this way, so a sender cannot inject a partially processed frame.
+// Frame: Ethernet (0x88b5), operation, counter, nonce, 64 bytes of text. For ENCRYPT, the program draws a nonce and sends the
+// frame as DECRYPT; for DECRYPT, it uses the nonce of the frame and sends PLAIN. A frame has one block: the blocks of a message
+// are frames with different counters. A recirculating frame carries the number of steps and the matrix in front of the Ethernet
+// header. The parser expects these fields only in recirculating frames, so a sender cannot inject a partially processed frame.
 //
 // There is no authentication. Nonces are unique only if the control plane writes a first nonce to `nonces` that exceeds all nonces
 // used with the same keys. Until then ENCRYPT drops.

@@ -1,10 +1,10 @@
-// PUF authentication of the papers in the switch (docs/protocols.md 2), for measurement and interoperability. Insecure: CRC-32 is not a MAC.
+// PUF authentication of the papers in the switch (docs/protocols.md 2), for measurement and interoperability. Insecure (CRC-32).
 //
 // Compiled with PROFILE_IOT (one pair for each exchange, used once) or PROFILE_UAV (two pairs, one from each half, reusable), and
 // with RESPONSE_BITS 64, 128 or 256.
 //
-// The control plane fills `local4`, `local6`, `bridge` and `devices`, adds the pairs of an identifier, numbered from 0, to any of the
-// pair tables (several as in the papers, where each is in a separate stage; PROFILE_UAV: pairs of the first half, then of the second),
+// The control plane fills `local4`, `local6`, `bridge` and `devices`, adds the pairs of an identifier, numbered from 0, to any
+// pair table (PROFILE_UAV: of its half; the first half has the lower numbers; the papers have several tables in separate stages),
 // and writes a seed to `random_state`. Implementation errors of the published verifier are not reproduced: an identifier
 // without a challenge has no expected hash, an expected hash is deleted after success, and a wrong hash is dropped.
 //

@@ -1,31 +1,31 @@
 // LAP/1 gateway in the switch (docs/protocols.md 1): suite 1, pool and key mode, sessions, leases, the gate, PROOFs.
 //
-// Ownership of state. Only the pipeline writes `next_idx` and the state of sessions. Decision and write are one action, which
-// simple_switch runs while holding the locks of all its registers. The control plane
+// Ownership of state. Only the pipeline writes `next_idx` and the state of sessions. Each decision and its write are one action:
+// simple_switch locks all registers of an action while the action runs. The control plane
 //   sets `gateway` (without this entry the gateway sends no replies and forwards nothing) and fills `ports`, `local`, `bridge`, `devices`;
-//   adds to `bridge` the hosts with the gateway's addresses: such a MAC address on a service port is an address of the gateway;
+//   adds to `bridge` the hosts that have the gateway's addresses: MAC addresses on service ports count as the gateway's;
 //   fills `device_sources`, without which no REQUEST and no RESPONSE is accepted, `device_end_prefixes` and `end_prefixes`;
 //   fills `control_protocols` (protocols that pass the gate, and protocols forbidden to devices), `dhcp_servers` and `gate_types`;
 //   fills `enrolled` (devices whose messages go to CPU_PORT while they have no line), and their `expected` RESPONSEs with `armed`;
-//   adds rows, which contain their idx, to `rows`, and keys of key mode to `keys`; removes spent rows and keys;
+//   adds rows with their idx to `rows`, and keys of key mode to `keys`; removes spent rows and keys;
 //   creates multicast group FLOOD with all ports, and may change the default action of `bridge`;
 //   writes the initial `next_idx` of a device, `marks` (rows below the mark may be spent) and `revoked`;
-//   writes `fresh` (0 current, 1 previous; previous first) and `fresh_until_us`, after which the pipeline sends no replies. The time
-//   is that of the pipeline's clock, which every frame from CPU_PORT to a port writes to `clock_us`;
+//   writes `fresh` (0 current, 1 previous; previous first) and `fresh_until_us`: the time after which the pipeline replies
+//   to no REQUEST and no RESPONSE, by its own clock, which each frame from CPU_PORT to a port writes to `clock_us`;
 //   closes a session by writing 0 to `session_ids`, stops with `stopping`, receives digests, drops unknown devices with `filtering`;
 //   sets the rates of all meters, which are green by default;
 //   writes random `bucket_keys` before the first session; otherwise all owners share one bucket;
-//   fills `provers` and `proof_keys`, starts a round by writing its lane (the lowest bit of the round number), the number last, reads the
-//   results in `proved` (two words per prover), and sends ATTEST_REQUESTs from the addresses in `gateway_macs` and `gateway_addresses`.
+//   fills `provers` and `proof_keys`, starts a round by writing the registers of its lane (lowest bit of the number), the number
+//   last, reads `proved` (two words per prover), sends ATTEST_REQUESTs from the addresses in `gateway_macs`, `gateway_addresses`.
 //
 // Not supported, in addition to the general list in docs/protocols.md:
 //   classic profiles (classic_puf.p4, p4dra.p4);
 //   sealed payloads longer than PAYLOAD_BYTES (drop_too_big, both directions), and downstream to the LAP port (drop_unsealed);
-//   traffic between devices with a sealed gate (drop_unsealed): it would have to be opened and sealed in one pass;
+//   traffic between devices with a sealed gate (drop_unsealed): the pipeline would have to open and seal a packet in one pass;
 //   ATTEST_REQUESTs with a sealed gate, unless they come through CPU_PORT;
 //   router advertisements through a sealed gate with more than PAYLOAD_BYTES of options (drop_unsealed);
 //   separate counters for Ethernet types that are not in `gate_types`: one counter for all;
-//   more than four slots for the owner of an address, selected by hash: drop_table_full if other owners use all of them;
+//   more than four slots for the owner of an address (selected by hash): drop_table_full if other owners use all four slots;
 //   sessions that end at whole seconds (they end to the microsecond); per-CPU limits (meters limit NAKs, events and the slow path globally).
 #include <core.p4>
 #include <v1model.p4>
@@ -76,14 +76,14 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
             meta.to_devices = 1;
             meta.addressed = 1;
         } else if (bridge.apply().hit) {
-            // A reply to a frame for another station would have that station's source address, and bridges would learn it at this port.
+            // A reply to a frame for another station would have that station's MAC address; bridges would learn a wrong port.
             meta.addressed = ~meta.to_devices;
         }
         meta.end = meta.frame.dst;
         if (meta.from_devices == 0) {
             meta.end = meta.frame.src;
         }
-        // An IPv6 packet has no IPv4 address.
+        // In an IPv6 packet, an IPv4-mapped address does not count as an IPv4 address.
         bool is_mapped = hdr.net.ipv6.isValid() && meta.end[127:32] == 0xffff;
         if (!is_mapped) {
             local.apply();
@@ -99,7 +99,7 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
         bool ours = meta.local == 1 && is_udp && dst_port == LAP_PORT;
         bool is_data = meta.gate == GATE_SEALED && is_udp && dst_port == LAP_PORT && hdr.lap.isValid() && hdr.lap.magic == LAP_MAGIC
             && hdr.lap.version == LAP_VERSION && hdr.lap.type == LAP_DATA_UP;
-        // Operation on the device of a message, or on the destination device of a datagram.
+        // Operations to perform for the device that sent the message, or for the destination device of the datagram.
         bool challenges = false;
         bool checks_tag = false;
         bool again = false;
@@ -257,8 +257,8 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
                     if (meta.is_expected == 1) {
                         meta.verdict = LW_SLOW_PATH;
                     } else if (is_admission) {
-                        // Half of the total rate is for all sources; the rest is for sources with little traffic. Source addresses may be
-                        // forged, so dropped messages do not count against a source.
+                        // Half of the rate is for all sources, the other half only for sources with little traffic. Addresses
+                        // may be forged, so dropped messages do not count against a source.
                         bit<2> of_source;
                         bit<2> of_all;
                         hash(meta.source_bucket, HashAlgorithm.crc32, 32w0, { meta.frame.src }, (bit<32>)SOURCES);
@@ -368,7 +368,7 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
             meta.verdict = LW_DROP_GATE_PORT;
         } else {
             meta.verdict = LW_DROP_GATE;
-            if (meta.gate == GATE_OPEN) {
+            if (meta.gate == GATE_BOUND) {
                 meta.place = 1w0 ++ src_port ++ meta.ingress ++ meta.frame.vlans ++ hdr.net.ethernet.src;
                 spread_mac();
                 find_sender();
@@ -421,7 +421,7 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
                 if (meta.t0 == hdr.lap_body.w4 && meta.t1 == hdr.lap_body.w5) {
                     meta.tag_fits = 1;
                 }
-                // Checked before the RESPONSE wins: no session may open without its digest.
+                // Applies the meter before the RESPONSE opens a session, because no session may open without its digest.
                 bit<2> renewal_color = 0;
                 if (meta.key_mode == 1 && meta.tag_fits == 1) {
                     renewals.execute_meter(meta.device, renewal_color);
@@ -447,7 +447,7 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
             }
         }
         if (alarms) {
-            // A flood of wrong tags must not delay the marks of valid devices.
+            // Separate meters: a flood of wrong tags must not delay the digests that request higher marks for valid devices.
             bit<2> event_color;
             if (meta.verdict == LW_DROP_MARK) {
                 credits.execute_meter(0, event_color);
@@ -605,7 +605,7 @@ control LapEgress(inout headers_t hdr, inout metadata_t meta, inout standard_met
             }
             hdr.net.udp.checksum = meta.checksum;
         }
-        // A destination learned at the ingress port has already received the frame.
+        // Hosts at the ingress port have already received the frame.
         if (meta.verdict < 16 && standard.egress_port == meta.ingress) {
             mark_to_drop(standard);
         }

@@ -1,14 +1,14 @@
 // Device attestation in the switch: `attest/2` and `p4dra-classic` (docs/protocols.md 3). One Forró block per proof.
 //
-// Compiled with PASS_QUARTER_ROUND (a quarter round in each pipeline, two per recirculation, as in the published switch) or PASS_ALL.
-// A recirculating frame carries the number of completed steps and the matrix in front of the Ethernet header; only recirculating
-// frames are parsed this way. Before the verdict all checks except the time check are repeated, so changes by the control plane
-// during the recirculation are respected.
+// Compiled with PASS_QUARTER_ROUND (one quarter round in ingress and one in egress, as in the published switch) or PASS_ALL.
+// A recirculating frame carries the number of completed steps and the matrix in front of the Ethernet header. The parser expects
+// these fields only in recirculating frames. Before the verdict, the program repeats all checks except the time check, because
+// the control plane may change entries and rounds during the recirculation.
 //
 // The control plane
 //   sets `gateway` (without it every PROOF is drop_unsupported_type) and fills `local4`, `local6`, `provers`, `proof_keys`,
 //   `p4dra_provers`, `bridge`;
-//   starts a round by writing its lane (`attest/2`: lowest bit of the round number; classic: any), the number last;
+//   starts a round by writing the registers of its lane (`attest/2`: lowest bit of the number; classic: any), the number last;
 //   sends frames through port CPU_PORT with a prefix of two bytes: the egress port, or 0 for multicast group 1;
 //   reads results in `proved` and `p4dra_proved` (two words per prover, including the number of the round with a valid proof), or
 //   receives digests.
@@ -31,7 +31,7 @@ const bit<8> P4DRA_VERIFIED = 4;
 const bit<8> P4DRA_SETUP = 5;
 
 const bit<8> STEPS = 56;
-// Instead of a number of steps: try the alternate key.
+// In place of the number of completed steps: compute the block with the alternate key.
 const bit<8> AGAIN = 255;
 
 // No verdict yet.
@@ -295,7 +295,7 @@ control AttestIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         size = 4 * PROVERS;
     }
 
-    // The words k, d and h of a prover's blocks; r and n are added here.
+    // Matrix of a prover from k, d and h; the action XORs r and n into words 4, 5, 12 and 13.
     action set_template(bit<32> prover, bit<32> t0, bit<32> t1, bit<32> t2, bit<32> t3, bit<32> t4, bit<32> t5, bit<32> t6,
                         bit<32> t7, bit<32> t8, bit<32> t9, bit<32> t10, bit<32> t11, bit<32> t12, bit<32> t13, bit<32> t14,
                         bit<32> t15) {
@@ -328,7 +328,7 @@ control AttestIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         hdr.net.ethernet.src = hdr.net.ethernet.dst;
         hdr.net.ethernet.dst = mac;
     }
-    // Default: the controller address of the published tools.
+    // The default is the MAC address of the controller in the published tools.
     table p4dra_controller {
         actions = { set_controller; }
         default_action = set_controller(0x080000000101);

@@ -58,7 +58,7 @@ control ClonesIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         } else if (hdr.order.ingress_op[1:0] == 3) {
             clone_preserving_field_list(CloneType.I2E, hdr.order.session, 2);
         }
-        // A clone keeps the field values at the end of ingress, and the packet as received.
+        // A clone has the packet as received, and the preserved fields with their values at the end of ingress.
         meta.kept = 0x4444;
         hdr.order.session = 0xffffffff;
         if (hdr.order.ingress_op[2:2] == 1) {
@@ -68,7 +68,7 @@ control ClonesIngress(inout headers_t hdr, inout metadata_t meta, inout standard
             standard.mcast_grp = 3;
         }
         if (hdr.order.ingress_op[4:4] == 1) {
-            // The last request counts.
+            // A later clone request replaces an earlier request.
             clone_preserving_field_list(CloneType.I2E, 2, 2);
         }
         if (hdr.order.ingress_op[5:5] == 1) {

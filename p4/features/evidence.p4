@@ -5,8 +5,8 @@
 //   1 write `value` to a cell of the small array      4 write `value` over the digests of the switch
 //   2 write `value` to a cell of the large array      5 send the frame with the type of evidence
 //   3 write `value` to a cell of the wide array       0 no operation
-// The reply contains the digests that the program read. IPv6 packets are sent from port 0 to 1 and from other ports to 0. Table
-// `forge` selects packets with an option of false digests, in front of or after a valid option.
+// The reply contains the digests that the program read. IPv6 packets are sent from port 0 to 1 and from other ports to 0. For
+// packets that table `forge` selects, the program overwrites the digests of the option, or adds an option with false digests.
 #include <core.p4>
 #include <v1model.p4>
 #include "../include/headers.p4"

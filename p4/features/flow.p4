@@ -153,7 +153,7 @@ control FlowIngress(inout headers_t hdr, inout metadata_t meta, inout standard_m
                 }
             }
             6: {
-                // Egress drops, or sets a port, which has no effect.
+                // Egress drops the packet or sets a port; the packet can only leave through the port that ingress set.
                 standard.egress_spec = 1;
             }
             7: {
@@ -189,7 +189,7 @@ control FlowIngress(inout headers_t hdr, inout metadata_t meta, inout standard_m
 
 control FlowEgress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
     apply {
-        // exit and return of ingress end there.
+        // exit and return in ingress end only ingress: egress runs.
         TRACE(0xe)
         if (hdr.order.op == 6) {
             if (hdr.order.n == 1) {

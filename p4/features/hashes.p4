@@ -1,5 +1,5 @@
-// Hashes: every algorithm of v1model, over narrow and wide fields, signed ones, one that is not of whole bytes, nothing; with
-// bases and ranges.
+// Hashes: every algorithm of v1model except random, over narrow and wide fields, fields that are not whole bytes, and constants;
+// with bases and ranges.
 #include <core.p4>
 #include <v1model.p4>
 #include "include/frame.p4"

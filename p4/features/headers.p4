@@ -219,7 +219,7 @@ control HeadersIngress(inout headers_t hdr, inout metadata_t meta, inout standar
     }
 }
 
-// In a different order, one header twice, one header omitted.
+// Emits the headers in a different order, one header twice, and omits one header.
 control HeadersDeparser(packet_out packet, in headers_t hdr) {
     apply {
         packet.emit(hdr.frame);

@@ -1,4 +1,4 @@
-// Recirculate: back to the parser as sent, with chosen fields; growing, shrinking, beside clone, multicast and drop.
+// Recirculate: back to the parser as sent, with chosen fields; growing, shrinking, together with clone, multicast and drop.
 #include <core.p4>
 #include <v1model.p4>
 #include "include/frame.p4"

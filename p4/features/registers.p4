@@ -28,7 +28,7 @@ parser RegistersParser(packet_in packet, out headers_t hdr, inout metadata_t met
     }
 }
 
-// Writes the value to the cell and the old value to the packet.
+// Writes the value of the packet to the cell, and the old value of the cell to the packet.
 #define EXCHANGE(array, type) { type held = (type)hdr.order.old; \
     array.read(held, hdr.order.cell); \
     hdr.order.old = (bit<200>)held; \

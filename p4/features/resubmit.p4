@@ -1,4 +1,4 @@
-// Resubmit: back to the parser as received, with chosen fields; beside drop, clone and multicast.
+// Resubmit: back to the parser as received, with chosen fields; together with drop, clone and multicast.
 #include <core.p4>
 #include <v1model.p4>
 #include "include/frame.p4"
@@ -53,14 +53,14 @@ control ResubmitIngress(inout headers_t hdr, inout metadata_t meta, inout standa
             } else {
                 resubmit_preserving_field_list(2);
             }
-            // Resubmission has precedence over these.
+            // Resubmission has precedence over drop and multicast.
             if (hdr.order.op[1:1] == 1) {
                 mark_to_drop(standard);
             }
             if (hdr.order.op[2:2] == 1) {
                 standard.mcast_grp = 1;
             }
-            // Resubmission has no precedence over this.
+            // The switch sends the clone in addition to the resubmission.
             if (hdr.order.op[3:3] == 1) {
                 clone_preserving_field_list(CloneType.I2E, 1, 2);
             }

@@ -1,5 +1,5 @@
 // Traffic: a packet contains the operations for each of its passes: clones, resubmission, recirculation, multicast, digest, drop,
-// truncation, in any combination. Only one copy continues, so the order of sent packets is defined; others are only sent.
+// truncation, in any combination. Only one copy performs further operations, so the order of sent packets is defined.
 #include <core.p4>
 #include <v1model.p4>
 #include "include/frame.p4"

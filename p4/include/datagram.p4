@@ -27,7 +27,7 @@ const bit<8> PROTOCOL_IGMP = 2;
 // VLAN tag, or service tag by its type. VID 0 (priority tag) means no VLAN.
 const bit<16> VLAN_TAGGED = 0x1000;
 const bit<16> VLAN_SERVICE = 0x2000;
-// Values below are lengths (IEEE 802.3).
+// Smaller values are lengths (IEEE 802.3).
 const bit<16> ETHER_TYPE_LEAST = 0x0600;
 #define IS_UNPARSED_TAG(type) type == 0x9100 || type == 0x9200 || type == 0x9300 || type == 0x88e7 || type == 0x8926 || type == 0x893f
 
@@ -51,7 +51,7 @@ struct frame_t {
     bit<128> dst;
     // Outer tag first.
     bit<32> vlans;
-    // Type after the innermost tag; 0: a length.
+    // Ethernet type after the innermost tag; 0 if the field is a length.
     bit<16> ether_type;
     // Both MAC addresses are unicast, and the IP source is a unicast address.
     bit<1> answerable;
@@ -59,7 +59,7 @@ struct frame_t {
 
 // Values for later parser states.
 struct parsed_t {
-    // Type after the innermost tag.
+    // Ethernet type after the innermost tag.
     bit<16> ether_type;
     bit<1> is_udp;
     bit<3> next;

@@ -11,7 +11,7 @@
 #define CPU_PORT 510
 // Multicast group of all ports.
 #define FLOOD 1
-// A frame from CPU_PORT to this port is processed as if it had been received on the ingress port in its header.
+// Port in a packet_out header: the pipeline processes the frame like a frame received at the ingress port in the header.
 #define REPLAY 0x8000
 #define PACKET_OUT_BYTES 4
 // Number of source buckets for the rate limit of the slow path.
@@ -30,9 +30,9 @@ const lw_verdict_t UNDECIDED = 0;
 const bit<8> NAK_NO_ROWS = 1;
 const bit<8> NAK_STOPPING = 2;
 
-// Sealed is the default.
+// Value 0 is the default: without an entry in `gateway`, the gate is sealed.
 const bit<2> GATE_SEALED = 0;
-const bit<2> GATE_OPEN = 1;
+const bit<2> GATE_BOUND = 1;
 const bit<2> GATE_OFF = 2;
 
 // Frame class by the lists of 1.4.17: not listed; passes without a session; forbidden to devices; passes if the DHCP server is listed.
@@ -162,7 +162,7 @@ struct session_digest_t {
 struct event_digest_t {
     bit<64> device_id;
     bit<8> verdict;
-    // Row, or the round of a wrong proof.
+    // Row number, or round number of a wrong PROOF.
     bit<32> number;
     bit<128> address;
     bit<9> ingress;
@@ -189,7 +189,7 @@ struct metadata_t {
     bit<9> ingress;
     // The destination MAC address belongs to the gateway or is a group address.
     bit<1> addressed;
-    // IP address on the gateway's side: the destination of frames from devices, the source of other frames.
+    // IP address on the side of the gateway: destination of frames from devices, source of other frames.
     bit<128> end;
     // `end` is an address of the gateway.
     bit<1> own;
@@ -210,10 +210,10 @@ struct metadata_t {
     bit<1> dhcp4_is_named;
     bit<1> from_devices;
     bit<1> to_devices;
-    // Results of the lists.
+    // Results of the lists (docs/protocols.md 1.4.17).
     bit<2> listed;
     bit<1> is_report;
-    // The address opposite to `end`.
+    // IP address on the side of the device: source of frames from devices, destination of other frames.
     bit<128> device_end;
     // Neighbor discovery: which addresses are in the prefixes of devices.
     bit<1> device_end_is_inside;
@@ -223,7 +223,7 @@ struct metadata_t {
     bit<64> fresh;
     bit<64> fresh_before;
     bit<48> fresh_until;
-    // Line of the device.
+    // State of the device, and its next row or key.
     bit<32> device;
     bit<1> key_mode;
     bit<1> has_row;
@@ -244,9 +244,9 @@ struct metadata_t {
     bit<56> window;
     bit<64> seq;
     bit<64> sealed_device;
-    // Sender without its IP address: bound 1, port 16, ingress 9, VLANs 32, MAC 48 bits.
+    // Origin of the frame without the IP address, in bits: bound 1, UDP port 16, ingress port 9, VLANs 32, MAC address 48.
     bit<106> place;
-    // Candidate slots of the owner: two buckets each.
+    // Candidate buckets of the owner entries: two for the IP address and two for the MAC address.
     bit<32> address_bucket;
     bit<32> address_bucket_b;
     bit<32> mac_bucket;

@@ -114,7 +114,7 @@
         }
     }
 
-// Parses an option, or eight more bytes of the previous one. An option of length 0 is treated as not ending within the parsed words.
+// Parses eight bytes: the start or the next part of an option. An option of length 0 counts as longer than all parsed words.
 #define OPTION_WORD(i) \
     if (hdr.words[i].isValid()) { \
         if (behind == 0) { \

@@ -1,5 +1,5 @@
-// Order of the checks of a LAP/1 message (docs/protocols.md 1.3). The
-// body of a REQUEST and NAK and the header of DATA have been parsed if the lengths allow it.
+// Order of the checks of a LAP/1 message (docs/protocols.md 1.3). If the length is valid, the parser has extracted
+// the body of a REQUEST or NAK, or the header of DATA.
 #ifndef LW_LAP_ORDER_P4
 #define LW_LAP_ORDER_P4
 
@@ -11,7 +11,7 @@ control LapOrder(in lap_t lap, in lap_body_t body, in lap_data_t data, in bit<16
         bit<16> bytes = LAP_MESSAGE_BYTES;
         bit<8> flags = 0;
         if (lap.type == LAP_DATA_UP || lap.type == LAP_DATA_DOWN) {
-            // This length or more.
+            // DATA has at least LAP_DATA_BYTES.
             bytes = payload_bytes;
             if (bytes < LAP_DATA_BYTES) {
                 bytes = LAP_DATA_BYTES;

@@ -1,6 +1,6 @@
 // Registers, tables and actions of lap.p4: body of its ingress control.
 //
-// simple_switch locks all registers of an action while the action runs, so decision and write are one action.
+// simple_switch locks all registers of an action while the action runs, so each decision and its write are one action.
 #ifndef LW_LAP_STATE_P4
 #define LW_LAP_STATE_P4
 
@@ -15,12 +15,12 @@
     register<bit<1>>(1) stopping;
     // Messages of devices that are not in `enrolled` are dropped.
     register<bit<1>>(1) filtering;
-    // By slot: whether the RESPONSE is still expected.
+    // For each entry of `expected`: whether the RESPONSE is still expected.
     register<bit<1>>(EXPECTED) armed;
 
     // Registers by device.
     register<bit<32>>(DEVICES) next_idx;
-    // Row numbers are at most 2^32.
+    // 33 bits: a mark is at most 2^32.
     register<bit<33>>(DEVICES) marks;
     register<bit<1>>(DEVICES) revoked;
     register<bit<64>>(DEVICES) session_ids;
@@ -32,18 +32,18 @@
     register<bit<32>>(DEVICES) session_lifetimes;
     register<bit<128>>(DEVICES) addresses;
     register<bit<106>>(DEVICES) places;
-    // Addresses by which the device knows the gateway.
+    // Addresses of the gateway that the device uses.
     register<bit<48>>(DEVICES) gateway_macs;
     register<bit<128>>(DEVICES) gateway_addresses;
     register<bit<56>>(DEVICES) windows;
     register<bit<64>>(DEVICES) down_counts;
-    // Positions of the device's owner entries.
+    // Bucket indices of the owner entries of the device.
     register<bit<32>>(DEVICES) address_buckets;
     register<bit<32>>(DEVICES) mac_buckets;
 
     // Secret factors of the hash from addresses to buckets.
     register<bit<64>>(5) bucket_keys;
-    // Device + 1. A hint that counts only if the session of the device is alive and has exactly this address.
+    // Index of a device + 1, or 0. An entry counts only if the device has a live session with exactly the address looked up.
     register<bit<32>>(BUCKETS) address_owner0s;
     register<bit<32>>(BUCKETS) address_owner1s;
     register<bit<32>>(BUCKETS) mac_owner0s;
@@ -51,12 +51,12 @@
 
     counter(128, CounterType.packets) verdicts;
     meter(1, MeterType.packets) naks;
-    // Limits of digests: wrong tags and proofs, and devices with rows above their mark.
+    // Limits of digests: `events` for wrong tags and PROOFs, `credits` for devices whose next row has reached the mark.
     meter(1, MeterType.packets) events;
     meter(1, MeterType.packets) credits;
-    // Limit of valid RESPONSEs of a key-mode device, whose rows are free.
+    // Limit of valid RESPONSEs of each key-mode device, because no mark limits its rows.
     meter(DEVICES, MeterType.packets) renewals;
-    // Limits of the slow path: REQUESTs and unexpected RESPONSEs, each in halves (ALL_SOURCES, QUIET_SOURCES), and both by source.
+    // Slow-path limits: two halves (ALL_SOURCES, QUIET_SOURCES) each for REQUESTs and unexpected RESPONSEs; one limit per source.
     meter(2, MeterType.packets) unknown_requests;
     meter(2, MeterType.packets) unsolicited_responses;
     meter(SOURCES, MeterType.packets) sources;
@@ -156,7 +156,7 @@
         size = DEVICES;
     }
 
-    // Devices without a line: those that may send requests, and RESPONSEs to CHALLENGEs of the slow path.
+    // For devices without an entry in `devices`: devices that `filtering` admits, and RESPONSEs that the slow path expects.
     table enrolled {
         key = { hdr.lap.device_id: exact; }
         actions = { NoAction; }
@@ -238,8 +238,8 @@
         SIP_FINISH(meta.sip, meta.hashed, meta.t0, meta.t1)
     }
 
-// Multiply-shift with secret factors (Dietzfelbinger 1996). The sum alone is linear: consecutive addresses would keep their distances, and
-// whole fleets could collide. Folding and multiplication with an odd factor make all collisions equally likely.
+// Multiply-shift with secret factors (Dietzfelbinger 1996). The sum alone is linear: consecutive addresses would stay at equal
+// distances, and whole fleets could collide. Folding and multiplication with an odd factor make all collisions equally likely.
 #define READ_FACTORS \
     bit<64> k0; bit<64> k1; bit<64> k2; bit<64> k3; bit<64> k4; \
     bucket_keys.read(k0, 0); bucket_keys.read(k1, 1); bucket_keys.read(k2, 2); bucket_keys.read(k3, 3); bucket_keys.read(k4, 4);
@@ -285,7 +285,7 @@
     }
 #define SAME_ADDRESS other_address == meta.frame.src
 #define SAME_MAC other_place[105:105] == 1 && other_place[88:0] == meta.place[88:0]
-// In this order, so a second slot is used only if both first slots are occupied.
+// Bits of `free` and `own`, lowest first in use: a second slot is used only if both first slots are occupied.
 #define READ_OWNERS(owner0s, owner1s, bucket, bucket_b, buckets, same, free, own, owned) \
     READ_OWNER(owner0s, bucket, buckets, same, 1, free, own, owned) \
     READ_OWNER(owner0s, bucket_b, buckets, same, 2, free, own, owned) \
@@ -309,7 +309,7 @@
     } \
     buckets.write(meta.device, bucket);
 
-    // Decides on a current RESPONSE with a valid or invalid tag. If the RESPONSE wins, spends the row and opens the session.
+    // Decides on a current RESPONSE with a valid or invalid tag. A RESPONSE that passes spends the row and opens the session.
     action decide() {
         bit<32> next;
         bit<33> mark;

@@ -1,8 +1,8 @@
 // PROOFs of `attest/2` (docs/protocols.md 3.2) in an ingress control: rounds, results, and the expected Forró block.
 //
-// Included by controls whose `meta` has PROOF_FIELDS (proof.p4) and whose `hdr` has `lap`, `lap_proof` and `proof`. The macro WORK gives
-// the location of the matrix; PASS_ALL: in one pass. simple_switch locks all registers of an action while the action runs, so each
-// step is one action.
+// Included by controls whose `meta` has PROOF_FIELDS (proof.p4) and whose `hdr` has `lap`, `lap_proof` and `proof`. The macro
+// WORK names the matrix. With PASS_ALL, one pass computes the block. simple_switch locks all registers of an action while the
+// action runs, so each step is one action.
 #ifndef LW_PROOF_STATE_P4
 #define LW_PROOF_STATE_P4
 
@@ -38,7 +38,7 @@
             meta.verdict = LW_DROP_PROVED;
         }
     }
-    // Records the verdict once: of two frames with the proof one wins, and a proof for an ended round does not count.
+    // Accepts one PROOF of a prover per round, and no PROOF of a round that has ended.
     action prove() {
         bit<32> running;
         bit<81> held;

@@ -1,4 +1,4 @@
-// SipHash-2-4 with 128-bit output (Aumasson, Bernstein 2012; the 128-bit variant is the reference code's), over 8-byte words.
+// SipHash-2-4 with 128-bit output (Aumasson, Bernstein 2012; 128-bit variant of the reference implementation), over 8-byte words.
 //
 // SipHash reads its input little-endian while P4 fields are big-endian: SWAP64 converts them. Keys, words and tags have their
 // wire format.

@@ -130,8 +130,8 @@ pub struct Agent {
     diagnosis: HandshakeDiagnosis,
     /// A spent row was reported since the last session opened.
     spent_row_reported: bool,
-    /// The session's gateway seems to have lost the session. Until another session opens, the state machine's pauses determine the next
-    /// attempt.
+    /// The session's gateway seems to have lost the session. Until another session opens, this is not reported again, and the state
+    /// machine's pauses determine the time of the next attempt.
     session_in_doubt: bool,
     authenticated: bool,
     loss_reporter: losses::LossReporter,
@@ -184,7 +184,7 @@ impl Agent {
             .map(|attest| Attestation::start(attest, &self.options.device))
             .transpose()
             .map_err(AgentError::Attest)?;
-        let ended = self.run_until(stop, sink)?;
+        let outcome = self.run_until(stop, sink)?;
         if let Some(attestation) = &mut self.attestation {
             attestation.finish(sink);
         }
@@ -192,14 +192,14 @@ impl Agent {
         if !self.options.tunnels.is_empty() {
             sink(&AgentEvent::TunnelStatistics(self.tunnels.counts()));
         }
-        if ended == RunOutcome::Stopped {
+        if outcome == RunOutcome::Stopped {
             sink(&AgentEvent::Stopped);
         }
-        Ok(ended)
+        Ok(outcome)
     }
 
     fn run_until(&mut self, stop: BorrowedFd<'_>, sink: EventSink<'_>) -> Result<RunOutcome, AgentError> {
-        let give_up_at_ms = self
+        let session_deadline_ms = self
             .options
             .session_timeout
             .map(|after| boot_ms().saturating_add(u64::try_from(after.as_millis()).unwrap_or(u64::MAX)));
@@ -213,11 +213,11 @@ impl Agent {
                     false => RunOutcome::Authenticated,
                 });
             }
-            let give_up_at_ms = give_up_at_ms.filter(|_| !self.authenticated);
-            if give_up_at_ms.is_some_and(|at| at <= boot_ms()) {
+            let session_deadline_ms = session_deadline_ms.filter(|_| !self.authenticated);
+            if session_deadline_ms.is_some_and(|at| at <= boot_ms()) {
                 return Ok(RunOutcome::TimedOut);
             }
-            if self.wait(stop, give_up_at_ms)? {
+            if self.wait(stop, session_deadline_ms)? {
                 return Ok(RunOutcome::Stopped);
             }
             self.receive(sink)?;
@@ -228,23 +228,23 @@ impl Agent {
 
     /// Forwards datagrams of tunnels and peers, and renews the session when its sequence numbers run out.
     fn forward_traffic(&mut self, sink: EventSink<'_>) -> Result<(), AgentError> {
-        let own = self.link.as_ref().map(|link| link.local);
-        if let Some(own) = own {
+        let device_address = self.link.as_ref().map(|link| link.local);
+        if let Some(device_address) = device_address {
             let mut seal = SealContext {
                 device: &self.device,
                 tunnels: &mut self.tunnels,
-                device_address: own,
+                device_address,
             };
             self.peers.forward(&mut seal, boot_ms(), sink);
         }
         if let Some(attestation) = &mut self.attestation {
-            attestation.poll(&self.device, own, boot_ms(), sink);
+            attestation.poll(&self.device, device_address, boot_ms(), sink);
         }
         if self.detect_session_loss(sink) {
             return self.start(sink);
         }
-        let renew = self.tunnels.forward(&self.device, own, boot_ms());
-        if renew && self.device.phase() == Phase::Authenticated {
+        let is_renewal_due = self.tunnels.forward(&self.device, device_address, boot_ms());
+        if is_renewal_due && self.device.phase() == Phase::Authenticated {
             return self.start(sink);
         }
         Ok(())
@@ -254,14 +254,15 @@ impl Agent {
     /// the session expires, only an attestation request without a session shows this.
     fn detect_session_loss(&mut self, sink: EventSink<'_>) -> bool {
         let attestation = self.attestation.as_mut();
-        let other_gateway = attestation.and_then(Attestation::take_sessionless_gateway);
-        let session = self.device.session().map(|session| session.gateway);
-        let is_lost = other_gateway.is_some() && other_gateway == session && !self.session_in_doubt;
+        let sessionless_gateway = attestation.and_then(Attestation::take_sessionless_gateway);
+        let session_gateway = self.device.session().map(|session| session.gateway);
+        let is_lost =
+            sessionless_gateway.is_some() && sessionless_gateway == session_gateway && !self.session_in_doubt;
         if !is_lost || self.device.phase() != Phase::Authenticated {
             return false;
         }
         self.session_in_doubt = true;
-        if let Some(gateway) = other_gateway {
+        if let Some(gateway) = sessionless_gateway {
             sink(&AgentEvent::SessionLost {
                 gateway_id: gateway.0,
             });
@@ -275,7 +276,7 @@ impl Agent {
 
     /// Sends tickets to the controller, and handles the responses.
     fn exchange_tickets(&mut self, sink: EventSink<'_>) -> Result<(), AgentError> {
-        let own = self.link.as_ref().map(|link| link.local);
+        let device_address = self.link.as_ref().map(|link| link.local);
         if self.tickets.is_idle() && self.device.session().is_some() {
             let renewal = self.renewal.as_mut();
             let ticket =
@@ -288,10 +289,13 @@ impl Agent {
                 }
             }
         }
-        while let Some(result) = self.tickets.poll(&self.device, &mut self.tunnels, own, boot_ms()) {
+        while let Some(result) = self
+            .tickets
+            .poll(&self.device, &mut self.tunnels, device_address, boot_ms())
+        {
             let state = match result {
-                TicketResult::Pair(paired, requested_ms) => {
-                    self.peers.handle_response(paired, requested_ms, sink);
+                TicketResult::Pair(pair_response, requested_ms) => {
+                    self.peers.handle_response(pair_response, requested_ms, sink);
                     continue;
                 }
                 TicketResult::NoResponse(Kind::Pair) => continue,
@@ -369,7 +373,7 @@ impl Agent {
         }
     }
 
-    /// Opens the socket if there is none, and again if the kernel now selects another source address.
+    /// Opens the socket if there is none. Replaces the socket if the kernel selects another source address than before.
     fn maintain_link(&mut self, sink: EventSink<'_>) -> Result<(), AgentError> {
         let now_ms = boot_ms();
         if let Some(link) = &self.link {
@@ -379,9 +383,9 @@ impl Agent {
             self.route_check_at_ms = now_ms.saturating_add(ROUTE_CHECK_MS);
             // A session survives a missing route, but not another address.
             match route_source(self.options.gateway) {
-                Ok(now) if now != link.local => sink(&AgentEvent::AddressChanged {
+                Ok(source) if source != link.local => sink(&AgentEvent::AddressChanged {
                     from: link.local,
-                    to: now,
+                    to: source,
                 }),
                 _ => return Ok(()),
             }
@@ -519,7 +523,7 @@ impl Agent {
             self.report_spent_row(row);
             return self.device.refuse_row(boot_ms());
         }
-        let rejected = self.device.rejected_challenges();
+        let rejected_before = self.device.rejected_challenges();
         let AgentOptions {
             device,
             keyring,
@@ -537,7 +541,7 @@ impl Agent {
             PufFailed
         });
         let output = self.device.puf_result(key, boot_ms());
-        if self.device.rejected_challenges() > rejected {
+        if self.device.rejected_challenges() > rejected_before {
             self.diagnosis.record_bad_tag();
             tracing::debug!(
                 row = query.idx.0,
@@ -566,37 +570,37 @@ impl Agent {
     }
 
     /// Waits for a packet, the next deadline or the stop request; returns whether it is the stop request.
-    fn wait(&self, stop: BorrowedFd<'_>, give_up_at_ms: Option<u64>) -> Result<bool, AgentError> {
+    fn wait(&self, stop: BorrowedFd<'_>, session_deadline_ms: Option<u64>) -> Result<bool, AgentError> {
         let route_or_link_ms = match self.link {
             Some(_) => self.route_check_at_ms,
             None => self.relink_at_ms,
         };
-        let machine_ms = self.device.next_deadline().filter(|_| self.link.is_some());
+        let device_ms = self.device.next_deadline().filter(|_| self.link.is_some());
         let ticket_ms = self.tickets.deadline();
         // No pair is requested while a ticket is pending, or without a session.
-        let may_ask = self.tickets.is_idle() && self.device.session().is_some();
-        let ask_ms = self.peers.request_deadline().filter(|_| may_ask);
+        let may_request = self.tickets.is_idle() && self.device.session().is_some();
+        let pair_request_ms = self.peers.request_deadline().filter(|_| may_request);
         let attestation = self.attestation.as_ref();
         let is_linked = self.link.is_some();
         let attest_ms = attestation.and_then(|attestation| attestation.deadline(is_linked));
         let evidence_ms = attestation
             .and_then(Attestation::evidence_deadline)
-            .filter(|_| may_ask);
+            .filter(|_| may_request);
         let peers_ms = self.peers.deadline().filter(|_| self.link.is_some());
         let deadlines = [
             Some(route_or_link_ms),
-            machine_ms,
+            device_ms,
             ticket_ms,
-            ask_ms,
+            pair_request_ms,
             peers_ms,
             attest_ms,
             evidence_ms,
-            give_up_at_ms,
+            session_deadline_ms,
         ];
         let next_ms = deadlines.into_iter().flatten().min().unwrap_or(route_or_link_ms);
-        let left = Duration::from_millis(next_ms.saturating_sub(boot_ms()));
-        let timeout =
-            Timespec::try_from(left).map_err(|_| AgentError::Wait(io::ErrorKind::InvalidInput.into()))?;
+        let remaining = Duration::from_millis(next_ms.saturating_sub(boot_ms()));
+        let timeout = Timespec::try_from(remaining)
+            .map_err(|_| AgentError::Wait(io::ErrorKind::InvalidInput.into()))?;
         let mut polled = vec![PollFd::from_borrowed_fd(stop, PollFlags::IN)];
         polled.extend(
             self.tunnels
@@ -633,7 +637,7 @@ impl Agent {
 
     /// Handles all received packets.
     fn receive(&mut self, sink: EventSink<'_>) -> Result<(), AgentError> {
-        // One byte longer than any message, so that a longer one is not mistaken for one of the right length.
+        // One byte longer than any message, so that longer datagrams are detected.
         let mut buffer = [0u8; MESSAGE_BYTES + 1];
         loop {
             let Some(link) = &self.link else {
@@ -660,21 +664,21 @@ impl Agent {
             }
             let keyring = &self.options.keyring;
             let is_enrolled = |query: &PufQuery| keyring.is_enrolled(query);
-            let accepted = self.device.last_accepted_row();
+            let accepted_before = self.device.last_accepted_row();
             match self
                 .device
                 .handle_with_enrolled_rows(payload, &local, boot_ms(), is_enrolled)
             {
                 Ok(output) => {
-                    let now = self.device.last_accepted_row();
-                    if let Some((_, row)) = now.filter(|_| now != accepted) {
+                    let accepted_row = self.device.last_accepted_row();
+                    if let Some((_, row)) = accepted_row.filter(|_| accepted_row != accepted_before) {
                         self.options.keyring.record_spent_row(row, true);
                     }
                     self.process_output(output, sink)?;
                 }
-                Err(ignored) => {
-                    tracing::debug!(reason = %ReasonText(ignored), "LAP message dropped");
-                    if let Some(spent) = self.diagnosis.record_ignored(payload, ignored)
+                Err(reason) => {
+                    tracing::debug!(reason = %ReasonText(reason), "LAP message dropped");
+                    if let Some(spent) = self.diagnosis.record_ignored(payload, reason)
                         && !self.spent_row_reported
                     {
                         self.spent_row_reported = true;

@@ -74,7 +74,7 @@ pub struct GatewaySection {
     pub ids: Option<Vec<u32>>,
     /// UDP port of the gateway for tickets; default: the gateway's port plus 2.
     pub ticket_port: Option<u16>,
-    /// Interface to the gateway, whose MAC address the session is bound to; required by an open gate.
+    /// Interface to the gateway, whose MAC address the session is bound to; required by a bound gate.
     pub interface: Option<String>,
 }
 
@@ -152,7 +152,7 @@ pub struct LogSection {
     pub level: Option<String>,
 }
 
-/// A field that cannot be used; the reader of the file adds the line.
+/// A field that cannot be used. The code that has read the file adds the line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {problem}", path.join("."))]
 pub struct FieldError {
@@ -361,22 +361,21 @@ impl AgentConfig {
 
     fn peer_at(&self, n: usize, gateway: SocketAddr) -> Option<Result<Peer, FieldError>> {
         let section = self.peer.get(n)?;
-        let own = parse_device_id(&self.device.id).ok();
-        let before = self.peer.iter().take(n);
+        let own_id = parse_device_id(&self.device.id).ok();
+        let earlier_peers = self.peer.iter().take(n);
         let check = || {
             let device = parse_device_id(&section.device)
                 .or_else(|problem| indexed_field("peer", n, "device", problem))?;
-            let mut named = before.filter_map(|peer| parse_device_id(&peer.device).ok());
-            if own == Some(device) || named.any(|named| named == device) {
-                let problem = format!("{device} is this device, or another peer: remove it");
+            let mut earlier_ids = earlier_peers.filter_map(|peer| parse_device_id(&peer.device).ok());
+            if own_id == Some(device) || earlier_ids.any(|id| id == device) {
+                let problem = format!("{device} is this device, or already a peer: remove this entry");
                 return indexed_field("peer", n, "device", problem);
             }
             if let Some(address) = section.address
                 && (address.is_ipv4() != gateway.is_ipv4() || address.port() == 0)
             {
                 let problem = format!(
-                    "{address}: use a port other than 0, and an address of the family of the gateway's address {gateway}, like the device's \
-                     own"
+                    "{address}: use a port other than 0, and an address of the same family as the gateway's address {gateway}"
                 );
                 return indexed_field("peer", n, "address", problem);
             }
@@ -407,11 +406,12 @@ impl AgentConfig {
         }
     }
 
-    /// The renewal settings; `now` requests one renewal in any case, and a new key in key mode.
+    /// The renewal settings. `requests_renewal` requests one renewal although none is due; in key mode, nothing else
+    /// requests a new key.
     ///
     /// # Errors
     /// Numbers that the registry does not accept.
-    pub fn renewal(&self, now: bool) -> Result<Option<RenewalOptions>, FieldError> {
+    pub fn renewal(&self, requests_renewal: bool) -> Result<Option<RenewalOptions>, FieldError> {
         let rows = self.renewal.map_or(DEFAULT_RENEWAL_ROWS, |section| section.rows);
         if rows == 0 || rows > ROWS_MAX {
             return field(&["renewal", "rows"], format!("{rows}: use 1 to {ROWS_MAX} rows"));
@@ -427,11 +427,13 @@ impl AgentConfig {
             );
             return field(&["renewal", "below_rows"], problem);
         }
-        Ok((now || below_rows.is_some()).then_some(RenewalOptions {
-            below_rows,
-            rows,
-            now,
-        }))
+        Ok(
+            (requests_renewal || below_rows.is_some()).then_some(RenewalOptions {
+                below_rows,
+                rows,
+                requests_renewal,
+            }),
+        )
     }
 
     /// The gateway's UDP port for tickets.
@@ -483,7 +485,7 @@ impl AgentConfig {
         Some(Ok(Tunnel { listen, service }))
     }
 
-    /// Opens the PUF. `noise_seed` seeds the noise of a simulated one.
+    /// Opens the PUF. `noise_seed` seeds the noise of a simulated PUF.
     ///
     /// # Errors
     /// No source or several are named, or the source cannot be used.
@@ -530,12 +532,12 @@ impl PufSection {
     }
 }
 
-/// Warns if other users can read stored readouts, which identify the device. Published readouts are common, so they are still used.
+/// Warns if other users can read stored readouts, which identify the device. Such readouts are still used, because many are published.
 fn warn_if_exposed(path: &Path) {
-    let is_open = |path: &Path| path.metadata().is_ok_and(|metadata| metadata.mode() & 0o044 != 0);
+    let is_exposed = |path: &Path| path.metadata().is_ok_and(|metadata| metadata.mode() & 0o044 != 0);
     // Other users cannot open files in a directory without access, whatever the modes of the files.
     let dumps = || std::fs::read_dir(path).into_iter().flatten().flatten();
-    if is_open(path) && (path.is_file() || dumps().any(|dump| is_open(&dump.path()))) {
+    if is_exposed(path) && (path.is_file() || dumps().any(|dump| is_exposed(&dump.path()))) {
         tracing::warn!(
             path = %path.display(),
             action = "run `chmod -R go=` on it", "other users can read the readouts and impersonate this device"
@@ -549,11 +551,11 @@ fn warn_if_exposed(path: &Path) {
 /// The text is not a device ID.
 pub fn parse_device_id(text: &str) -> Result<DeviceId, String> {
     let digits = text.strip_prefix("0x").unwrap_or(text);
-    let plain =
+    let is_hexadecimal =
         !digits.is_empty() && digits.len() <= 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     match u64::from_str_radix(digits, 16) {
         Ok(0) => Err("0 is not a device ID".to_owned()),
-        Ok(id) if plain => Ok(DeviceId(id)),
+        Ok(id) if is_hexadecimal => Ok(DeviceId(id)),
         _ => Err(format!(
             "{text:?} is not a device ID: use up to 16 hexadecimal digits"
         )),
@@ -571,16 +573,16 @@ pub fn parse_gateway(text: &str) -> Result<SocketAddr, String> {
     if let Ok(address) = text.parse::<SocketAddr>() {
         return Ok(address);
     }
-    let with_port = if text.contains(':') {
+    let host_and_port = if text.contains(':') {
         text.to_owned()
     } else {
         format!("{text}:{LAP_PORT}")
     };
-    let found = with_port
+    let first_address = host_and_port
         .to_socket_addrs()
         .map_err(|error| format!("resolving {text:?} failed: {error}"))?
         .next();
-    found.ok_or_else(|| format!("{text:?} has no address"))
+    first_address.ok_or_else(|| format!("{text:?} has no address"))
 }
 
 #[cfg(test)]
@@ -602,12 +604,12 @@ mod tests {
             config.puf.simulated.unwrap().seed_file,
             Path::new("/etc/lw/fleet.seed")
         );
-        for (given, resolved) in [
+        for (named, resolved) in [
             ("readpuf", "readpuf"),
             ("./readpuf", "/etc/lw/./readpuf"),
             ("/x/y", "/x/y"),
         ] {
-            let mut config = parse(&format!("[puf.command]\nprogram = \"{given}\"\n"));
+            let mut config = parse(&format!("[puf.command]\nprogram = \"{named}\"\n"));
             config.resolve_paths(Path::new("/etc/lw"));
             assert_eq!(config.puf.command.unwrap().program, Path::new(resolved));
         }

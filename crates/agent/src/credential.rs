@@ -53,7 +53,8 @@ impl Credential {
     /// Reads a helper data file.
     ///
     /// # Errors
-    /// The file, and the byte and problem of invalid content (repeated cells and wrong counts among them, LAP/1 1.1).
+    /// The file cannot be read, or its content is invalid, for example with repeated cells or wrong counts (LAP/1 1.1). The
+    /// error states the file, and the byte and problem of invalid content.
     pub fn read_from(path: &Path) -> Result<Self, CredentialError> {
         let mut magic = [0; 4];
         let file = open_regular(path, OpenOptions::new().read(true));
@@ -116,7 +117,7 @@ impl Credential {
         match self {
             Self::Pool(helper) => {
                 let secret = helper.reproduce(query.idx.0, query.challenge, puf, health)?;
-                // The row exists, or the previous line has failed.
+                // The row has a digest, because `reproduce` fails for a row that does not exist.
                 let digest = helper.digest(query.idx.0).ok_or(ExtractorError::Uncorrectable)?;
                 Ok(RowKey::for_row(
                     secret.expose(),

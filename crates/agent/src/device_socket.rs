@@ -1,7 +1,7 @@
 //! A UDP socket at the device's address, whose messages are sent plainly or inside DATA (LAP/1 1.7.2).
 //!
 //! Messages must be inside DATA to pass a sealed gate, and plain to pass any other gate. The device does not know the gate, so the caller
-//! decides for each message, and learns how each received message arrived.
+//! selects the form of each sent message, and the socket reports the form of each received message.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -79,7 +79,7 @@ impl DeviceSocket {
     /// Receives a datagram unchanged: its length and sender.
     pub(crate) fn receive_plain(&self, buffer: &mut [u8]) -> Option<(usize, SocketAddr)> {
         let (_, socket) = self.bound.as_ref()?;
-        received(socket, buffer)
+        receive_datagram(socket, buffer)
     }
 
     /// Sends a message to UDP port `to.port()` of `to.ip()`, plainly or inside DATA.
@@ -99,14 +99,13 @@ impl DeviceSocket {
             .tunnels
             .seal(seal.device, seal.device_address, to, message, &mut out)
             .ok_or(io::ErrorKind::NotConnected)?;
-        let gate = SocketAddr::new(to.ip(), seal.tunnels.lap_port());
+        let lap_address = SocketAddr::new(to.ip(), seal.tunnels.lap_port());
         socket
-            .send_to(out.get(..length).unwrap_or_default(), gate)
+            .send_to(out.get(..length).unwrap_or_default(), lap_address)
             .map(drop)
     }
 
-    /// The next message to the device's present address; empty if it was inside DATA and did not
-    /// open.
+    /// The next message to the device's present address; an empty message if DATA did not verify.
     pub(crate) fn receive<'b>(
         &self,
         seal: &mut SealContext<'_>,
@@ -118,7 +117,7 @@ impl DeviceSocket {
             .ok()
             .filter(|_| *bound == seal.device_address)?
             .port();
-        let (length, from) = received(socket, buffer)?;
+        let (length, from) = receive_datagram(socket, buffer)?;
         let datagram = buffer.get(..length)?;
         let sealed = datagram.starts_with(&wire::MAGIC.to_be_bytes());
         let message = match sealed {
@@ -136,7 +135,7 @@ impl DeviceSocket {
     }
 }
 
-fn received(socket: &UdpSocket, buffer: &mut [u8]) -> Option<(usize, SocketAddr)> {
+fn receive_datagram(socket: &UdpSocket, buffer: &mut [u8]) -> Option<(usize, SocketAddr)> {
     loop {
         match socket.recv_from(buffer) {
             Ok(received) => return Some(received),

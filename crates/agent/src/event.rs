@@ -48,8 +48,8 @@ pub enum AgentEvent {
     },
     /// The session expired without a renewal.
     SessionExpired,
-    /// The session's gateway has closed the session: it sent an attestation request as to a device without session. The agent authenticates
-    /// again.
+    /// The session's gateway has closed the session: the gateway sent an attestation request that only devices without
+    /// a session receive. The agent authenticates again.
     SessionLost {
         /// The gateway ID.
         gateway_id: u32,
@@ -66,7 +66,7 @@ pub enum AgentEvent {
         /// Time to the next attempt, ms.
         retry_in_ms: u64,
     },
-    /// The gateway refuses to serve the device. Not authenticated, for information only.
+    /// The gateway refuses to serve the device. The message is not authenticated, and is for information only.
     RequestRefused {
         /// The gateway's reason.
         reason: String,
@@ -126,11 +126,11 @@ pub enum AgentEvent {
     ConfigurationChanged {
         /// h, 64 hexadecimal digits.
         configuration: String,
-        /// The changes; unknown if the agent has restarted in between.
+        /// The changes; `None` if the agent has restarted since the previous measurement.
         #[serde(skip_serializing_if = "Option::is_none")]
         changes: Option<Box<Difference>>,
     },
-    /// Attestation fails: no proof is given.
+    /// Attestation fails: the device sends no proof.
     AttestationFailed {
         /// The cause: error of the TPM, the event log or a file.
         reason: String,
@@ -192,7 +192,8 @@ pub struct TunnelCounts {
     pub dropped_too_long: u64,
     /// From local programs, refused by the kernel for another reason.
     pub dropped_unsent: u64,
-    /// From the network: not a valid DATA_DOWN of the session, from the service, for the port.
+    /// From the network: not a valid DATA_DOWN of this session, or from another sender than the service, or for another port, or not
+    /// accepted by the local program's socket.
     pub dropped_unopened: u64,
     /// Dropped by the kernel in both directions: receive buffer full.
     pub kernel_drops: u64,

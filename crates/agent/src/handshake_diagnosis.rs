@@ -88,7 +88,7 @@ impl fmt::Display for NakReason {
     }
 }
 
-/// A row that is offered again although it was already accepted.
+/// A row that a CHALLENGE offers, although the device has already spent the row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SpentRow(pub(crate) RowIndex);
 
@@ -103,7 +103,7 @@ impl fmt::Display for SpentRow {
     }
 }
 
-/// Rejected responses to the REQUESTs of one handshake.
+/// Rejected replies to the REQUESTs of one handshake.
 #[derive(Debug, Default)]
 pub(crate) struct HandshakeDiagnosis {
     rejected_challenge: Option<RejectedChallenge>,
@@ -252,7 +252,7 @@ mod tests {
         assert_eq!(failure_reason(&diagnosis, None), "reading the PUF failed");
         diagnosis.record_bad_tag();
         assert!(failure_reason(&diagnosis, None).contains("no challenge matched the PUF"));
-        // These two are not authenticated, so they are no evidence of a gateway.
+        // Messages with one of these reasons are not authenticated, so they are no evidence of a gateway.
         for ignored in [IgnoredReason::NonceEcho, IgnoredReason::Unexpected] {
             assert_eq!(diagnosis.record_ignored(challenge.as_bytes(), ignored), None);
             assert!(failure_reason(&diagnosis, None).contains("no challenge matched the PUF"));

@@ -1,15 +1,17 @@
-//! A device's helper data on disk, through their renewal, and the spent rows of a pool.
+//! A device's helper data on disk, with those that a renewal adds or replaces, and the spent rows of a pool.
 //!
-//! In pool mode the file only grows: existing rows never change, so the longer file replaces the shorter one before any of its rows is
+//! In pool mode the file only grows: existing rows never change, so the longer file replaces the shorter one before any new row is
 //! registered. In key mode new helper data are stored in a separate file (`.new`) until a session or a response shows that the registry has
-//! the new key; until then both are tried, the new ones first. So a crash at any moment leaves a device that can authenticate.
+//! the new key. Until then the device tries the new and the old helper data, the new ones first. After a crash at any moment, the device
+//! can therefore authenticate.
 //!
-//! The helper data of the last three renewals remain as `.previous`, `.previous.2` and `.previous.3`, the newest first: a registry that is
-//! restored to an earlier state has one of their keys. The device tries them in turn with the others after a handshake failed with a
-//! challenge that did not verify. The session that they open delivers the newer key to the registry again.
+//! The helper data from before the last three renewals remain as `.previous`, `.previous.2` and `.previous.3`, the newest first: a registry
+//! that is restored to an earlier state has one of their keys. After a handshake in which a challenge did not verify, the device also tries
+//! these helper data. If they open a session, the device sends the newer key to the registry again.
 //!
-//! In key mode the device state machine keeps all row keys of a handshake, and a challenge may verify with any of them. So the helper
-//! data that opened a session are those whose row key its ticket root is derived from, not those that were read last.
+//! In key mode the device state machine keeps all row keys of a handshake, and a challenge may verify with any of them.
+//! The set of helper data that opened a session is therefore not always the last one that was read: the ticket root of
+//! the session is derived from the key of the set that opened the session.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -27,7 +29,8 @@ use crate::spent::{SpentFile, SpentRows};
 const UNVERIFIED_HANDSHAKES_MIN: u32 = 1;
 /// Number of previous helper data that are kept.
 const PREVIOUS_MAX: usize = 3;
-/// Files for previous helper data: one more, so that none is overwritten while two sets are exchanged.
+/// Number of files for previous helper data: one more than [`PREVIOUS_MAX`], so that no set is overwritten while two
+/// sets are exchanged.
 const PREVIOUS_FILES: usize = PREVIOUS_MAX + 1;
 /// Maximum number of row keys that are kept for one handshake: one per set of helper data.
 const KEYS_MAX: usize = PREVIOUS_FILES + 2;
@@ -55,11 +58,11 @@ pub struct Keyring {
     /// Key mode: digests of the helper data that were read in this handshake, and their row keys. The capacity is fixed, so that
     /// reallocation leaves no copy of a key in memory.
     keys: Vec<([u8; 32], RowKey)>,
-    /// Failed handshakes since the last session in which no challenge verified.
+    /// Number of failed handshakes since the last session. Only handshakes in which a CHALLENGE had a wrong tag count.
     unverified_handshakes: u32,
     /// `None` in key mode.
     spent: Option<SpentFile>,
-    /// An error was logged since spent rows were last written.
+    /// A write error was logged since the last successful write of spent rows.
     spent_error_logged: bool,
 }
 
@@ -91,12 +94,13 @@ impl Keyring {
             Ok(_) => Some(Credential::read_from(&pending)?),
             Err(_) => None,
         };
-        let is_key = |other: &Credential| current.mode() == Mode::Key && other.mode() == Mode::Key;
-        let pending = pending.filter(|pending| is_key(pending) && *pending != current);
+        let are_keys =
+            |credential: &Credential| current.mode() == Mode::Key && credential.mode() == Mode::Key;
+        let pending = pending.filter(|pending| are_keys(pending) && *pending != current);
         let mut previous: Vec<Credential> = Vec::new();
         for older in (0..PREVIOUS_FILES).filter_map(|number| read_previous(&previous_path(path, number))) {
-            let known = previous.iter().chain(&pending).chain([&current]);
-            if is_key(&older) && known.into_iter().all(|known| *known != older) {
+            let newer = previous.iter().chain(&pending).chain([&current]);
+            if are_keys(&older) && newer.into_iter().all(|newer| *newer != older) {
                 previous.push(older);
             }
         }
@@ -128,7 +132,8 @@ impl Keyring {
         self.pending.as_ref()
     }
 
-    /// Reads the PUF with the next set: while it is unknown which one the registry has, each in turn, the new ones first.
+    /// Reads the PUF with the next set of helper data. While it is unknown which key the registry has, the sets are used in turn, the new
+    /// one first.
     ///
     /// # Errors
     /// The error of `read`.
@@ -149,10 +154,10 @@ impl Keyring {
 
     fn cache_key(&mut self, digest: [u8; 32], key: &RowKey) {
         let is_full = self.keys.len() >= KEYS_MAX;
-        let place = self.keys.iter().position(|(of, _)| *of == digest);
-        let place = place.or(is_full.then_some(KEYS_MAX - 1));
-        match place.and_then(|place| self.keys.get_mut(place)) {
-            Some(kept) => *kept = (digest, key.clone()),
+        let index = self.keys.iter().position(|(cached, _)| *cached == digest);
+        let index = index.or(is_full.then_some(KEYS_MAX - 1));
+        match index.and_then(|index| self.keys.get_mut(index)) {
+            Some(entry) => *entry = (digest, key.clone()),
             None => self.keys.push((digest, key.clone())),
         }
     }
@@ -188,15 +193,15 @@ impl Keyring {
         self.keys.clear();
     }
 
-    /// Records a failed handshake in which a challenge did not verify with any set.
+    /// Records a failed handshake in which a CHALLENGE had a wrong tag.
     pub(crate) fn record_unverified_handshake(&mut self) {
         self.unverified_handshakes = self.unverified_handshakes.saturating_add(1);
     }
 
     /// Determines which set opened the session, and forgets the row keys of its handshake.
-    pub(crate) fn session_opened(&mut self, session: &Session, config: &DeviceConfig) -> CredentialSet {
+    pub(crate) fn identify_opening_set(&mut self, session: &Session, config: &DeviceConfig) -> CredentialSet {
         self.unverified_handshakes = 0;
-        let opening = TicketSession {
+        let ticket_session = TicketSession {
             suite: config.suite,
             device: config.device,
             gateway: session.gateway,
@@ -206,36 +211,38 @@ impl Keyring {
         let verified = self
             .keys
             .iter()
-            .find(|(_, key)| TicketRoot::derive(key, &opening) == *session.ticket_root());
+            .find(|(_, key)| TicketRoot::derive(key, &ticket_session) == *session.ticket_root());
         let digest = verified.map(|(digest, _)| *digest);
         self.forget_handshake();
-        let all = [CredentialSet::Pending, CredentialSet::Current];
-        let all = all
+        let sets = [CredentialSet::Pending, CredentialSet::Current];
+        let sets = sets
             .into_iter()
             .chain((0..self.previous.len()).map(CredentialSet::Previous));
-        let is_theirs = |set: &CredentialSet| match self.credential(*set) {
+        let has_verified_digest = |set: &CredentialSet| match self.credential(*set) {
             Some(Credential::Key(helper)) => Some(helper.digest()) == digest,
             _ => false,
         };
-        all.into_iter().find(is_theirs).unwrap_or(CredentialSet::Current)
+        sets.into_iter()
+            .find(has_verified_digest)
+            .unwrap_or(CredentialSet::Current)
     }
 
-    /// Makes earlier helper data current, because the registry has their key. The newer ones become pending, or, if others are pending
-    /// already, previous ones.
+    /// Makes previous helper data current, because the registry has their key. The newer helper data become pending, or previous if other
+    /// helper data are pending already.
     ///
     /// # Errors
-    /// Writing a file fails; each set is still in one of the files then.
+    /// Writing a file fails; each set is then still in one of the files.
     pub(crate) fn restore(&mut self, number: usize) -> io::Result<()> {
         let Some(older) = self.previous.get(number).cloned() else {
             return Ok(());
         };
         let newer = std::mem::replace(&mut self.current, older);
         let path = self.path.as_deref().ok_or(io::ErrorKind::Unsupported)?;
-        let kept = match &self.pending {
+        let write_result = match &self.pending {
             None => {
-                let kept = replace(&sibling_path(path, PENDING), &newer.to_bytes());
+                let write_result = replace(&sibling_path(path, PENDING), &newer.to_bytes());
                 self.pending = Some(newer);
-                kept
+                write_result
             }
             Some(_) => {
                 self.previous.insert(0, newer);
@@ -244,7 +251,7 @@ impl Keyring {
         };
         let current = &self.current;
         self.previous.retain(|previous| previous != current);
-        kept?;
+        write_result?;
         replace(path, &self.current.to_bytes())
     }
 
@@ -253,17 +260,17 @@ impl Keyring {
         self.spent.as_ref().map(SpentFile::rows)
     }
 
-    /// Records a row, before its RESPONSE is sent or after its ACK has verified. If the write fails, the row is kept in memory, and written
-    /// with the next one. The RESPONSE is sent nevertheless: a full disk must not end a device's access.
+    /// Records a row, before its RESPONSE is sent or after its ACK has verified. If the write fails, the row stays in memory, and is written
+    /// with the next row. The RESPONSE is sent nevertheless: a full disk must not end a device's access.
     pub(crate) fn record_spent_row(&mut self, row: RowIndex, is_accepted: bool) {
         let Some(spent) = &mut self.spent else {
             return;
         };
-        let stored = match is_accepted {
+        let write_result = match is_accepted {
             true => spent.mark_accepted(row),
             false => spent.mark_answered(row),
         };
-        let Err(error) = stored else {
+        let Err(error) = write_result else {
             self.spent_error_logged = false;
             return;
         };
@@ -350,18 +357,18 @@ fn previous_path(path: &Path, number: usize) -> PathBuf {
 /// Reads previous helper data. They only help after a restore of the registry, so an unusable file is skipped.
 fn read_previous(path: &Path) -> Option<Credential> {
     path.symlink_metadata().ok()?;
-    let read = Credential::read_from(path);
-    if let Err(error) = &read {
+    let credential = Credential::read_from(path);
+    if let Err(error) = &credential {
         tracing::warn!(
             %error,
             action = "remove the file",
             "reading previous helper data failed; after a restore of the registry the device cannot use their key"
         );
     }
-    read.ok()
+    credential.ok()
 }
 
-/// Writes previous helper data, the oldest first: each is in its new file before its old file is overwritten.
+/// Writes previous helper data, the oldest first, so that each set is in its new file before its old file is overwritten.
 fn write_previous(path: &Path, previous: &[Credential]) -> io::Result<()> {
     for (number, credential) in previous.iter().enumerate().rev() {
         replace(&previous_path(path, number), &credential.to_bytes())?;

@@ -8,7 +8,7 @@
 //!                         ├─ Peers                      sealed datagrams of local programs to other devices
 //!                         ├─ Attestation                proofs and evidence of the device's configuration
 //!                         ├─ Renewal                    new rows or a new key, by tickets to the controller
-//!                         ├─ Keyring                    helper data on disk, through their renewal; spent rows
+//!                         ├─ Keyring                    current, new and previous helper data on disk; spent rows
 //!                         └─ Puf                        simulated · readouts · external command
 //! ```
 //!
@@ -22,7 +22,7 @@
 //! |---|---|
 //! | [`config`] | the configuration file |
 //! | [`source`] | sources of PUF bits: a program, or a simulation |
-//! | [`attest`] | attestation: measurement, proofs, evidence, and the enrollment of keys in TPMs |
+//! | [`attest`] | attestation: measurement, proofs, evidence, and the enrollment of the device's TPM |
 //!
 //! Check a configuration file:
 //!

@@ -37,13 +37,8 @@ pub(crate) struct Link {
 impl Link {
     /// Opens a non-blocking socket; the kernel selects the source address. Sends no packet.
     pub(crate) fn open(gateway: SocketAddr) -> Result<Self, LinkError> {
-        let error = |what| {
-            move |source| LinkError::Socket {
-                operation: what,
-                source,
-            }
-        };
-        let socket = connected(gateway)?;
+        let error = |operation| move |source| LinkError::Socket { operation, source };
+        let socket = connect(gateway)?;
         socket
             .set_nonblocking(true)
             .map_err(error("making the socket non-blocking failed"))?;
@@ -54,21 +49,17 @@ impl Link {
 
 /// The source address that the kernel would select for the gateway now.
 pub(crate) fn route_source(gateway: SocketAddr) -> Result<IpAddr, LinkError> {
-    local_ip(&connected(gateway)?)
+    local_ip(&connect(gateway)?)
 }
 
-fn connected(gateway: SocketAddr) -> Result<UdpSocket, LinkError> {
-    let error = |what| {
-        move |source| LinkError::Socket {
-            operation: what,
-            source,
-        }
-    };
-    let any: IpAddr = match gateway {
+/// Opens a socket at an address that the kernel selects, and connects the socket to the gateway. Sends no packet.
+fn connect(gateway: SocketAddr) -> Result<UdpSocket, LinkError> {
+    let error = |operation| move |source| LinkError::Socket { operation, source };
+    let unspecified: IpAddr = match gateway {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
-    let socket = UdpSocket::bind((any, 0)).map_err(error("opening a socket failed"))?;
+    let socket = UdpSocket::bind((unspecified, 0)).map_err(error("opening a socket failed"))?;
     socket
         .connect(gateway)
         .map_err(error("finding a route to the gateway failed"))?;
@@ -100,12 +91,12 @@ pub fn interface_mac(name: &str) -> Result<[u8; 6], LinkError> {
         name: name.to_owned(),
         problem,
     };
-    let mut known = false;
+    let mut exists = false;
     for entry in getifaddrs().map_err(|error| problem(error.to_string()))? {
         if entry.interface_name != name {
             continue;
         }
-        known = true;
+        exists = true;
         let link = entry.address.as_ref().and_then(|address| address.as_link_addr());
         if let Some(mac) = link.and_then(nix::sys::socket::LinkAddr::addr)
             && mac != [0; 6]
@@ -113,7 +104,7 @@ pub fn interface_mac(name: &str) -> Result<[u8; 6], LinkError> {
             return Ok(mac);
         }
     }
-    Err(problem(if known {
+    Err(problem(if exists {
         "no MAC address to bind a session to".to_owned()
     } else {
         "interface not found; `ip link` lists interfaces".to_owned()

@@ -3,8 +3,8 @@
 //! ```text
 //!  program ──► listener ──► own address, peer port ══ DATA ══► peer's address, peer port ──► listener ──► program
 //! ```
-//! The key of each pair is requested from the controller repeatedly: that renews the key before it expires, and detects that the pair was
-//! deleted. [`Association`] implements the protocol between the two devices.
+//! The device requests the key of each pair from the controller repeatedly, to renew the key before it expires, and to detect that the pair
+//! was deleted. [`Association`] implements the protocol between the two devices.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -21,7 +21,7 @@ use crate::agent::AgentError;
 use crate::device_socket::{DeviceSocket, SealContext};
 use crate::event::{AgentEvent, PeerCounts};
 
-/// Interval between requests for an open pair, ms: a deleted pair stays usable for this time while all parties are connected.
+/// Interval between requests for a connected pair, ms: a deleted pair stays usable for at most this time if the controller is reachable.
 const PAIR_REQUEST_INTERVAL_MS: u64 = 10_000;
 /// First and longest interval between requests for a pair that is not connected, ms; doubled each time.
 const PAIR_RETRY_MS: (u64, u64) = (1_000, 5_000);
@@ -29,7 +29,8 @@ const PAIR_RETRY_MS: (u64, u64) = (1_000, 5_000);
 const BIND_RETRY_MS: u64 = 1_000;
 /// Maximum number of datagrams of one socket before other sockets are served.
 const BATCH: usize = 64;
-/// Maximum payload: with both headers it fits a link of 1,500 bytes, over IPv6 too.
+/// Maximum payload: with the headers of DATA and of the pair's message, a datagram fits a link of 1,500 bytes, with
+/// IPv6 too.
 const PAYLOAD_BYTES_MAX: usize = 1_500 - 48 - DATA_HEADER_BYTES - OVERHEAD_BYTES;
 
 /// Why a peer was disconnected, unless the controller deleted the pair.
@@ -40,7 +41,7 @@ const KEY_EXPIRED: &str = "the key of the pair has expired and was not renewed";
 pub struct Peer {
     /// The peer's device ID.
     pub device: DeviceId,
-    /// Address for local programs: they send to it and receive the peer's datagrams from it.
+    /// Address to which local programs send, and from which they receive the peer's datagrams.
     pub listen: SocketAddr,
     /// Program that receives the peer's datagrams; default: the last program that sent one.
     pub deliver: Option<SocketAddr>,
@@ -87,19 +88,19 @@ impl Peers {
 
     /// Counters of lost datagrams.
     pub(crate) fn counts(&self) -> PeerCounts {
-        let mut all = PeerCounts {
+        let mut total = PeerCounts {
             dropped_unopened: self.dropped_unopened,
             kernel_drops: self.socket.kernel_drops(),
             ..PeerCounts::default()
         };
         for PeerState { counts, listener, .. } in &self.states {
-            all.dropped_no_session += counts.dropped_no_session;
-            all.dropped_too_long += counts.dropped_too_long;
-            all.dropped_unsent += counts.dropped_unsent;
-            all.dropped_undelivered += counts.dropped_undelivered;
-            all.kernel_drops += kernel_drops(listener).unwrap_or_default();
+            total.dropped_no_session += counts.dropped_no_session;
+            total.dropped_too_long += counts.dropped_too_long;
+            total.dropped_unsent += counts.dropped_unsent;
+            total.dropped_undelivered += counts.dropped_undelivered;
+            total.kernel_drops += kernel_drops(listener).unwrap_or_default();
         }
-        all
+        total
     }
 
     /// Opens the peers of `device`: sockets for local programs; datagrams between devices use UDP port `port` of the device's address.
@@ -154,7 +155,7 @@ impl Peers {
 
     /// The next peer whose key is requested.
     pub(crate) fn next_request(&mut self, now_ms: u64) -> Option<DeviceId> {
-        // The peer that waited longest: disconnected peers must not delay others.
+        // The peer that waited longest is next, so that disconnected peers do not delay other peers.
         let waiting = self
             .states
             .iter_mut()
@@ -178,7 +179,7 @@ impl Peers {
     /// Handles the controller's response to a request that was sent at `requested_ms`.
     pub(crate) fn handle_response(
         &mut self,
-        paired: PairResponse,
+        response: PairResponse,
         requested_ms: u64,
         sink: &mut dyn FnMut(&AgentEvent),
     ) {
@@ -186,23 +187,23 @@ impl Peers {
         let Some(state) = self
             .states
             .iter_mut()
-            .find(|state| state.peer.device == paired.peer)
+            .find(|state| state.peer.device == response.peer)
         else {
             return;
         };
-        let Some((pairing, role)) = paired.pair else {
+        let Some((pairing, role)) = response.pair else {
             state.association.close();
-            // A pair is rarely created within a few seconds.
+            // The next request can wait, because a pair is rarely created within a few seconds.
             state.request_at_ms = requested_ms.saturating_add(PAIR_REQUEST_INTERVAL_MS);
             state.report_change("the pair does not exist at the controller", sink);
             return;
         };
         let at_gateway = || {
-            let v6 = Ipv6Addr::from(paired.addr);
+            let v6 = Ipv6Addr::from(response.addr);
             (!v6.is_unspecified()).then(|| SocketAddr::new(IpAddr::V6(v6).to_canonical(), port))
         };
         let address = state.peer.address.or_else(at_gateway);
-        let until_ms = requested_ms.saturating_add(u64::from(paired.lifetime_s) * 1_000);
+        let until_ms = requested_ms.saturating_add(u64::from(response.lifetime_s) * 1_000);
         state.association.set_key(pairing, role, until_ms, address);
     }
 
@@ -281,7 +282,7 @@ impl PeerState {
         }
     }
 
-    /// Sends datagrams of local programs. Without a session between the devices they are dropped, as on any link that is down.
+    /// Sends datagrams of local programs. Without a session between the devices, datagrams are dropped, as on a link that is down.
     fn send_from_programs(&mut self, socket: &mut DeviceSocket, seal: &mut SealContext<'_>, now_ms: u64) {
         let mut buffer = [0u8; PAYLOAD_BYTES_MAX + 1];
         let mut out = [0u8; PAYLOAD_BYTES_MAX + OVERHEAD_BYTES];
@@ -360,7 +361,7 @@ mod tests {
         Peers::open(DeviceId(0xd1), &peers, 0).unwrap()
     }
 
-    fn paired(pair: Option<(Pairing, Role)>) -> PairResponse {
+    fn response_with(pair: Option<(Pairing, Role)>) -> PairResponse {
         PairResponse {
             peer: PEER,
             lifetime_s: u32::from(pair.is_some()) * 300,
@@ -385,14 +386,14 @@ mod tests {
 
     #[test]
     fn a_missing_pair_is_requested_every_ten_seconds() {
-        assert_eq!(request_times_ms(&paired(None)), [0, 10_000, 20_000]);
+        assert_eq!(request_times_ms(&response_with(None)), [0, 10_000, 20_000]);
         let pairing = Pairing {
             id: [1; 16],
             key: [2; 32],
         };
-        let apart = request_times_ms(&paired(Some((pairing, Role::Responder))));
+        let times_ms = request_times_ms(&response_with(Some((pairing, Role::Responder))));
         assert_eq!(
-            apart,
+            times_ms,
             [0, 1_000, 3_000, 7_000, 12_000, 17_000, 22_000, 27_000],
             "more often while there is a key but no connection"
         );

@@ -6,8 +6,8 @@
 //!                 yes ──► few left, or requested: read the PUF, write a longer helper file (durable), then as above
 //!              key mode: read the PUF, write pending helper data (durable), KEY; after the response they replace the file
 //! ```
-//! Keys are reconstructed from the helper data as at every authentication: none is stored, and each row is read once more with the final
-//! helper data before it is registered.
+//! Keys are reconstructed from the helper data, as at every authentication. No key is stored, and each row is read once more with the final
+//! helper data before the row is registered.
 
 use linewarden_protocol::device::{Device, PufQuery};
 use linewarden_protocol::ids::{Mode, RowIndex, SessionId};
@@ -29,9 +29,9 @@ use crate::keyring::Keyring;
 
 /// Readouts of a weak PUF for a new key, as at enrollment.
 const KEY_READINGS: usize = 5;
-/// Readouts of a row before the renewal fails: one in a million fails (LAP/1 1.1).
+/// Readouts of a row before the renewal fails: about one readout in a million fails.
 const ROW_READINGS_MAX: u32 = 4;
-/// Sessions after which the status is requested although nothing is due: a restored registry may lack rows.
+/// Sessions after which the status is requested although no renewal is due: a restored registry may lack rows.
 const SESSIONS_PER_STATUS: u32 = 8;
 /// Responses without progress before the renewal fails.
 const STALLS_MAX: u32 = 3;
@@ -46,7 +46,7 @@ pub struct RenewalOptions {
     /// Pool mode: number of rows to add.
     pub rows: u32,
     /// Renew once in the first session, in any case.
-    pub now: bool,
+    pub requests_renewal: bool,
 }
 
 /// What a renewal needs to read the PUF.
@@ -74,7 +74,8 @@ pub(crate) enum NextAction {
     /// Wait for a new session.
     Wait,
     Send(TicketRequest),
-    /// Authenticate again: the registry has the new key, so the session under the old key is obsolete.
+    /// Authenticate again: the registry has, or may have, the new key, so the session under the old key may be
+    /// obsolete.
     Reauthenticate,
 }
 
@@ -91,9 +92,9 @@ impl<E: std::error::Error> From<E> for RenewalError {
 #[derive(Debug)]
 pub(crate) struct Renewal {
     options: RenewalOptions,
-    /// `now` was requested and is not done yet.
+    /// The renewal that [`RenewalOptions::requests_renewal`] requests is not done yet.
     requested: bool,
-    /// The renewal that `now` requested has failed.
+    /// The requested renewal has failed.
     failed: bool,
     /// The helper data on disk may be newer than the registry.
     is_unconfirmed: bool,
@@ -113,7 +114,7 @@ pub(crate) struct Renewal {
 impl Renewal {
     pub(crate) fn new(options: RenewalOptions) -> Self {
         Self {
-            requested: options.now,
+            requested: options.requests_renewal,
             failed: false,
             options,
             is_unconfirmed: true,
@@ -172,11 +173,11 @@ impl Renewal {
         };
         match next {
             Ok(NextAction::Send(request)) => NextAction::Send(request),
-            Ok(other) => {
+            Ok(action) => {
                 self.in_progress = false;
                 // The next session shows which key the registry has.
-                self.is_unconfirmed = matches!(other, NextAction::Reauthenticate);
-                other
+                self.is_unconfirmed = matches!(action, NextAction::Reauthenticate);
+                action
             }
             Err(RenewalError(reason)) => {
                 sink(&AgentEvent::RenewalFailed { reason });
@@ -200,7 +201,8 @@ impl Renewal {
             ));
         }
         self.missed_responses = 0;
-        // Only this device counts: a rejected number means that the registry is ahead.
+        // The controller rejects a request whose number is not above the registry's number, for example after a restart
+        // of the agent. The next request therefore continues from the registry's number.
         self.number = self.number.max(state.number);
         let session_idx = device.session().map(|session| session.idx);
         match (reader.keyring.current().mode(), state.mode) {
@@ -220,16 +222,16 @@ impl Renewal {
         mut reader: CredentialReader<'_>,
         sink: &mut dyn FnMut(&AgentEvent),
     ) -> Result<NextAction, RenewalError> {
-        let registered = state.rows_end.0;
-        let held = pool_end(reader.keyring.current())?;
-        if held < registered {
+        let registry_end = state.rows_end.0;
+        let local_end = pool_end(reader.keyring.current())?;
+        if local_end < registry_end {
             return Err(RenewalError(format!(
-                "the registry has rows up to {registered}, but the helper data only up to {held}: use the newer helper file"
+                "the registry has rows up to {registry_end}, but the helper data only up to {local_end}: use the newer helper file"
             )));
         }
-        if held == registered {
+        if local_end == registry_end {
             if self.last_sent_at.take().is_some() {
-                sink(&AgentEvent::RowsRenewed { rows_end: held });
+                sink(&AgentEvent::RowsRenewed { rows_end: local_end });
                 self.requested = false;
                 return Ok(NextAction::Wait);
             }
@@ -239,16 +241,16 @@ impl Renewal {
             }
             extend_pool(&mut reader, self.options.rows.clamp(1, ROWS_MAX))?;
         }
-        self.record_progress(registered)?;
+        self.record_progress(registry_end)?;
         let end = pool_end(reader.keyring.current())?;
-        let end = end.min(registered.saturating_add(ROWS_PER_MESSAGE as u32));
-        let rows = (registered..end)
+        let end = end.min(registry_end.saturating_add(ROWS_PER_MESSAGE as u32));
+        let rows = (registry_end..end)
             .map(|idx| read_row(&mut reader, device, idx))
             .collect::<Result<Vec<NewRow>, RenewalError>>()?;
-        let mut room: BodyBuffer = [0; BODY_BYTES_MAX];
-        let body = write_rows(state.epoch, state.rows_end, &rows, &mut room);
+        let mut buffer: BodyBuffer = [0; BODY_BYTES_MAX];
+        let body = write_rows(state.epoch, state.rows_end, &rows, &mut buffer);
         let request = body.map(|body| self.request(Kind::Rows, body));
-        room.zeroize();
+        buffer.zeroize();
         request
             .map(NextAction::Send)
             .ok_or_else(|| RenewalError("no rows to register".to_owned()))
@@ -284,29 +286,29 @@ impl Renewal {
         let pending = keyring
             .pending()
             .ok_or_else(|| RenewalError("the pending helper data are missing".to_owned()))?;
-        let key = read(&mut **puf, health, pending, device, &query)?;
-        let mut room: BodyBuffer = [0; BODY_BYTES_MAX];
-        let body = write_key(state.epoch, &key, &mut room);
+        let key = read_row_key(&mut **puf, health, pending, device, &query)?;
+        let mut buffer: BodyBuffer = [0; BODY_BYTES_MAX];
+        let body = write_key(state.epoch, &key, &mut buffer);
         let request = body.map(|body| self.request(Kind::Key, body));
-        room.zeroize();
+        buffer.zeroize();
         request
             .map(NextAction::Send)
             .ok_or_else(|| RenewalError("no key to register".to_owned()))
     }
 
-    /// A session that the new helper data opened confirms that the registry has their key. `in_place`: whether they have replaced the old
-    /// ones.
-    pub(crate) fn confirm(&mut self, in_place: bool) {
-        self.failed |= self.requested && !in_place;
+    /// Records that the registry has the new key, because the new helper data have opened a session. `is_replaced`: whether the file of the
+    /// new helper data has replaced the old file.
+    pub(crate) fn confirm(&mut self, is_replaced: bool) {
+        self.failed |= self.requested && !is_replaced;
         (self.requested, self.is_unconfirmed) = (false, false);
     }
 
-    /// A restored registry has less than the helper data on disk.
+    /// Records that the helper data on disk may be newer than the registry, because the registry was restored.
     pub(crate) fn mark_unconfirmed(&mut self) {
         self.is_unconfirmed = true;
     }
 
-    /// The renewal has failed.
+    /// Records that the renewal has failed.
     pub(crate) fn abandon(&mut self) {
         self.failed |= self.requested;
         (self.in_progress, self.requested, self.is_unconfirmed) = (false, false, true);
@@ -320,13 +322,13 @@ impl Renewal {
         self.requested || self.options.below_rows.is_some_and(|below| ahead < below)
     }
 
-    /// Counts requests without progress, and fails after a few.
-    fn record_progress(&mut self, at: u32) -> Result<(), RenewalError> {
-        self.stalls = match self.last_sent_at == Some(at) {
+    /// Counts requests without progress; returns an error after [`STALLS_MAX`] of them.
+    fn record_progress(&mut self, position: u32) -> Result<(), RenewalError> {
+        self.stalls = match self.last_sent_at == Some(position) {
             true => self.stalls + 1,
             false => 0,
         };
-        self.last_sent_at = Some(at);
+        self.last_sent_at = Some(position);
         match self.stalls < STALLS_MAX {
             true => Ok(()),
             false => Err(RenewalError(
@@ -413,11 +415,11 @@ fn read_row(reader: &mut CredentialReader<'_>, device: &Device, idx: u32) -> Res
         idx: RowIndex(idx),
         challenge,
     };
-    let row_key = read(&mut **puf, health, credential, device, &query)?;
+    let row_key = read_row_key(&mut **puf, health, credential, device, &query)?;
     Ok(NewRow { challenge, row_key })
 }
 
-fn read(
+fn read_row_key(
     puf: &mut dyn Puf,
     health: &HealthTest,
     credential: &Credential,
@@ -425,12 +427,12 @@ fn read(
     query: &PufQuery,
 ) -> Result<RowKey, ExtractorError> {
     let config = device.config();
-    let mut tried = 0;
+    let mut attempts = 0;
     loop {
-        tried += 1;
+        attempts += 1;
         let key = credential.row_key(puf, health, config.suite, config.device, query);
         match key {
-            Err(_) if tried < ROW_READINGS_MAX => {}
+            Err(_) if attempts < ROW_READINGS_MAX => {}
             key => return key,
         }
     }

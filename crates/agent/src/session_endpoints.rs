@@ -1,5 +1,5 @@
-//! The device's endpoints of its sessions' DATA: datagrams are sealed under the newest session, and opened under that one and, for a
-//! moment, under the previous one.
+//! The device's endpoints for the DATA of its sessions. Datagrams are sealed under the newest session. Received datagrams are opened under
+//! the newest session and, for a moment, under the previous session.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -35,11 +35,11 @@ impl SessionEndpoints {
             source: channel.addr,
             destination: wire_address(to.ip()),
         };
-        let end = self.current.as_mut()?;
-        Some(end.seal(&channel, &route, to.port(), payload, out))
+        let endpoint = self.current.as_mut()?;
+        Some(endpoint.seal(&channel, &route, to.port(), payload, out))
     }
 
-    /// Opens a message from `from` to the address `own`; `None` if it has no session, was altered, or was received before.
+    /// Opens a message from `from` to the address `own`; `None` if the message is of no session, was altered, or was received before.
     pub(crate) fn open<'m>(
         &mut self,
         device: &Device,
@@ -56,11 +56,11 @@ impl SessionEndpoints {
         let previous = device
             .previous_session()
             .map(|previous| (previous.id, previous.key()));
-        let ends = [(current, &mut self.current), (previous, &mut self.previous)];
-        ends.into_iter().find_map(|(session, end)| {
-            let ((id, key), end) = session.zip(end.as_mut())?;
+        let endpoints = [(current, &mut self.current), (previous, &mut self.previous)];
+        endpoints.into_iter().find_map(|(session, endpoint)| {
+            let ((id, key), endpoint) = session.zip(endpoint.as_mut())?;
             let channel = channel(device, own, id, key);
-            end.open(&channel, &route, from.port(), message).ok()
+            endpoint.open(&channel, &route, from.port(), message).ok()
         })
     }
 
@@ -71,14 +71,16 @@ impl SessionEndpoints {
             .is_some_and(DataEndpoint::is_nearly_exhausted)
     }
 
-    /// Each session has its own sequence numbers; those received in the previous session stay recorded.
+    /// Replaces the endpoints after a change of sessions. Each session has its own sequence numbers; the received numbers of the previous
+    /// session stay recorded.
     fn update_sessions(&mut self, device: &Device) {
         let session = device.session().map(|session| session.id);
         if self.current.as_ref().map(DataEndpoint::session) != session {
             self.previous = self.current.take();
             self.current = session.map(DataEndpoint::new);
         }
-        // No datagram passed in a session that began and ended since the last call.
+        // No datagram passed in a session that began and ended since the last call, so a new endpoint is correct for
+        // that session.
         let previous = device.previous_session().map(|previous| previous.id);
         if self.previous.as_ref().map(DataEndpoint::session) != previous {
             self.previous = previous.map(DataEndpoint::new);

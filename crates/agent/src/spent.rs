@@ -1,11 +1,12 @@
-//! The rows of a pool that the device has answered, and those that were accepted, stored beside the helper data (LAP/1 1.5).
+//! The rows of a pool that the device has answered, and the accepted rows (rows whose ACK has verified), stored beside the helper data
+//! (LAP/1 1.5).
 //!
-//! A row whose ACK verified is never answered again, by any process of this device, even if a registry is restored to an earlier state. A
-//! row that was answered but not acknowledged may be requested again, because its RESPONSE may be lost. The file is written before the
-//! RESPONSE is sent, and again after the ACK: some hundred bytes, replaced twice per authentication. A failed write is repeated with the
-//! next one.
+//! A row whose ACK verified is never answered again, by any process of this device, even if a registry is restored to
+//! an earlier state. A row that was answered but not acknowledged may be requested again, because its RESPONSE may be
+//! lost. The file is written before the RESPONSE is sent, and again after the ACK: some hundred bytes, replaced twice
+//! per authentication. A failed write is repeated with the next write.
 //!
-//! The file covers the last four pools that were in use, so that restored helper data find their rows.
+//! The file covers the last four pools that were in use: if older helper data are restored, the record of their pool is still there.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -24,7 +25,8 @@ const POOL_BYTES: usize = 16;
 const DIGEST_BYTES: usize = 32;
 /// Maximum number of pools, including the one in use.
 const POOLS_MAX: usize = 4;
-/// Maximum number of ranges per pool. With one more, the rows between the lowest two count as spent: the registry has others.
+/// Maximum number of ranges per pool. With one more range, the rows between the lowest two ranges count as spent, and the device uses other
+/// rows.
 const RANGES_MAX: usize = 4096;
 const RANGE_BYTES: usize = 4 + 4;
 const FILE_BYTES_MAX: usize =
@@ -53,12 +55,12 @@ pub enum SpentError {
     },
 }
 
-/// The rows of one pool that were answered, and those that were accepted.
+/// The answered and the accepted rows of one pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SpentRows {
-    /// The pool: rows of another enrollment have the same numbers.
+    /// Identifies the pool, because the rows of another enrollment have the same numbers.
     pool: [u8; POOL_BYTES],
-    /// Number above every row that was answered.
+    /// The lowest number above every answered row.
     unanswered_from: u32,
     /// Rows whose ACK verified, as first and end; ranges do not touch.
     accepted: BTreeMap<u32, u32>,
@@ -85,7 +87,7 @@ impl SpentRows {
         })
     }
 
-    /// The lowest row from which on no row was answered.
+    /// The row after the highest answered row; row 0 if none was answered.
     #[must_use]
     pub fn unanswered_from(&self) -> RowIndex {
         RowIndex(self.unanswered_from)
@@ -94,11 +96,11 @@ impl SpentRows {
     /// Whether the ACK of a row has verified.
     #[must_use]
     pub fn is_accepted(&self, row: RowIndex) -> bool {
-        let before = self.accepted.range(..=row.0).next_back();
-        before.is_some_and(|(_, end)| row.0 < *end)
+        let lower_range = self.accepted.range(..=row.0).next_back();
+        lower_range.is_some_and(|(_, end)| row.0 < *end)
     }
 
-    /// Records a row before its RESPONSE is sent; returns whether the row is new.
+    /// Records a row before its RESPONSE is sent; returns whether the row is above all rows answered before.
     pub fn mark_answered(&mut self, row: RowIndex) -> bool {
         let above = row.0.saturating_add(1);
         let is_new = above > self.unanswered_from;
@@ -106,23 +108,23 @@ impl SpentRows {
         is_new
     }
 
-    /// Records a row after its ACK has verified; returns whether the row is new.
+    /// Records a row after its ACK has verified; returns whether the row was not accepted before.
     pub fn mark_accepted(&mut self, row: RowIndex) -> bool {
         if self.is_accepted(row) {
             return false;
         }
         self.mark_answered(row);
         let (mut first, mut end) = (row.0, row.0.saturating_add(1));
-        if let Some(behind) = self.accepted.remove(&end) {
-            end = behind;
+        if let Some(next_end) = self.accepted.remove(&end) {
+            end = next_end;
         }
-        if let Some((before, _)) = self
+        if let Some((previous_first, _)) = self
             .accepted
             .range(..first)
             .next_back()
             .filter(|(_, e)| **e == first)
         {
-            first = *before;
+            first = *previous_first;
         }
         self.accepted.insert(first, end);
         if self.accepted.len() > RANGES_MAX
@@ -155,18 +157,21 @@ impl SpentRows {
             unanswered_from: u32::from_be_bytes(*unanswered_from),
             accepted: BTreeMap::new(),
         };
-        let mut above = None;
+        let mut previous_end = None;
         for _ in 0..u32::from_be_bytes(*ranges) {
-            let (first, behind) = rest.split_first_chunk::<4>()?;
-            let (end, behind) = behind.split_first_chunk::<4>()?;
+            let (first, remaining) = rest.split_first_chunk::<4>()?;
+            let (end, remaining) = remaining.split_first_chunk::<4>()?;
             let (first, end) = (u32::from_be_bytes(*first), u32::from_be_bytes(*end));
             // Ranges as they are written: ordered, not touching, not empty.
-            if above.is_some_and(|above| first <= above) || end <= first || end > rows.unanswered_from {
+            if previous_end.is_some_and(|previous_end| first <= previous_end)
+                || end <= first
+                || end > rows.unanswered_from
+            {
                 return None;
             }
-            above = Some(end);
+            previous_end = Some(end);
             rows.accepted.insert(first, end);
-            rest = behind;
+            rest = remaining;
         }
         Some((rows, rest))
     }
@@ -183,16 +188,16 @@ fn to_bytes<'a>(pools: impl Iterator<Item = &'a SpentRows>) -> Vec<u8> {
 
 /// Decodes a file of [`to_bytes`]; `None` if it is damaged.
 fn from_bytes(bytes: &[u8]) -> Option<Vec<SpentRows>> {
-    let (text, digest) = bytes.split_at_checked(bytes.len().checked_sub(DIGEST_BYTES)?)?;
-    if Sha256::digest(text)[..] != *digest {
+    let (content, digest) = bytes.split_at_checked(bytes.len().checked_sub(DIGEST_BYTES)?)?;
+    if Sha256::digest(content)[..] != *digest {
         return None;
     }
-    let mut rest = text.strip_prefix(MAGIC)?;
+    let mut rest = content.strip_prefix(MAGIC)?;
     let mut pools = Vec::new();
     while !rest.is_empty() {
-        let (rows, behind) = SpentRows::read_from(rest)?;
+        let (rows, remaining) = SpentRows::read_from(rest)?;
         pools.push(rows);
-        rest = behind;
+        rest = remaining;
     }
     Some(pools)
 }
@@ -215,7 +220,7 @@ impl SpentFile {
     /// # Errors
     /// The file cannot be read, or is damaged.
     pub fn read_for(helper: &Path, credential: &Credential) -> Result<Option<Self>, SpentError> {
-        let Some(blank) = SpentRows::for_pool(credential) else {
+        let Some(empty) = SpentRows::for_pool(credential) else {
             return Ok(None);
         };
         let path = spent_path(helper);
@@ -224,9 +229,9 @@ impl SpentFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(source) => return Err(SpentError::Read { path, source }),
         };
-        let known = pools.iter().position(|rows| rows.pool == blank.pool);
+        let index = pools.iter().position(|rows| rows.pool == empty.pool);
         Ok(Some(Self {
-            rows: known.map_or(blank, |known| pools.remove(known)),
+            rows: index.map_or(empty, |index| pools.remove(index)),
             other_pools: pools,
             is_dirty: false,
             path: Some(path),
@@ -397,9 +402,9 @@ mod tests {
     }
 
     #[test]
-    fn restored_helper_data_find_their_rows() {
-        let home = tempfile::tempdir().unwrap();
-        let path = home.path().join("d1.helper");
+    fn the_records_of_the_last_four_pools_are_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("d1.helper");
         let pools: Vec<Credential> = (0..5).map(pool).collect();
         let read = |pool: &Credential| SpentFile::read_for(&path, pool).unwrap().unwrap();
         for (row, pool) in (1..).zip(&pools) {
@@ -418,21 +423,21 @@ mod tests {
 
     #[test]
     fn a_failed_write_is_repeated_by_the_next_call() {
-        let home = tempfile::tempdir().unwrap();
-        let directory = home.path().join("not-there-yet");
-        let path = directory.join("d1.helper");
+        let directory = tempfile::tempdir().unwrap();
+        let missing_directory = directory.path().join("not-there-yet");
+        let path = missing_directory.join("d1.helper");
         let pool = pool(1);
         let mut file = SpentFile::read_for(&path, &pool).unwrap().unwrap();
         file.mark_answered(RowIndex(4)).unwrap_err();
         file.mark_accepted(RowIndex(4)).unwrap_err();
         file.mark_accepted(RowIndex(4)).unwrap_err();
-        std::fs::create_dir(&directory).unwrap();
+        std::fs::create_dir(&missing_directory).unwrap();
         // A further copy of the same RESPONSE: no row is new.
         file.mark_answered(RowIndex(4)).unwrap();
-        let read = SpentFile::read_for(&path, &pool).unwrap().unwrap();
-        assert!(read.rows().is_accepted(RowIndex(4)));
+        let second_read = SpentFile::read_for(&path, &pool).unwrap().unwrap();
+        assert!(second_read.rows().is_accepted(RowIndex(4)));
         // Unchanged records are not written again.
-        std::fs::remove_dir_all(&directory).unwrap();
+        std::fs::remove_dir_all(&missing_directory).unwrap();
         file.mark_answered(RowIndex(4)).unwrap();
     }
 }

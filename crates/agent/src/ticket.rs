@@ -1,7 +1,7 @@
 //! Tickets: one request to the controller at a time, sealed end to end and repeated until the response arrives (LAP/1 1.7).
 //!
-//! A ticket is sent to the gateway's ticket port, alternately without and with DATA encapsulation, and then by the route of the first
-//! response. The ticket is the same on both routes.
+//! Copies of a ticket are sent to the gateway's ticket port, alternately plain and inside DATA, until the first response arrives. From then
+//! on, tickets are sent in the form of that response. The ticket itself is the same in both forms.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
@@ -29,11 +29,11 @@ const BATCH: usize = 64;
 pub(crate) enum TicketResult {
     /// State of the enrollment.
     State(EnrollmentState),
-    /// A pair, or that there is none; and when it was first requested, ms.
+    /// The controller's response about a pair, and the time of the request, ms.
     Pair(PairResponse, u64),
     /// Result of a piece of evidence.
     Evidence(ChunkAck),
-    /// No response to a request of that kind: the session has ended, or no message gets through.
+    /// No response to a request of this kind: the session has ended, or no message gets through.
     NoResponse(Kind),
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct TicketClient {
     socket: DeviceSocket,
     /// Whether the next copy is sent inside DATA.
     sealed: bool,
-    /// Whether a response has arrived, so that its route is used.
+    /// Whether a response has arrived, so that `sealed` no longer alternates.
     is_route_known: bool,
     pending: Option<PendingTicket>,
     /// Serial number of the last request.
@@ -114,12 +114,12 @@ impl TicketClient {
         let head = TicketHeader {
             kind,
             direction: Direction::Up,
-            session: opening(device, session),
+            session: ticket_session(device, session),
             number,
             nonce,
         };
         self.serial += 1;
-        let carriage = RelayAuth {
+        let relay_auth = RelayAuth {
             key: session.key(),
             serial: self.serial,
         };
@@ -127,7 +127,7 @@ impl TicketClient {
         let length = ticket::seal_request(
             session.ticket_root(),
             &head,
-            &carriage,
+            &relay_auth,
             aead_nonce,
             body,
             &mut out,
@@ -186,7 +186,7 @@ impl TicketClient {
         }
         pending.copies += 1;
         pending.due_ms = now_ms.saturating_add(pending.interval_ms);
-        // One copy per route before the interval grows.
+        // One copy in each form before the interval grows.
         if pending.copies.is_multiple_of(2) {
             pending.interval_ms = (2 * pending.interval_ms).min(REPEAT_MS.1);
         }
@@ -227,10 +227,10 @@ impl TicketClient {
         let head = sealed.header();
         let is_response = head.direction == Direction::Down
             && head.nonce == pending.nonce
-            && head.session == opening(device, session);
-        let mut room = PlaintextBuffer::default();
+            && head.session == ticket_session(device, session);
+        let mut buffer = PlaintextBuffer::default();
         let body = sealed
-            .open(session.ticket_root(), &mut room)
+            .open(session.ticket_root(), &mut buffer)
             .ok()
             .filter(|_| is_response)?;
         match pending.kind {
@@ -246,7 +246,7 @@ impl TicketClient {
     }
 }
 
-fn opening(device: &Device, session: &linewarden_protocol::device::Session) -> TicketSession {
+fn ticket_session(device: &Device, session: &linewarden_protocol::device::Session) -> TicketSession {
     TicketSession {
         suite: device.config().suite,
         device: device.config().device,

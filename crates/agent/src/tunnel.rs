@@ -6,8 +6,7 @@
 //!  program ◄── listener ◄── flow's socket ◄═ DATA_DOWN ═ service's address and port      (the gate has sealed it)
 //! ```
 //! Each local sender of a listener is a *flow* with its own socket, and thus its own port, towards the network, because services identify
-//! clients by port. All flows share the session's sequence numbers. Without a session datagrams are dropped, as on any link that is down;
-//! users of UDP repeat.
+//! clients by port. All flows share the session's sequence numbers. Without a session, datagrams are dropped, as on a link that is down.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -24,9 +23,10 @@ use crate::agent::AgentError;
 use crate::event::TunnelCounts;
 use crate::session_endpoints::SessionEndpoints;
 
-/// Maximum number of flows of all tunnels; a further one replaces the flow that was idle longest.
+/// Maximum number of flows of all tunnels; a further flow replaces the flow that was idle longest.
 const FLOWS_MAX: usize = 256;
-/// Idle time after which a flow is closed, ms: RFC 4787 requires at least two minutes of a NAT.
+/// Idle time after which a flow is closed, ms. For comparison: RFC 4787 requires that a NAT keeps a mapping for at
+/// least two minutes.
 const FLOW_IDLE_MS: u64 = 180_000;
 /// Interval between attempts to renew a session whose sequence numbers run out, ms.
 const RENEW_PAUSE_MS: u64 = 60_000;
@@ -126,7 +126,7 @@ impl Tunnels {
         }
     }
 
-    /// Seals a datagram of the agent itself to UDP port `to.port()` of `to.ip()`; returns its length in `out`.
+    /// Seals a datagram of the agent itself to UDP port `to.port()` of `to.ip()`, into `out`; returns the length of the message.
     pub(crate) fn seal(
         &mut self,
         device: &Device,
@@ -156,22 +156,23 @@ impl Tunnels {
     /// Forwards datagrams in both directions under the device's session; `own` is the device's address. Returns whether the session should
     /// be renewed because its sequence numbers run out.
     ///
-    /// While an ACK is expected, all datagrams wait in their sockets: the gateway may have replaced the session, and datagrams that are
-    /// sealed under the device's old session would be lost.
+    /// While the device waits for an ACK, all datagrams wait in their sockets: the gateway may have replaced the session already, and would
+    /// drop datagrams that are sealed under the old session.
     pub(crate) fn forward(&mut self, device: &Device, own: Option<IpAddr>, now_ms: u64) -> bool {
         if self.listeners.is_empty() || device.awaits_prompt_ack() {
             return false;
         }
-        let is_new = own != self.device_address;
+        let is_address_changed = own != self.device_address;
         self.device_address = own;
-        let is_over = |flow: &mut Flow| is_new || now_ms.saturating_sub(flow.last_used_ms) >= FLOW_IDLE_MS;
-        let over = self.flows.extract_if(.., is_over);
-        self.closed_socket_drops += over.map(|flow| flow.kernel_drops()).sum::<u64>();
+        let is_expired =
+            |flow: &mut Flow| is_address_changed || now_ms.saturating_sub(flow.last_used_ms) >= FLOW_IDLE_MS;
+        let expired = self.flows.extract_if(.., is_expired);
+        self.closed_socket_drops += expired.map(|flow| flow.kernel_drops()).sum::<u64>();
         let mut buffers = std::mem::take(&mut self.buffers);
         let [buffer, message] = &mut buffers;
         self.deliver_to_programs(device, buffer, now_ms);
-        for number in 0..self.listeners.len() {
-            self.send_from_programs(number, device, [&mut *buffer, &mut *message], now_ms);
+        for tunnel_index in 0..self.listeners.len() {
+            self.send_from_programs(tunnel_index, device, [&mut *buffer, &mut *message], now_ms);
         }
         self.buffers = buffers;
         let renew = self.endpoints.is_nearly_exhausted() && now_ms >= self.renew_at_ms;
@@ -184,19 +185,19 @@ impl Tunnels {
     /// Forwards datagrams from the local programs of one listener.
     fn send_from_programs(
         &mut self,
-        number: usize,
+        tunnel_index: usize,
         device: &Device,
         [buffer, message]: [&mut [u8]; 2],
         now_ms: u64,
     ) {
         for _ in 0..BATCH {
-            let Some((tunnel, listener)) = self.listeners.get(number) else {
+            let Some((tunnel, listener)) = self.listeners.get(tunnel_index) else {
                 return;
             };
             let (service, received) = (tunnel.service, listener.recv_from(buffer));
             let (length, peer) = match received {
                 Ok(received) => received,
-                // An ICMP error for a program that has ended: the next datagram may be another program's.
+                // An ICMP error for a program that has ended: the next datagram may be of another program.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
                 Err(_) => return,
             };
@@ -218,7 +219,7 @@ impl Tunnels {
             };
             let to = SocketAddr::new(service.ip(), self.lap_port);
             let sent = self
-                .flow(number, peer, now_ms)
+                .flow(tunnel_index, peer, now_ms)
                 .and_then(|flow| flow.socket.send_to(sealed, to));
             self.count_sent(sent, payload.len(), service);
         }
@@ -248,15 +249,15 @@ impl Tunnels {
     }
 
     /// The flow of a local sender; opened if it is new.
-    fn flow(&mut self, number: usize, peer: SocketAddr, now_ms: u64) -> io::Result<&Flow> {
-        let known = self
+    fn flow(&mut self, tunnel_index: usize, peer: SocketAddr, now_ms: u64) -> io::Result<&Flow> {
+        let known_index = self
             .flows
             .iter()
-            .position(|flow| flow.tunnel == number && flow.peer == peer);
-        let at = match known {
-            Some(at) => at,
+            .position(|flow| flow.tunnel == tunnel_index && flow.peer == peer);
+        let index = match known_index {
+            Some(index) => index,
             None => {
-                let flow = self.new_flow(number, peer)?;
+                let flow = self.new_flow(tunnel_index, peer)?;
                 if self.flows.len() >= FLOWS_MAX {
                     let oldest = self
                         .flows
@@ -271,13 +272,13 @@ impl Tunnels {
                 self.flows.len() - 1
             }
         };
-        let flow = self.flows.get_mut(at).ok_or(io::ErrorKind::NotFound)?;
+        let flow = self.flows.get_mut(index).ok_or(io::ErrorKind::NotFound)?;
         flow.last_used_ms = now_ms;
         Ok(flow)
     }
 
     /// Opens a socket at the device's address that never sends fragments, which a sealed gate drops.
-    fn new_flow(&self, number: usize, peer: SocketAddr) -> io::Result<Flow> {
+    fn new_flow(&self, tunnel_index: usize, peer: SocketAddr) -> io::Result<Flow> {
         let own = self.device_address.ok_or(io::ErrorKind::AddrNotAvailable)?;
         let socket = UdpSocket::bind((own, 0))?;
         socket.set_nonblocking(true)?;
@@ -286,7 +287,7 @@ impl Tunnels {
             IpAddr::V6(_) => set_ipv6_mtu_discover(&socket, Ipv6PathMtuDiscovery::DO)?,
         }
         Ok(Flow {
-            tunnel: number,
+            tunnel: tunnel_index,
             peer,
             port: socket.local_addr()?.port(),
             socket,

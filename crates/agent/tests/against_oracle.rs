@@ -1,4 +1,5 @@
-//! The agent with its real sockets, clock and PUF against `protocol::gateway`, the reference, behind a UDP socket.
+//! The agent, with real sockets, a real clock and a simulated PUF, against the reference gateway `protocol::gateway`
+//! behind a UDP socket.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -34,7 +35,7 @@ const GATEWAY: GatewayId = GatewayId(9);
 const DEVICE: DeviceId = DeviceId(0x00d1);
 const SUITE: Suite = Suite::SipHash128;
 
-/// The reference gateway on a socket of its own, until dropped.
+/// The reference gateway on its own socket; it runs until it is dropped.
 struct Oracle {
     address: SocketAddr,
     stop: Arc<AtomicBool>,
@@ -42,17 +43,17 @@ struct Oracle {
 }
 
 impl Oracle {
-    fn start(lease_s: u32, mode: Mode, keys: &[([u8; 8], RowKey)]) -> Self {
-        Self::start_with(lease_s, mode, keys, false)
+    fn start(session_lifetime_s: u32, mode: Mode, keys: &[([u8; 8], RowKey)]) -> Self {
+        Self::start_with(session_lifetime_s, mode, keys, false)
     }
 
-    /// With an attacker whose forged CHALLENGE arrives before each of the gateway's.
-    fn start_with(lease_s: u32, mode: Mode, keys: &[([u8; 8], RowKey)], has_forger: bool) -> Self {
+    /// Like [`Self::start`]; with `has_forger`, a forged CHALLENGE arrives before each CHALLENGE of the gateway.
+    fn start_with(session_lifetime_s: u32, mode: Mode, keys: &[([u8; 8], RowKey)], has_forger: bool) -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
         let address = socket.local_addr().unwrap();
         let mut gateway = Gateway::new(GatewayConfig {
-            session_lifetime_s: lease_s,
+            session_lifetime_s,
             sources: Some(DeviceSources::new(
                 &["127.0.0.0/8".parse().unwrap()],
                 &[address.ip()],
@@ -74,8 +75,8 @@ impl Oracle {
             })
             .unwrap();
         let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || serve(gateway, &socket, &stopped, has_forger));
+        let thread_stop = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || serve(gateway, &socket, &thread_stop, has_forger));
         Self {
             address,
             stop,
@@ -92,7 +93,7 @@ impl Drop for Oracle {
 }
 
 fn serve(mut gateway: Gateway, socket: &UdpSocket, stop: &AtomicBool, has_forger: bool) {
-    let began = Instant::now();
+    let started_at = Instant::now();
     let fresh = |byte| FreshValue::from_wire([byte; 8]).unwrap();
     gateway.replace_fresh_values(fresh(1), fresh(2), Now::default());
     let mut buffer = [0u8; 2048];
@@ -100,7 +101,7 @@ fn serve(mut gateway: Gateway, socket: &UdpSocket, stop: &AtomicBool, has_forger
         let Ok((length, from)) = socket.recv_from(&mut buffer) else {
             continue;
         };
-        let ms = began.elapsed().as_millis() as u64;
+        let ms = started_at.elapsed().as_millis() as u64;
         let now = Now {
             monotonic_ms: ms,
             boot_ms: ms,
@@ -187,19 +188,19 @@ fn agent_with(keyring: Keyring, mode: Mode, model: &str, seed: u8, gateway: Sock
     Agent::new(options, chip)
 }
 
-/// Runs until the reported events satisfy `enough`; returns all events.
-fn run(agent: &mut Agent, enough: impl Fn(&[AgentEvent]) -> bool) -> (RunOutcome, Vec<AgentEvent>) {
+/// Runs the agent until the reported events satisfy `is_done`; returns all events.
+fn run(agent: &mut Agent, is_done: impl Fn(&[AgentEvent]) -> bool) -> (RunOutcome, Vec<AgentEvent>) {
     let stop = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
     let mut reports = Vec::new();
-    let ended = agent
+    let outcome = agent
         .run(stop.as_fd(), &mut |report| {
             reports.push(report.clone());
-            if enough(&reports) {
+            if is_done(&reports) {
                 rustix::io::write(&stop, &1u64.to_ne_bytes()).unwrap();
             }
         })
         .unwrap();
-    (ended, reports)
+    (outcome, reports)
 }
 
 fn rows_of(reports: &[AgentEvent]) -> Vec<u32> {
@@ -215,8 +216,8 @@ fn an_agent_authenticates_and_renews_before_the_session_expires() {
     let (credential, keys) = enroll_strong(4);
     let oracle = Oracle::start(1, Mode::Pool, &keys);
     let mut agent = agent(credential, "xor-arbiter", 1, oracle.address);
-    let (ended, reports) = run(&mut agent, |reports| rows_of(reports).len() >= 3);
-    assert_eq!(ended, RunOutcome::Stopped);
+    let (outcome, reports) = run(&mut agent, |reports| rows_of(reports).len() >= 3);
+    assert_eq!(outcome, RunOutcome::Stopped);
     assert_eq!(rows_of(&reports), [0, 1, 2]);
     assert!(!reports.contains(&AgentEvent::SessionExpired), "{reports:?}");
     assert_eq!(reports.last(), Some(&AgentEvent::Stopped));
@@ -245,16 +246,17 @@ fn key_mode_works_with_a_weak_puf() {
     assert_eq!(rows_of(&reports), [0, 1]);
 }
 
-/// Name suffixes of the files of a device that renewed its key four times, the last time without a response.
+/// Suffixes of the helper data files of a device that renewed its key four times. The last renewal received no
+/// response.
 const SETS: [&str; 5] = [".new", "", ".previous", ".previous.2", ".previous.3"];
 
 /// A forged CHALLENGE arrives first, so the device reads the PUF with each set of helper data in turn. The genuine
-/// CHALLENGE then verifies with a row key that was read before the last one.
+/// CHALLENGE arrives after these readouts and verifies with the row key of an earlier readout.
 #[test]
 fn helper_data_with_a_verified_key_become_the_current_file() {
     let sets: Vec<(Credential, RowKey)> = (10..15).map(enroll_weak).collect();
     std::thread::scope(|scope| {
-        for (registered, after) in [
+        for (registered, expected_files) in [
             (0, [None, Some(0), Some(1), Some(2), Some(3)]),
             (1, [Some(0), Some(1), Some(2), Some(3), Some(4)]),
             (2, [Some(0), Some(2), Some(1), Some(2), Some(3)]),
@@ -263,31 +265,39 @@ fn helper_data_with_a_verified_key_become_the_current_file() {
             let sets = &sets;
             scope.spawn(move || {
                 let files = files_after_a_session(sets, registered);
-                assert_eq!(files, after, "the registry has the key of {:?}", SETS[registered]);
+                assert_eq!(
+                    files, expected_files,
+                    "the registry has the key of {:?}",
+                    SETS[registered]
+                );
             });
         }
     });
 }
 
-/// The content of both files after a session with a gateway that has the key of one of them.
+/// Returns which set each file contains after a session with a gateway that has the key of the set `registered`.
 fn files_after_a_session(sets: &[(Credential, RowKey)], registered: usize) -> [Option<usize>; 5] {
-    let home = tempfile::tempdir().unwrap();
-    let path = |ending: &str| home.path().join(format!("d1.helper{ending}"));
-    for (ending, (credential, _)) in SETS.iter().zip(sets) {
-        std::fs::write(path(ending), credential.to_bytes()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let path = |suffix: &str| directory.path().join(format!("d1.helper{suffix}"));
+    for (suffix, (credential, _)) in SETS.iter().zip(sets) {
+        std::fs::write(path(suffix), credential.to_bytes()).unwrap();
     }
     let key = sets[registered].1.clone();
     let oracle = Oracle::start_with(60, Mode::Key, &[([0; 8], key)], true);
     let keyring = Keyring::read_from(&path("")).unwrap();
     let mut agent = agent_with(keyring, Mode::Key, "sram", 1, oracle.address);
-    let (ended, reports) = run(&mut agent, |reports| !rows_of(reports).is_empty());
-    assert_eq!(ended, RunOutcome::Stopped, "{reports:?}");
-    let renewed = reports.contains(&AgentEvent::KeyRenewed);
-    let older = reports.contains(&AgentEvent::PreviousKeyInRegistry);
-    assert_eq!((renewed, older), (registered == 0, registered > 1), "{reports:?}");
+    let (outcome, reports) = run(&mut agent, |reports| !rows_of(reports).is_empty());
+    assert_eq!(outcome, RunOutcome::Stopped, "{reports:?}");
+    let is_renewed = reports.contains(&AgentEvent::KeyRenewed);
+    let is_older = reports.contains(&AgentEvent::PreviousKeyInRegistry);
+    assert_eq!(
+        (is_renewed, is_older),
+        (registered == 0, registered > 1),
+        "{reports:?}"
+    );
     assert!(!path(".previous.4").exists() || registered > 1);
-    SETS.map(|ending| {
-        let content = std::fs::read(path(ending)).ok()?;
+    SETS.map(|suffix| {
+        let content = std::fs::read(path(suffix)).ok()?;
         let set = sets.iter().position(|(set, _)| set.to_bytes() == content);
         Some(set.expect("one of the sets"))
     })
@@ -298,12 +308,12 @@ fn another_chip_with_the_same_helper_data_cannot_authenticate() {
     let (credential, keys) = enroll_strong(2);
     let oracle = Oracle::start(60, Mode::Pool, &keys);
     let mut agent = agent(credential, "xor-arbiter", 2, oracle.address);
-    let failed = |reports: &[AgentEvent]| {
+    let has_failed = |reports: &[AgentEvent]| {
         reports
             .iter()
             .any(|report| matches!(report, AgentEvent::AuthenticationFailed { .. }))
     };
-    let (_, reports) = run(&mut agent, failed);
+    let (_, reports) = run(&mut agent, has_failed);
     assert_eq!(rows_of(&reports), [0; 0]);
     assert!(
         reports
@@ -318,12 +328,12 @@ fn an_exhausted_pool_is_reported_with_the_gateways_reason() {
     let (credential, keys) = enroll_strong(1);
     let oracle = Oracle::start(1, Mode::Pool, &keys);
     let mut agent = agent(credential, "xor-arbiter", 1, oracle.address);
-    let refused = |reports: &[AgentEvent]| {
+    let has_refusal = |reports: &[AgentEvent]| {
         reports
             .iter()
             .any(|report| matches!(report, AgentEvent::RequestRefused { .. }))
     };
-    let (_, reports) = run(&mut agent, refused);
+    let (_, reports) = run(&mut agent, has_refusal);
     let Some(AgentEvent::RequestRefused { reason, row: 1 }) = reports
         .iter()
         .rfind(|report| matches!(report, AgentEvent::RequestRefused { .. }))
@@ -336,7 +346,7 @@ fn an_exhausted_pool_is_reported_with_the_gateways_reason() {
 #[test]
 fn without_a_gateway_the_agent_stops_at_its_timeout() {
     let (credential, _) = enroll_strong(1);
-    // Bound to reserve the port, and never read.
+    // The socket reserves the port; the test never reads from the socket.
     let silent_peer = UdpSocket::bind("127.0.0.1:0").unwrap();
     let chip = puf("xor-arbiter")
         .build(&FleetSeed::from_bytes([1; 32]), DEVICE, 7)
@@ -361,8 +371,8 @@ fn without_a_gateway_the_agent_stops_at_its_timeout() {
         once: true,
         session_timeout: Some(Duration::from_millis(100)),
     };
-    let (ended, reports) = run(&mut Agent::new(options, chip), |_| false);
-    assert_eq!(ended, RunOutcome::TimedOut);
+    let (outcome, reports) = run(&mut Agent::new(options, chip), |_| false);
+    assert_eq!(outcome, RunOutcome::TimedOut);
     assert!(
         matches!(reports.as_slice(), [AgentEvent::LinkOpened { .. }]),
         "{reports:?}"

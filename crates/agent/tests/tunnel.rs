@@ -1,5 +1,6 @@
-//! The agent's tunnels with real sockets against the reference gateway with a sealed gate. On 127.0.0.1 the gateway
-//! replies; 127.0.0.2 is a service behind the gateway, and the gate is at its LAP port.
+//! Tunnels of the agent, with real sockets, through the reference gateway with a sealed gate. The gateway replies at
+//! 127.0.0.1. A service behind the gateway has the address 127.0.0.2; the gate opens frames to the LAP port of this
+//! address.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -41,28 +42,29 @@ const DEVICE: DeviceId = DeviceId(0x00d1);
 const SUITE: Suite = Suite::SipHash128;
 const SERVICE: [u8; 4] = [127, 0, 0, 2];
 
-fn socket(at: ([u8; 4], u16)) -> UdpSocket {
-    let socket = UdpSocket::bind(SocketAddr::from(at)).unwrap();
+fn socket(address: ([u8; 4], u16)) -> UdpSocket {
+    let socket = UdpSocket::bind(SocketAddr::from(address)).unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
     socket
 }
 
-fn end(at: SocketAddr) -> Endpoint {
+fn endpoint(address: SocketAddr) -> Endpoint {
     Endpoint {
         mac: [2, 0, 0, 0, 0, 1],
-        ip: at.ip(),
-        port: at.port(),
+        ip: address.ip(),
+        port: address.port(),
     }
 }
 
-/// Gateway, gate and an echo service, which sends each datagram twice: the second one is a replay.
+/// Gateway, gate and an echo service. The service returns each datagram twice; the second copy is a replay.
 struct Site {
     gateway: Gateway,
-    /// The gateway's LAP port, and the service's address and port of the same number, which is the gate.
+    /// LAP socket of the gateway.
     lap: UdpSocket,
+    /// Socket with the service's address and the LAP port: the gate opens the datagrams that arrive here.
     gate: UdpSocket,
     echo: UdpSocket,
-    began: Instant,
+    started_at: Instant,
 }
 
 impl Site {
@@ -99,21 +101,21 @@ impl Site {
             gate: socket((SERVICE, address.port())),
             echo: socket((SERVICE, 0)),
             lap,
-            began: Instant::now(),
+            started_at: Instant::now(),
         }
     }
 
     fn now(&self) -> Now {
-        let ms = self.began.elapsed().as_millis() as u64;
+        let ms = self.started_at.elapsed().as_millis() as u64;
         Now {
             monotonic_ms: ms,
             boot_ms: ms,
         }
     }
 
-    /// The result of a received frame: the verdict, the opened payload and its destination port.
-    fn frame(&mut self, from: SocketAddr, to: SocketAddr, payload: &[u8]) -> (Verdict, Vec<u8>, u16) {
-        let mut frame = FrameBuilder::new(end(from), end(to)).udp(payload);
+    /// Handles a received frame; returns the verdict, the opened payload and its destination port.
+    fn handle_frame(&mut self, from: SocketAddr, to: SocketAddr, payload: &[u8]) -> (Verdict, Vec<u8>, u16) {
+        let mut frame = FrameBuilder::new(endpoint(from), endpoint(to)).udp(payload);
         let handled = self.gateway.handle(self.now(), 1, &mut frame);
         let frame = &frame[handled.frame];
         let (_, udp) = parse(frame).unwrap().datagram().unwrap();
@@ -129,14 +131,14 @@ impl Site {
         );
         while !stop.load(Ordering::Acquire) {
             if let Ok((bytes, from)) = self.lap.recv_from(&mut buffer) {
-                let (verdict, reply, _) = self.frame(from, lap, &buffer[..bytes]);
+                let (verdict, reply, _) = self.handle_frame(from, lap, &buffer[..bytes]);
                 assert_eq!(verdict.disposition(), Disposition::Reply, "{verdict}");
                 self.lap.send_to(&reply, from).unwrap();
             }
             if let Ok((bytes, from)) = self.gate.recv_from(&mut buffer) {
-                let (verdict, payload, port) = self.frame(from, gate, &buffer[..bytes]);
+                let (verdict, payload, port) = self.handle_frame(from, gate, &buffer[..bytes]);
                 assert_eq!((verdict, port), (Verdict::PassData, echo.port()));
-                let mut frame = FrameBuilder::new(end(echo), end(from)).udp(&payload);
+                let mut frame = FrameBuilder::new(endpoint(echo), endpoint(from)).udp(&payload);
                 let verdict = self.gateway.seal_frame(self.now(), 65_535, false, &mut frame);
                 assert_eq!(verdict, Verdict::PassSealed);
                 let (_, udp) = parse(&frame).unwrap().datagram().unwrap();
@@ -148,17 +150,17 @@ impl Site {
     }
 }
 
-/// Two local programs that receive exactly their datagrams back; returns the number.
-fn programs(listen: SocketAddr) -> u64 {
+/// Two local programs send each datagram until the same datagram returns. Returns the number of sent datagrams.
+fn run_programs(listen: SocketAddr) -> u64 {
     let programs = [socket(([127, 0, 0, 1], 0)), socket(([127, 0, 0, 1], 0))];
     let mut count = 0;
     let mut buffer = [0; 4096];
     for bytes in [0usize, 1, 8, 100, 1416] {
         for (program, fill) in programs.iter().zip([0x11, 0x22]) {
             let payload = vec![fill; bytes];
-            let until = Instant::now() + Duration::from_secs(20);
+            let deadline = Instant::now() + Duration::from_secs(20);
             let reply = loop {
-                assert!(Instant::now() < until, "no answer to {bytes} B");
+                assert!(Instant::now() < deadline, "no reply to {bytes} B");
                 program.send_to(&payload, listen).unwrap();
                 count += 1;
                 if let Some(reply) = (0..50).find_map(|_| program.recv_from(&mut buffer).ok()) {
@@ -176,12 +178,17 @@ fn chip() -> Box<dyn Puf> {
     puf.build(&FleetSeed::from_bytes([1; 32]), DEVICE, 1).unwrap()
 }
 
-fn enrolled() -> Enrolled {
+fn enroll() -> Enrolled {
     let mut rng = ChaCha20Rng::seed_from_u64(3);
     enroll_puf(&mut chip(), 32_768, 5, &KeyEnrollment::default(), &mut rng).unwrap()
 }
 
-fn options(helper: HelperData, tunnel: Tunnel, gateway: SocketAddr, give_up_after: Duration) -> AgentOptions {
+fn options(
+    helper: HelperData,
+    tunnel: Tunnel,
+    gateway: SocketAddr,
+    session_timeout: Duration,
+) -> AgentOptions {
     AgentOptions {
         tunnels: vec![tunnel],
         device: DeviceConfig {
@@ -200,19 +207,19 @@ fn options(helper: HelperData, tunnel: Tunnel, gateway: SocketAddr, give_up_afte
         health: HealthTest::default(),
         gateway,
         once: false,
-        session_timeout: Some(give_up_after),
+        session_timeout: Some(session_timeout),
     }
 }
 
 #[test]
 fn local_programs_communicate_through_the_seal_and_replays_do_not_reach_them() {
-    let enrolled = enrolled();
+    let enrolled = enroll();
     let key = RowKey::for_device(enrolled.secret.expose(), &enrolled.helper.digest(), SUITE, DEVICE);
     let site = Site::new(&key);
     let (gateway, service) = (site.lap.local_addr().unwrap(), site.echo.local_addr().unwrap());
-    let served = Arc::new(AtomicBool::new(false));
-    let stopped = Arc::clone(&served);
-    let gateway_thread: JoinHandle<()> = std::thread::spawn(move || site.serve(&stopped));
+    let stop_gateway = Arc::new(AtomicBool::new(false));
+    let thread_stop = Arc::clone(&stop_gateway);
+    let gateway_thread: JoinHandle<()> = std::thread::spawn(move || site.serve(&thread_stop));
 
     // A port that is free now.
     let listen = socket(([127, 0, 0, 1], 0)).local_addr().unwrap();
@@ -224,13 +231,13 @@ fn local_programs_communicate_through_the_seal_and_replays_do_not_reach_them() {
     );
     let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
     let mut reports = Vec::new();
-    let mut session_since = None;
-    let ended = Agent::new(options, chip())
+    let mut program_thread = None;
+    let outcome = Agent::new(options, chip())
         .run(stop.as_fd(), &mut |report| {
-            if matches!(report, AgentEvent::Authenticated { .. }) && session_since.is_none() {
+            if matches!(report, AgentEvent::Authenticated { .. }) && program_thread.is_none() {
                 let stop = Arc::clone(&stop);
-                session_since = Some(std::thread::spawn(move || {
-                    let count = std::panic::catch_unwind(|| programs(listen));
+                program_thread = Some(std::thread::spawn(move || {
+                    let count = std::panic::catch_unwind(|| run_programs(listen));
                     rustix::io::write(&*stop, &1u64.to_ne_bytes()).unwrap();
                     count.unwrap()
                 }));
@@ -238,17 +245,17 @@ fn local_programs_communicate_through_the_seal_and_replays_do_not_reach_them() {
             reports.push(report.clone());
         })
         .unwrap();
-    let count = session_since.unwrap().join().unwrap();
-    served.store(true, Ordering::Release);
+    let count = program_thread.unwrap().join().unwrap();
+    stop_gateway.store(true, Ordering::Release);
     gateway_thread.join().unwrap();
-    assert_eq!(ended, RunOutcome::Stopped);
+    assert_eq!(outcome, RunOutcome::Stopped);
     let counts = reports.iter().find_map(|report| match report {
         AgentEvent::TunnelStatistics(counts) => Some(*counts),
         _ => None,
     });
     let counts: TunnelCounts = counts.unwrap();
     assert_eq!(counts.up, count, "{counts:?}");
-    // The replay of the last reply may arrive after the end.
+    // The replay of the last reply may arrive after the agent has stopped.
     assert!(
         counts.down >= 10 && counts.dropped_unopened + 1 >= counts.down,
         "{counts:?}"
@@ -256,47 +263,47 @@ fn local_programs_communicate_through_the_seal_and_replays_do_not_reach_them() {
     assert_eq!(reports.last(), Some(&AgentEvent::Stopped));
 }
 
-/// A program sends more datagrams than a listener queues, without waiting for a session: each datagram is counted.
+/// A program sends more datagrams than a listener queues, before a session opens. The agent counts each datagram.
 #[test]
 fn datagrams_that_the_kernel_drops_are_counted() {
     // A datagram takes more than 256 B of a receive buffer.
-    let sent = socket_recv_buffer_size(socket(([127, 0, 0, 1], 0))).unwrap() as u64 / 256;
-    // No process listens there.
+    let datagram_count = socket_recv_buffer_size(socket(([127, 0, 0, 1], 0))).unwrap() as u64 / 256;
+    // The test never reads from this socket.
     let gateway = socket(([127, 0, 0, 1], 0));
     let tunnel = Tunnel {
         listen: socket(([127, 0, 0, 1], 0)).local_addr().unwrap(),
         service: SocketAddr::from((SERVICE, 1)),
     };
     let address = gateway.local_addr().unwrap();
-    let options = options(enrolled().helper, tunnel, address, Duration::from_secs(1));
+    let options = options(enroll().helper, tunnel, address, Duration::from_secs(1));
     let stop = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
-    let (mut lost, mut carried) = (None, None);
-    let ended = Agent::new(options, chip())
+    let (mut losses, mut tunnel_counts) = (None, None);
+    let outcome = Agent::new(options, chip())
         .run(stop.as_fd(), &mut |report| match report {
             AgentEvent::LinkOpened { .. } => {
                 let program = UdpSocket::bind("127.0.0.1:0").unwrap();
-                for _ in 0..sent {
+                for _ in 0..datagram_count {
                     program.send_to(&[0; 64], tunnel.listen).unwrap();
                 }
             }
-            AgentEvent::DatagramsLost { datagrams } => lost = Some(datagrams.clone()),
-            AgentEvent::TunnelStatistics(counts) => carried = Some(*counts),
+            AgentEvent::DatagramsLost { datagrams } => losses = Some(datagrams.clone()),
+            AgentEvent::TunnelStatistics(counts) => tunnel_counts = Some(*counts),
             _ => {}
         })
         .unwrap();
-    assert_eq!(ended, RunOutcome::TimedOut);
-    let (lost, carried) = (lost.unwrap(), carried.unwrap());
+    assert_eq!(outcome, RunOutcome::TimedOut);
+    let (losses, tunnel_counts) = (losses.unwrap(), tunnel_counts.unwrap());
     assert_eq!(
-        (lost["tunnel_kernel"], lost["tunnel_no_session"]),
-        (carried.kernel_drops, carried.dropped_no_session)
+        (losses["tunnel_kernel"], losses["tunnel_no_session"]),
+        (tunnel_counts.kernel_drops, tunnel_counts.dropped_no_session)
     );
     assert!(
-        carried.kernel_drops > 0 && carried.dropped_no_session > 0,
-        "{carried:?}"
+        tunnel_counts.kernel_drops > 0 && tunnel_counts.dropped_no_session > 0,
+        "{tunnel_counts:?}"
     );
     assert_eq!(
-        carried.kernel_drops + carried.dropped_no_session,
-        sent,
-        "{carried:?}"
+        tunnel_counts.kernel_drops + tunnel_counts.dropped_no_session,
+        datagram_count,
+        "{tunnel_counts:?}"
     );
 }

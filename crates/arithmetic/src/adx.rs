@@ -2,7 +2,8 @@
 //!
 //! The only primitive is [`sweep`], which adds the product of a block and a long number to a sum. The reduction is that of
 //! [`super::simd`]'s kernels: with `k = -n^-1 mod 2^512` the multiple `k n` is -1 modulo 2^512, so a sum's lowest block is itself the
-//! quotient that clears it; only the last block is cleared by a multiple of n. The result is below `T / R + 2 n`, here below 3 n.
+//! quotient that clears it; only the last block is cleared by a multiple of n. The result for a sum T is below `T / R + 2 n`, here below 3
+//! n.
 
 use std::arch::naked_asm;
 
@@ -26,12 +27,12 @@ pub(super) struct Adx {
 }
 
 impl Adx {
-    /// `None` if this CPU has no ADX, or the modulus does not consist of whole blocks. `n0 = -n^-1 mod 2^64`.
+    /// Returns `None` if this CPU has no ADX, or the modulus does not consist of whole blocks. `n0 = -n^-1 mod 2^64`.
     pub(super) fn new(n: &[u64], n0: u64) -> Option<Self> {
         if !has_adx::get() || !n.len().is_multiple_of(BLOCK) {
             return None;
         }
-        // Digit by digit; each digit clears the next limb of k n + 1.
+        // Computes k limb by limb: each limb of k clears the next limb of k n + 1.
         let mut sum = vec![0u64; n.len() + BLOCK];
         *sum.first_mut()? = 1;
         let mut k = [0; BLOCK];
@@ -64,10 +65,10 @@ impl Adx {
         let mut mixed = [0; 2 * LIMBS_MAX];
         let mut sum = [0; 2 * LIMBS_MAX];
         let (rows, _) = a.as_chunks::<BLOCK>();
-        let mut others = a;
+        let mut higher = a;
         for (index, rows) in rows.iter().enumerate() {
-            others = others.get(BLOCK..).unwrap_or_default();
-            sweep_from(&mut mixed, 2 * index + 1, rows, others, false);
+            higher = higher.get(BLOCK..).unwrap_or_default();
+            sweep_from(&mut mixed, 2 * index + 1, rows, higher, false);
             sweep_from(&mut sum, 2 * index, rows, rows, false);
         }
         add_double(&mut sum, &mixed, 2 * rows.len());
@@ -91,7 +92,7 @@ impl Adx {
         let Some(high) = sum.get_mut(self.n.len()..2 * self.n.len()) else {
             return;
         };
-        // The number is below 3 n.
+        // The result is below 3 n, so two subtractions of n suffice.
         let top = subtract(out, high, &self.n, u64::from(carry) + u64::from(last));
         high.copy_from_slice(out);
         subtract(out, high, &self.n, top);
@@ -108,8 +109,8 @@ fn multiply_low(a: &[u64; BLOCK], b: &[u64; BLOCK]) -> [u64; BLOCK] {
     let mut product = [0u64; BLOCK];
     for (index, digit) in a.iter().enumerate() {
         let mut carry = 0;
-        for (out, of_b) in product.iter_mut().skip(index).zip(b) {
-            (*out, carry) = of_b.carrying_mul_add(*digit, *out, carry);
+        for (out, limb) in product.iter_mut().skip(index).zip(b) {
+            (*out, carry) = limb.carrying_mul_add(*digit, *out, carry);
         }
     }
     product
@@ -127,16 +128,16 @@ fn add_double(sum: &mut [u64], mixed: &[u64], blocks: usize) {
     }
 }
 
-/// Adds `rows number + carry 2^(64 l)` to the sum from a block on, with l the limbs of the number; returns the carry out of l limbs and a
-/// block.
+/// Adds `rows number + carry 2^(64 l)` to the sum from a block on, for a number of l limbs. Returns the carry out of
+/// the l limbs and the block above them.
 fn sweep_from(
     sum: &mut [u64; 2 * LIMBS_MAX],
-    from: usize,
+    first_block: usize,
     rows: &[u64; BLOCK],
     number: &[u64],
     carry: bool,
 ) -> bool {
-    let Some(sum) = sum.get_mut(from * BLOCK..) else {
+    let Some(sum) = sum.get_mut(first_block * BLOCK..) else {
         return false;
     };
     let blocks = number.len() / BLOCK;
@@ -147,22 +148,23 @@ fn sweep_from(
     unsafe { sweep(sum.as_mut_ptr(), rows, number.as_ptr(), blocks, u64::from(carry)) != 0 }
 }
 
-/// One row of a tile: adds the product of one limb and eight to eight limbs and one of the sum. The lowest limb is then complete, and its
-/// register takes the ninth, since `(2^512 - 1) + (2^64 - 1) (2^512 - 1) + 2^64 - 1 = 2^576 - 1`.
+/// One row of a tile: adds the product of one limb of `rows` and eight limbs of the number, and one limb of the sum, to
+/// the eight limbs in registers. The lowest limb is then complete, and its register takes the ninth limb: the result
+/// fits, since `(2^512 - 1) + (2^64 - 1) (2^512 - 1) + 2^64 - 1 = 2^576 - 1`.
 ///
 /// The carries of low halves use CF, those of high halves OF; rbp is zero. TEST clears both flags, like XOR, but waits for the previous
 /// row: on Zen 4, rows that start as early as possible compete for execution units and take a fifth longer.
 macro_rules! row {
-    ($at:literal, $a0:literal $a1:literal $a2:literal $a3:literal $a4:literal $a5:literal $a6:literal $a7:literal) => {
+    ($offset:literal, $a0:literal $a1:literal $a2:literal $a3:literal $a4:literal $a5:literal $a6:literal $a7:literal) => {
         concat!(
             "mov rdx, [rsi + ",
-            $at,
+            $offset,
             "]\n",
             "test eax, eax\n",
             "adox ",
             $a0,
             ", [rdi + ",
-            $at,
+            $offset,
             "]\n",
             "mulx rbx, rax, [rcx]\n",
             "adcx ",
@@ -172,7 +174,7 @@ macro_rules! row {
             $a1,
             ", rbx\n",
             "mov [rdi + ",
-            $at,
+            $offset,
             "], ",
             $a0,
             "\n",

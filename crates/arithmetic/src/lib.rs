@@ -1,7 +1,7 @@
 //! Modular arithmetic for signatures, on single numbers and on eight numbers side by side: RSA, verification of ECDSA on P-256 and of
 //! Ed25519.
 //!
-//! The crate computes. It does not parse messages, pad, generate keys, or sign on the curves: see `linewarden-signatures` for those.
+//! The crate only computes. It does not parse messages, pad, generate keys, or sign on the curves: see `linewarden-signatures` for these.
 //!
 //! | module | purpose |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | [`p256`], [`edwards`] | verification equations of signatures, with precomputed tables for frequent signers |
 //! | [`Modulus`], `adx` | Montgomery multiplication of single numbers in 64-bit limbs, least significant first |
 //! | `simd` | words of eight numbers side by side, on AVX-512 IFMA, AVX2 or portable code; long numbers of such words |
-//! | `elliptic` | numbers of 260 bits of such words, for both curves and the orders of their groups |
+//! | `elliptic` | numbers of 260 bits in such words, for both curves and the orders of their groups |
 //! | [`run_and_wipe_stack`] | wiping of stack frames and vector registers after computations with secrets |
 //!
 //! The private operation of RSA runs in constant time, is blinded, and wipes its stack; verification handles no secrets. `unsafe` code is

@@ -3,10 +3,10 @@
 /// The limbs of a big-endian number, least significant first; limbs beyond the number are zero.
 pub(super) fn from_be(limbs: &mut [u64], bytes: &[u8]) {
     limbs.fill(0);
-    let (first, full_words) = bytes.as_rchunks();
-    let last = first.iter().fold(0, |limb, byte| limb << 8 | u64::from(*byte));
+    let (leading, full_words) = bytes.as_rchunks();
+    let top = leading.iter().fold(0, |limb, byte| limb << 8 | u64::from(*byte));
     let full_words = full_words.iter().rev().map(|bytes| u64::from_be_bytes(*bytes));
-    for (limb, value) in limbs.iter_mut().zip(full_words.chain([last])) {
+    for (limb, value) in limbs.iter_mut().zip(full_words.chain([top])) {
         *limb = value;
     }
 }
@@ -18,11 +18,10 @@ pub(super) fn to_be(bytes: &mut [u8], limbs: &[u64]) {
     }
 }
 
-/// `bits` bits of a number from bit `from` on, fewer than 64. Constant time, except for the
-/// position.
-pub(super) fn digit(limbs: &[u64], from: usize, bits: usize) -> u64 {
+/// `bits` bits (fewer than 64) of a number, from bit `first` on. Runs in constant time for a given `first`.
+pub(super) fn digit(limbs: &[u64], first: usize, bits: usize) -> u64 {
     let limb = |index: usize| limbs.get(index).copied().unwrap_or_default();
-    let (index, shift) = (from / 64, (from % 64) as u32);
-    let above = limb(index + 1).checked_shl(64 - shift).unwrap_or_default();
-    (limb(index) >> shift | above) & ((1 << bits) - 1)
+    let (index, shift) = (first / 64, (first % 64) as u32);
+    let upper = limb(index + 1).checked_shl(64 - shift).unwrap_or_default();
+    (limb(index) >> shift | upper) & ((1 << bits) - 1)
 }

@@ -13,7 +13,7 @@ use super::adx::Adx;
 
 /// The widest modulus, in limbs of 64 bits.
 pub const LIMBS_MAX: usize = 64;
-/// The narrowest modulus: the shortest wide number exceeds n by half of this (see [`Modulus::reduce_wide`]).
+/// The narrowest modulus, in limbs of 64 bits.
 pub const LIMBS_MIN: usize = 8;
 
 /// Why a number is not a valid modulus.
@@ -22,7 +22,7 @@ pub enum ModulusError {
     /// Montgomery's method requires an inverse of the modulus modulo 2^64.
     #[error("invalid modulus: the number is even")]
     Even,
-    /// Not 8 to 64 whole limbs with the topmost bit set.
+    /// The number does not have 8 to 64 whole limbs with the topmost bit set.
     #[error("invalid modulus: expected 512 to 4,096 bits, a multiple of 64, with the topmost bit set")]
     InvalidSize,
 }
@@ -35,9 +35,11 @@ pub struct Modulus {
     limbs: Box<[u64]>,
     /// `-n^-1 mod 2^64`.
     n0: u64,
-    /// `R mod n`, `R^2 mod n` and `R^3 mod n`.
+    /// `R mod n`.
     one: Box<[u64]>,
+    /// `R^2 mod n`.
     r2: Box<[u64]>,
+    /// `R^3 mod n`.
     r3: Box<[u64]>,
 }
 
@@ -58,10 +60,10 @@ impl Drop for Modulus {
 }
 
 impl Modulus {
-    /// A modulus, least significant limb first.
+    /// Prepares a modulus from its limbs, least significant first.
     ///
     /// # Errors
-    /// An even number, or a number without 8 to 64 limbs with its topmost bit set.
+    /// An even number, or a number that does not have 8 to 64 limbs with the topmost bit set.
     pub fn new(limbs: &[u64]) -> Result<Self, ModulusError> {
         let (Some(first), Some(last)) = (limbs.first(), limbs.last()) else {
             return Err(ModulusError::InvalidSize);
@@ -91,7 +93,7 @@ impl Modulus {
         Ok(modulus)
     }
 
-    /// `R mod n` is `2^(64 L) - n`, since the topmost bit of n is set.
+    /// Computes `one`, `r2` and `r3`. `R mod n` is `2^(64 L) - n`, since the topmost bit of n is set.
     fn set_powers_of_r(&mut self) {
         let mut carry = true;
         for (one, limb) in self.one.iter_mut().zip(&self.limbs) {
@@ -154,18 +156,18 @@ impl Modulus {
         &self.one
     }
 
-    /// Whether a number with as many limbs is below the modulus; in constant time.
+    /// Whether the modulus is above a number with the same count of limbs; in constant time.
     #[must_use]
     pub fn is_above(&self, number: &[u64]) -> bool {
         debug_assert_eq!(number.len(), self.len());
         let mut borrow = false;
-        for (limb, of_modulus) in number.iter().zip(&self.limbs) {
-            borrow = limb.borrowing_sub(*of_modulus, borrow).1;
+        for (limb, n_limb) in number.iter().zip(&self.limbs) {
+            borrow = limb.borrowing_sub(*n_limb, borrow).1;
         }
         borrow
     }
 
-    /// `out = a b / R mod n`, all with [`Modulus::len`] limbs; a must be below n, b need not be, and out is.
+    /// `out = a b / R mod n`, all with [`Modulus::len`] limbs; a must be below n, b may exceed n, and out is below n.
     pub fn mul(&self, out: &mut [u64], a: &[u64], b: &[u64]) {
         debug_assert!([out.len(), a.len(), b.len()] == [self.len(); 3]);
         #[cfg(target_arch = "x86_64")]
@@ -250,13 +252,13 @@ impl Modulus {
     /// `number = number - other mod n`, both below n.
     pub(crate) fn sub(&self, number: &mut [u64], other: &[u64]) {
         let mut borrow = false;
-        for (limb, of_other) in number.iter_mut().zip(other) {
-            (*limb, borrow) = limb.borrowing_sub(*of_other, borrow);
+        for (limb, other_limb) in number.iter_mut().zip(other) {
+            (*limb, borrow) = limb.borrowing_sub(*other_limb, borrow);
         }
         let mask = std::hint::black_box(u64::from(borrow)).wrapping_neg();
         let mut carry = false;
-        for (limb, of_n) in number.iter_mut().zip(&self.limbs) {
-            (*limb, carry) = limb.carrying_add(of_n & mask, carry);
+        for (limb, n_limb) in number.iter_mut().zip(&self.limbs) {
+            (*limb, carry) = limb.carrying_add(n_limb & mask, carry);
         }
     }
 
@@ -275,8 +277,8 @@ impl Modulus {
 pub(super) fn accumulate(sum: &mut [u64], number: &[u64], digit: u64) {
     let (low, high) = sum.split_at_mut(number.len());
     let mut carry = 0u64;
-    for (limb, of_number) in low.iter_mut().zip(number) {
-        (*limb, carry) = of_number.carrying_mul_add(digit, *limb, carry);
+    for (limb, number_limb) in low.iter_mut().zip(number) {
+        (*limb, carry) = number_limb.carrying_mul_add(digit, *limb, carry);
     }
     for limb in high {
         let (next, overflow) = limb.overflowing_add(carry);
@@ -285,12 +287,12 @@ pub(super) fn accumulate(sum: &mut [u64], number: &[u64], digit: u64) {
     }
 }
 
-/// `out = number - n` unless that is negative, else the number; `top` is the part of the number above the limbs of n. Returns that part of
-/// the result. In constant time.
+/// `out = number - n`, or `out = number` if the difference is negative. `top` is the part of the number above the limbs
+/// of n. Returns the part of the result above the limbs of n. Runs in constant time.
 pub(super) fn subtract(out: &mut [u64], number: &[u64], n: &[u64], top: u64) -> u64 {
     let mut borrow = false;
     let number = number.get(..n.len()).unwrap_or_default();
-    // Blocks first, each of which becomes one chain of borrows.
+    // Whole blocks first: the compiler makes one chain of borrows of each block.
     let ((outs, out_rest), (limbs, limb_rest), (ns, n_rest)) = (
         out.as_chunks_mut::<8>(),
         number.as_chunks::<8>(),
@@ -300,18 +302,18 @@ pub(super) fn subtract(out: &mut [u64], number: &[u64], n: &[u64], top: u64) -> 
         borrow = subtract_limbs(out, limbs, ns, borrow);
     }
     borrow = subtract_limbs(out_rest, limb_rest, n_rest, borrow);
-    let (above, negative) = top.overflowing_sub(u64::from(borrow));
-    let keep = std::hint::black_box(u64::from(negative)).wrapping_neg();
+    let (new_top, negative) = top.overflowing_sub(u64::from(borrow));
+    let keep_mask = std::hint::black_box(u64::from(negative)).wrapping_neg();
     for (out, limb) in out.iter_mut().zip(number) {
-        *out ^= keep & (*out ^ limb);
+        *out ^= keep_mask & (*out ^ limb);
     }
-    above ^ keep & (above ^ top)
+    new_top ^ keep_mask & (new_top ^ top)
 }
 
 #[inline(always)]
 fn subtract_limbs(out: &mut [u64], number: &[u64], n: &[u64], mut borrow: bool) -> bool {
-    for ((out, limb), of_n) in out.iter_mut().zip(number).zip(n) {
-        (*out, borrow) = limb.borrowing_sub(*of_n, borrow);
+    for ((out, limb), n_limb) in out.iter_mut().zip(number).zip(n) {
+        (*out, borrow) = limb.borrowing_sub(*n_limb, borrow);
     }
     borrow
 }

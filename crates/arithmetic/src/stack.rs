@@ -60,7 +60,7 @@ fn overwrite_stack<const BYTES: usize>() {
 
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(never)]
-fn overwrite<const BYTES: usize>() {
+fn overwrite_stack<const BYTES: usize>() {
     let mut area = [std::mem::MaybeUninit::<u8>::uninit(); BYTES];
     for byte in &mut area {
         // SAFETY: the pointer comes from a valid reference.
@@ -86,7 +86,7 @@ fn clear_registers() {
 #[cfg(not(target_arch = "x86_64"))]
 fn clear_registers() {}
 
-/// The registers that AVX does not have.
+/// Clears the vector registers 16 to 31, which AVX does not have.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 #[inline(never)]
@@ -108,7 +108,7 @@ fn clear_zmm() {
     }
 }
 
-/// Registers 0 to 15, including their AVX-512 parts.
+/// Clears the vector registers 0 to 15, including their AVX-512 parts.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx")]
 #[inline(never)]

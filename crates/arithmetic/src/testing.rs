@@ -1,4 +1,4 @@
-//! Numbers for tests: random ones, and ones that make carries propagate.
+//! Numbers for tests: random numbers, and numbers that make carries propagate.
 
 use num_bigint::BigUint;
 
@@ -32,22 +32,22 @@ impl Random {
     /// A number below `2^bits`: random, or with one of several extreme patterns.
     pub(crate) fn number(&mut self, bits: usize) -> BigUint {
         let one = BigUint::from(1u32);
-        let all = (&one << bits) - &one;
+        let all_ones = (&one << bits) - &one;
         let power = &one << self.below(bits);
         match self.below(10) {
             0 => BigUint::ZERO,
             1 => one,
-            2 => all,
+            2 => all_ones,
             3 => power,
             4 => &power - &one,
-            5 => (&power + &one) & all,
-            6 => &all - power,
+            5 => (&power + &one) & all_ones,
+            6 => &all_ones - power,
             7 | 8 => self.runs(bits),
             _ => self.uniform(bits),
         }
     }
 
-    /// A number below n, which has `bits` bits: as `number` makes it, or one of the greatest.
+    /// A number below n, which has `bits` bits: a residue of [`Random::number`], or one of the three greatest numbers.
     pub(crate) fn residue(&mut self, n: &BigUint, bits: usize) -> BigUint {
         match self.below(6) {
             0 => n - (1 + self.below(3)),
@@ -65,14 +65,14 @@ impl Random {
 
     /// A number with long runs of ones and zeros.
     fn runs(&mut self, bits: usize) -> BigUint {
-        let (mut number, mut left) = (BigUint::ZERO, bits);
-        while left > 0 {
-            let run = 1 + self.below(left.min(150));
+        let (mut number, mut remaining) = (BigUint::ZERO, bits);
+        while remaining > 0 {
+            let run = 1 + self.below(remaining.min(150));
             number <<= run;
             if self.below(2) == 1 {
                 number += (BigUint::from(1u32) << run) - BigUint::from(1u32);
             }
-            left -= run;
+            remaining -= run;
         }
         number
     }

@@ -1,4 +1,4 @@
-//! Complete verifications of Ed25519 on every backend, compared with AWS-LC.
+//! Compares complete verifications of Ed25519 on every backend with AWS-LC.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -50,7 +50,7 @@ fn verified_by_aws_lc(signed: &Signed) -> bool {
         .is_ok()
 }
 
-/// Compares the verdicts of both libraries, and returns the number of valid signatures.
+/// Compares the results of both libraries, and returns the number of valid signatures.
 fn count_valid(signed: &[Signed]) -> usize {
     let keys: Vec<_> = signed
         .iter()
@@ -63,29 +63,29 @@ fn count_valid(signed: &[Signed]) -> usize {
         .collect();
     let expected: Vec<bool> = signed.iter().map(verified_by_aws_lc).collect();
     for backend in Backend::available() {
-        let known: Vec<_> = keys.iter().map(|key| PrecomputedKey::new(backend, key)).collect();
+        let precomputed: Vec<_> = keys.iter().map(|key| PrecomputedKey::new(backend, key)).collect();
         // Signers with precomputed keys: none, all, those of some groups, and some lanes of one group.
-        for known_of in [|_| false, |_| true, |at: usize| (at / 9).is_multiple_of(2)] {
+        for is_precomputed in [|_| false, |_| true, |index: usize| (index / 9).is_multiple_of(2)] {
             let requests: Vec<_> = (0..)
                 .zip(signed.iter().zip(&hashes))
-                .map(|(at, (Signed { r, s, .. }, hash))| Request {
-                    signer: match known_of(at) {
-                        true => Signer::Precomputed(&known[at]),
-                        false => Signer::Plain(&keys[at]),
+                .map(|(index, (Signed { r, s, .. }, hash))| Request {
+                    signer: match is_precomputed(index) {
+                        true => Signer::Precomputed(&precomputed[index]),
+                        false => Signer::Plain(&keys[index]),
                     },
                     r,
                     s,
                     hash,
                 })
                 .collect();
-            let verdicts = verify(backend, &requests);
-            assert_eq!(verdicts.len(), signed.len());
-            for (signed, (verdict, expected)) in signed.iter().zip(verdicts.iter().zip(&expected)) {
-                assert_eq!(verdict, expected, "{}: {signed:x?}", backend.name());
+            let results = verify(backend, &requests);
+            assert_eq!(results.len(), signed.len());
+            for (signed, (is_valid, expected)) in signed.iter().zip(results.iter().zip(&expected)) {
+                assert_eq!(is_valid, expected, "{}: {signed:x?}", backend.name());
             }
         }
     }
-    expected.iter().filter(|verdict| **verdict).count()
+    expected.iter().filter(|is_valid| **is_valid).count()
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn random_signatures() {
     let mut random = Random::new();
     let mut signed: Vec<Signed> = (0..SIGNATURES).map(|_| Signed::new(&mut random)).collect();
     assert_eq!(count_valid(&signed), SIGNATURES);
-    let others = signed.clone();
+    let originals = signed.clone();
     let mut corrupted = 0;
     for signed in &mut signed {
         let bit = random.below(256);
@@ -102,7 +102,7 @@ fn random_signatures() {
             0 => signed.message.push(0),
             1 => flip(&mut signed.r),
             2 => flip(&mut signed.s),
-            3 => signed.key = others[random.below(SIGNATURES)].key,
+            3 => signed.key = originals[random.below(SIGNATURES)].key,
             4 => (signed.r, signed.s) = (signed.s, signed.r),
             5 => signed.r[31] ^= 0x80,
             _ => continue,
@@ -110,6 +110,6 @@ fn random_signatures() {
         corrupted += 1;
     }
     let valid = count_valid(&signed);
-    // The changed key may equal the original one.
+    // The random key may be the signer's own key.
     assert!(valid >= SIGNATURES - corrupted && valid < SIGNATURES);
 }

@@ -1,4 +1,4 @@
-//! Private operations leave no part of the key and of the residues of their results on the stack.
+//! Checks that private operations leave no part of the key, or of the residues of a result, on the stack.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -21,17 +21,18 @@ use linewarden_arithmetic::rsa::{RsaPrivate, Size, Table, product_batch};
 use num_bigint::BigUint;
 use testing::bytes;
 
-/// Examined stack, larger than the usage of any operation.
+/// Bytes of examined stack, more than any operation uses.
 const DEPTH: usize = 2 << 20;
 /// Initial value of unused words.
 const UNTOUCHED: u64 = 0x5eed_0ff5_7ac4_0001;
-/// The frames of the functions here, and of the called public functions, which have no secrets.
+/// Bytes of the frames of this file's functions and of the public functions that they call; these frames have no
+/// secrets.
 const FRAMES: usize = 8 << 10;
 
 /// The words below the frame of this function, lowest address first.
 fn below() -> impl Iterator<Item = *mut u64> {
-    let here = 0u64;
-    let top = (&raw const here).addr() / 8 * 8 - 1024;
+    let local = 0u64;
+    let top = (&raw const local).addr() / 8 * 8 - 1024;
     (top - DEPTH..top)
         .step_by(8)
         .map(std::ptr::with_exposed_provenance_mut)
@@ -40,7 +41,7 @@ fn below() -> impl Iterator<Item = *mut u64> {
 #[inline(never)]
 fn paint() {
     for word in below() {
-        // SAFETY: memory of this thread's stack without any frame.
+        // SAFETY: this part of the thread's stack has no frame.
         unsafe { word.write_volatile(UNTOUCHED) };
     }
 }
@@ -54,13 +55,13 @@ fn sweep() -> Vec<u64> {
 /// The words on the stack after some work.
 fn residue_of(work: impl FnOnce() + Send) -> Vec<u64> {
     std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().stack_size(2 * DEPTH);
-        let left = thread.spawn_scoped(scope, || {
+        let builder = std::thread::Builder::new().stack_size(2 * DEPTH);
+        let thread = builder.spawn_scoped(scope, || {
             paint();
             work();
             sweep()
         });
-        left.unwrap().join().unwrap()
+        thread.unwrap().join().unwrap()
     })
 }
 
@@ -88,16 +89,16 @@ fn secrets(size: Size, result: &[u8]) -> HashSet<u64> {
     numbers.iter().chain(&residues).flat_map(words).collect()
 }
 
-fn check(name: &str, left: &[u64], secrets: &HashSet<u64>) {
-    let found = left.iter().filter(|word| secrets.contains(word)).count();
-    assert_eq!(found, 0, "{name}: words of secrets found");
-    // All of it was overwritten: no frame exceeded the bound.
-    let frames = left.len() - FRAMES / 8;
-    let touched = left[..frames]
+fn check(name: &str, residue: &[u64], secrets: &HashSet<u64>) {
+    let count = residue.iter().filter(|word| secrets.contains(word)).count();
+    assert_eq!(count, 0, "{name}: words of secrets found");
+    // The whole range was overwritten: no frame exceeded the bound.
+    let frames = residue.len() - FRAMES / 8;
+    let touched = residue[..frames]
         .iter()
         .position(|word| *word != 0 && *word != UNTOUCHED);
     assert_eq!(
-        touched.map(|place| (frames - place) * 8),
+        touched.map(|position| (frames - position) * 8),
         None,
         "{name}: the stack usage exceeds the overwritten range"
     );
@@ -109,17 +110,17 @@ fn private_operations_leave_no_secret_on_the_stack() {
         let key = private(&parts(size)).unwrap();
         let input = bytes(&BigUint::from(0x1234_5678u32), size.bytes());
         let mut result = vec![0; size.bytes()];
-        let left = residue_of(|| key.power(&mut result, &input).unwrap());
-        check("one", &left, &secrets(size, &result));
+        let residue = residue_of(|| key.power(&mut result, &input).unwrap());
+        check("one", &residue, &secrets(size, &result));
         for backend in Backend::available() {
             let mut out = vec![vec![0; size.bytes()]; 8];
-            let left = residue_of(|| private_batch(&key, backend, &input, &mut out));
+            let residue = residue_of(|| private_batch(&key, backend, &input, &mut out));
             assert_eq!(out[7], result);
-            check(backend.name(), &left, &secrets(size, &result));
+            check(backend.name(), &residue, &secrets(size, &result));
         }
         let parts = parts(size);
-        let left = residue_of(|| drop(private(&parts).unwrap()));
-        check("a new key", &left, &secrets(size, &result));
+        let residue = residue_of(|| drop(private(&parts).unwrap()));
+        check("a new key", &residue, &secrets(size, &result));
     }
 }
 
@@ -137,20 +138,20 @@ fn products_leave_no_factor_on_the_stack() {
         let secrets: HashSet<u64> = [&mask, &factor, &form].into_iter().flat_map(words).collect();
         let [mask, factor] = [mask, factor].map(|number| bytes(&number, size.bytes()));
         let mut table = Table::new(size, 1);
-        let mut one = vec![0; size.bytes()];
+        let mut product = vec![0; size.bytes()];
         table.set(0, key, &factor).unwrap();
         let factors = [table.get(0).unwrap(); 2];
-        let left = residue_of(|| key.product(&mut one, &mask, &factors).unwrap());
-        check("one product", &left, &secrets);
+        let residue = residue_of(|| key.product(&mut product, &mask, &factors).unwrap());
+        check("one product", &residue, &secrets);
         for backend in Backend::available() {
             let mut out = vec![vec![0; size.bytes()]; 8];
-            let left = residue_of(|| {
+            let residue = residue_of(|| {
                 let mut out = out.iter_mut();
                 let out = std::array::from_fn(|_| &mut out.next().unwrap()[..]);
                 product_batch(backend, [key; 8], [&mask; 8], [&factors; 8], out).unwrap();
             });
-            assert_eq!(out[7], one);
-            check(backend.name(), &left, &secrets);
+            assert_eq!(out[7], product);
+            check(backend.name(), &residue, &secrets);
         }
     }
 }
@@ -165,14 +166,14 @@ fn private_batch(key: &RsaPrivate, backend: Backend, input: &[u8], out: &mut [Ve
 #[test]
 fn words_left_on_the_stack_are_found() {
     let [p, ..] = parts(Size::Bits2048);
-    let left = residue_of(|| leave(&p));
+    let residue = residue_of(|| leave_on_stack(&p));
     let secrets = secrets(Size::Bits2048, &p);
-    let found = left.iter().filter(|word| secrets.contains(word)).count();
-    assert!(found >= 16, "{found} words of p");
+    let count = residue.iter().filter(|word| secrets.contains(word)).count();
+    assert!(count >= 16, "{count} words of p");
 }
 
 #[inline(never)]
-fn leave(number: &[u8]) {
+fn leave_on_stack(number: &[u8]) {
     let mut limbs = [[0u64; 16]; 64];
     for (limb, bytes) in limbs[0].iter_mut().zip(number.rchunks(8)) {
         *limb = u64::from_be_bytes(bytes.try_into().unwrap());

@@ -1,4 +1,4 @@
-//! The operations of RSA compared with num-bigint, on every backend and for single numbers.
+//! Compares RSA operations with num-bigint, on every backend and for single numbers.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -46,17 +46,17 @@ struct Lanes {
 }
 
 impl Lanes {
-    fn new(random: &mut Random, size: Size, one: bool) -> Self {
+    fn new(random: &mut Random, size: Size, same_key: bool) -> Self {
         let moduli: Vec<BigUint> = (0..8).map(|_| random.modulus(8 * size.bytes())).collect();
         let mut keys: Vec<RsaPublic> = moduli
             .iter()
             .map(|n| RsaPublic::new(&bytes(n, size.bytes())).unwrap())
             .collect();
-        let moduli = match one {
+        let moduli = match same_key {
             true => vec![moduli[0].clone(); 8],
             false => moduli,
         };
-        if one {
+        if same_key {
             keys.truncate(1);
         }
         Self { moduli, keys }
@@ -79,7 +79,7 @@ impl Lanes {
 }
 
 #[test]
-fn powers_are_right() {
+fn powers_match_num_bigint() {
     let mut random = Random::new();
     for round in 0..4 {
         for size in SIZES {
@@ -98,8 +98,9 @@ fn powers_are_right() {
             }
             for backend in Backend::available() {
                 let mut out = vec![vec![1; size.bytes()]; 8];
-                let below = power_batch(backend, lanes.refs(), refs(&inputs), outputs(&mut out)).unwrap();
-                assert_eq!(below, [true; 8]);
+                let are_below_n =
+                    power_batch(backend, lanes.refs(), refs(&inputs), outputs(&mut out)).unwrap();
+                assert_eq!(are_below_n, [true; 8]);
                 for (out, expected) in out.iter().zip(&expected) {
                     assert_eq!(number(out), *expected, "{}", backend.name());
                 }
@@ -124,16 +125,16 @@ fn numbers_not_below_n_are_refused() {
         (valid[3], valid[5]) = (false, false);
         let mut out = vec![1; size.bytes()];
         for (lane, key) in lanes.refs().iter().enumerate() {
-            let done = key.power(&mut out, &inputs[lane]);
+            let result = key.power(&mut out, &inputs[lane]);
             assert_eq!(
-                done,
+                result,
                 if valid[lane] {
                     Ok(())
                 } else {
                     Err(RsaError::OutOfRange)
                 }
             );
-            assert_eq!(key.product(&mut out, &inputs[lane], &[]), done);
+            assert_eq!(key.product(&mut out, &inputs[lane], &[]), result);
         }
         assert_eq!(
             lanes.keys[0].power(&mut out, &inputs[0][1..]),
@@ -141,8 +142,8 @@ fn numbers_not_below_n_are_refused() {
         );
         for backend in Backend::available() {
             let mut out = vec![vec![1; size.bytes()]; 8];
-            let below = power_batch(backend, lanes.refs(), refs(&inputs), outputs(&mut out)).unwrap();
-            assert_eq!(below, valid);
+            let are_below_n = power_batch(backend, lanes.refs(), refs(&inputs), outputs(&mut out)).unwrap();
+            assert_eq!(are_below_n, valid);
             assert!(out[3].iter().chain(&out[5]).all(|byte| *byte == 0));
             let refused = product_batch(backend, lanes.refs(), refs(&inputs), [&[]; 8], outputs(&mut out));
             assert_eq!(refused, Err(RsaError::OutOfRange));
@@ -175,14 +176,14 @@ fn eight_table_entries_are_set_like_single_ones() {
             })
             .collect();
         let mut expected = Table::new(size, 13);
-        for (place, number) in (4..).zip(&numbers) {
-            expected.set(place, key, number).unwrap();
+        for (index, number) in (4..).zip(&numbers) {
+            expected.set(index, key, number).unwrap();
         }
         let values = |table: &Table| {
             let one = bytes(&BigUint::from(1u32), size.bytes());
-            let product = |place| {
+            let product = |index| {
                 let mut out = vec![0; size.bytes()];
-                key.product(&mut out, &one, &[table.get(place).unwrap()]).unwrap();
+                key.product(&mut out, &one, &[table.get(index).unwrap()]).unwrap();
                 out
             };
             (0..13).map(product).collect::<Vec<_>>()
@@ -211,7 +212,7 @@ fn eight_table_entries_are_set_like_single_ones() {
 
 /// Products of up to 45 factors, as in signing and verification; each lane has its own number of factors.
 #[test]
-fn products_are_right_and_compared_with_powers() {
+fn products_match_num_bigint_and_are_compared_with_powers() {
     let mut random = Random::new();
     for round in 0..3 {
         for size in SIZES {
@@ -252,13 +253,14 @@ fn products_are_right_and_compared_with_powers() {
                     assert_eq!(number(out), *expected, "{}", backend.name());
                 }
             }
-            count_valid(&mut random, &lanes, size, factors, &tables);
+            check_products_against_powers(&mut random, &lanes, size, factors, &tables);
         }
     }
 }
 
-/// signature^e = hash times factors: the hash is computed from the signature, or slightly changed.
-fn count_valid(
+/// Checks `signature^e = hash times factors`, with a hash that is computed from the signature, and in half of the cases
+/// changed.
+fn check_products_against_powers(
     random: &mut Random,
     lanes: &Lanes,
     size: Size,
@@ -266,7 +268,7 @@ fn count_valid(
     tables: &[Table],
 ) {
     let signatures = lanes.below(random);
-    let mut fits = [true; 8];
+    let mut is_valid = [true; 8];
     let mut hashes = Vec::new();
     for (lane, signature) in signatures.iter().enumerate() {
         let n = &lanes.moduli[lane];
@@ -276,18 +278,18 @@ fn count_valid(
             .product(&mut product, &one, factors[lane])
             .unwrap();
         let power = signature.modpow(&e(), n);
-        // A product that shares a factor with n has no inverse; the comparison is then made with the product itself.
+        // A product that shares a factor with n has no inverse; the hash is then random.
         let hash = match number(&product).modinv(n) {
             Some(inverse) => power * inverse % n,
             None => random.number(8 * size.bytes()),
         };
         // The widest number with the same residue modulo n.
-        let most = (BigUint::from(1u32) << (8 * size.wide_bytes())) / n - 1u32;
-        let mut hash = hash + n * (random.number(128) % most);
+        let multiples = (BigUint::from(1u32) << (8 * size.wide_bytes())) / n - 1u32;
+        let mut hash = hash + n * (random.number(128) % multiples);
         if random.below(2) == 0 {
             hash ^= BigUint::from(1u32) << random.below(8 * size.bytes());
         }
-        fits[lane] = &hash * number(&product) % n == signature.modpow(&e(), n);
+        is_valid[lane] = &hash * number(&product) % n == signature.modpow(&e(), n);
         hashes.push(bytes(&hash, size.wide_bytes()));
     }
     assert_eq!(tables.len(), 8);
@@ -296,17 +298,17 @@ fn count_valid(
         .map(|number| bytes(number, size.bytes()))
         .collect();
     for lane in 0..8 {
-        let fit = lanes.refs()[lane].check(&signatures[lane], &hashes[lane], factors[lane]);
-        assert_eq!(fit, Ok(fits[lane]));
+        let result = lanes.refs()[lane].check(&signatures[lane], &hashes[lane], factors[lane]);
+        assert_eq!(result, Ok(is_valid[lane]));
     }
     for backend in Backend::available() {
         let checked = check_batch(backend, lanes.refs(), refs(&signatures), refs(&hashes), factors);
-        assert_eq!(checked, Ok(fits), "{}", backend.name());
+        assert_eq!(checked, Ok(is_valid), "{}", backend.name());
     }
 }
 
 #[test]
-fn public_powers_invert_private_ones() {
+fn public_powers_invert_private_powers() {
     let mut random = Random::new();
     for size in SIZES {
         let parts = parts(size);
@@ -315,8 +317,8 @@ fn public_powers_invert_private_ones() {
         // Also with the larger factor first, and with multiples of the factors.
         let [p, q, dp, dq, _] = parts.clone();
         let inverse = number(&p).modinv(&number(&q)).unwrap();
-        let other = private(&[q, p, dq, dp, bytes(&inverse, size.bytes() / 2)]).unwrap();
-        for key in [&key, &other] {
+        let swapped = private(&[q, p, dq, dp, bytes(&inverse, size.bytes() / 2)]).unwrap();
+        for key in [&key, &swapped] {
             let mut numbers: Vec<BigUint> = (0..6).map(|_| random.number(8 * size.wide_bytes())).collect();
             numbers.push(number(&parts[0]) * random.number(1000));
             numbers.push(&n - 1u32);
@@ -350,8 +352,8 @@ fn a_fault_is_detected_before_the_result_is_returned() {
         assert!(out.iter().all(|byte| *byte == 0));
         for backend in Backend::available() {
             let mut out = vec![vec![1; size.bytes()]; 8];
-            let done = key.power_batch(backend, refs(&inputs), outputs(&mut out));
-            assert_eq!(done, Err(RsaError::CheckFailed), "{}", backend.name());
+            let result = key.power_batch(backend, refs(&inputs), outputs(&mut out));
+            assert_eq!(result, Err(RsaError::CheckFailed), "{}", backend.name());
             assert!(out.iter().flatten().all(|byte| *byte == 0));
         }
     }
@@ -376,15 +378,15 @@ fn invalid_keys_are_refused() {
 
         let parts = parts(size);
         for changed_field in 0..5 {
-            let mut of_parts = parts.clone();
-            of_parts[changed_field][7] ^= 0x10;
+            let mut changed = parts.clone();
+            changed[changed_field][7] ^= 0x10;
             assert_eq!(
-                private(&of_parts).unwrap_err(),
+                private(&changed).unwrap_err(),
                 KeyError::Inconsistent,
                 "{changed_field}"
             );
-            of_parts[changed_field].push(1);
-            assert_eq!(private(&of_parts).unwrap_err(), KeyError::Length);
+            changed[changed_field].push(1);
+            assert_eq!(private(&changed).unwrap_err(), KeyError::Length);
         }
         let [p, _, dp, dq, qinv] = parts;
         assert_eq!(
@@ -411,24 +413,24 @@ fn sizes_are_not_mixed() {
     let factor = [table.get(0).unwrap()];
     assert!(table.get(1).is_none());
     for backend in Backend::available() {
-        let done = power_batch(backend, keys, refs(&numbers), outputs(&mut out));
-        assert_eq!(done, Err(RsaError::MixedSizes));
-        let done = product_batch(
+        let result = power_batch(backend, keys, refs(&numbers), outputs(&mut out));
+        assert_eq!(result, Err(RsaError::MixedSizes));
+        let result = product_batch(
             backend,
             short.refs(),
             refs(&numbers),
             [&factor; 8],
             outputs(&mut out),
         );
-        assert_eq!(done, Err(RsaError::MixedSizes));
-        let done = check_batch(
+        assert_eq!(result, Err(RsaError::MixedSizes));
+        let result = check_batch(
             backend,
             short.refs(),
             refs(&numbers),
             refs(&numbers),
             [&factor; 8],
         );
-        assert_eq!(done, Err(RsaError::MixedSizes));
+        assert_eq!(result, Err(RsaError::MixedSizes));
     }
     assert_eq!(
         short.keys[0].check(&numbers[0], &numbers[0], &factor),

@@ -17,7 +17,7 @@ Exit codes:
   2  invalid arguments, configuration or input file; a named object does not exist
   3  missing privilege; unknown API user, or operation not permitted for the user
   4  refused for safety: a key file that other users can read, a PUF with less than 128 bits of entropy or a failed health test,
-     a TPM's key for a boot that no reference value accepts
+     enrollment of a TPM key for a boot that no reference value accepts
   5  no session within the given time (agent --timeout)"
     };
 }
@@ -27,8 +27,7 @@ Exit codes:
 pub struct Failure {
     code: u8,
     message: String,
-    /// Further messages.
-    others: Vec<String>,
+    further_messages: Vec<String>,
 }
 
 impl Failure {
@@ -64,7 +63,11 @@ impl Failure {
 
     /// All messages.
     pub fn messages(&self) -> Vec<String> {
-        [&self.message].into_iter().chain(&self.others).cloned().collect()
+        [&self.message]
+            .into_iter()
+            .chain(&self.further_messages)
+            .cloned()
+            .collect()
     }
 
     /// The exit code.
@@ -73,14 +76,14 @@ impl Failure {
     }
 
     /// The same failure with a detail appended to its message.
-    pub fn with_detail(mut self, more: impl Display) -> Self {
-        self.message.push_str(&format!("; {more}"));
+    pub fn with_detail(mut self, detail: impl Display) -> Self {
+        self.message.push_str(&format!("; {detail}"));
         self
     }
 
     /// The same failure with further messages.
-    pub fn with_more(mut self, more: Vec<String>) -> Self {
-        self.others.extend(more);
+    pub fn with_more(mut self, messages: Vec<String>) -> Self {
+        self.further_messages.extend(messages);
         self
     }
 
@@ -89,7 +92,7 @@ impl Failure {
         Self {
             code,
             message: message.to_string(),
-            others: Vec::new(),
+            further_messages: Vec::new(),
         }
     }
 
@@ -97,7 +100,7 @@ impl Failure {
     pub fn print(&self, json: bool) -> ExitCode {
         if json {
             let mut object = serde_json::json!({ "error": self.message, "exit_code": self.code });
-            if let (Some(object), false) = (object.as_object_mut(), self.others.is_empty()) {
+            if let (Some(object), false) = (object.as_object_mut(), self.further_messages.is_empty()) {
                 object.insert("errors".to_owned(), self.messages().into());
             }
             print_error(object);

@@ -3,7 +3,7 @@
 use linewarden_agent::AgentError;
 use linewarden_client::ClientError;
 use linewarden_dataplane::DataPlaneError;
-use linewarden_gateway::data_plane::ReleaseError;
+use linewarden_gateway::data_plane::RemoveGateError;
 use linewarden_gateway::{GatewayError, TicketRelayError};
 use linewarden_registry::RegistryError;
 use linewarden_signatures::store::{MaskFileError, SealedFileError, SignerFileError};
@@ -15,9 +15,9 @@ impl From<RegistryError> for Failure {
         if let RegistryError::InvalidImportLines { path, problems } = &error
             && problems.len() > 1
         {
-            let nothing = format!("{}: nothing was imported", path.display());
+            let summary = format!("{}: nothing was imported", path.display());
             let mut messages: Vec<String> = problems.iter().map(|problem| problem.with_path(path)).collect();
-            messages.push(nothing);
+            messages.push(summary);
             let first = messages.remove(0);
             return Self::input(first).with_more(messages);
         }
@@ -52,7 +52,7 @@ impl From<ClientError> for Failure {
                 status: 401 | 403, ..
             }
             | ClientError::CertificateRejected { .. } => 3,
-            refused if refused.code() == Some("duplicate_puf") => 4,
+            refusal if refusal.code() == Some("duplicate_puf") => 4,
             ClientError::Refused {
                 status: 400 | 404 | 413 | 415 | 422,
                 ..
@@ -76,11 +76,11 @@ impl From<DataPlaneError> for Failure {
     }
 }
 
-impl From<ReleaseError> for Failure {
-    fn from(error: ReleaseError) -> Self {
+impl From<RemoveGateError> for Failure {
+    fn from(error: RemoveGateError) -> Self {
         match error {
-            ReleaseError::Interface(error) => Self::input(error),
-            ReleaseError::DataPlane(error) => error.into(),
+            RemoveGateError::Interface(error) => Self::input(error),
+            RemoveGateError::DataPlane(error) => error.into(),
         }
     }
 }
@@ -103,7 +103,7 @@ impl From<AgentError> for Failure {
     }
 }
 
-/// Whether the storage is full, which another path would not change.
+/// Whether the storage is full. Such an error is not an input error: another path would not help.
 fn is_full(error: &std::io::Error) -> bool {
     use std::io::ErrorKind;
     matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)

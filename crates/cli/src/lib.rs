@@ -1,6 +1,6 @@
 //! Common parts of the command-line programs: exit codes, output, progress, log, signals.
 //!
-//! Not for: the grammar of a program's command line, and anything that a program does.
+//! The crate contains neither the command-line grammar of a program nor its operations.
 //!
 //! | Module | Contents |
 //! |---|---|

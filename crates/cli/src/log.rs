@@ -20,8 +20,8 @@ static FILTER_RELOAD: OnceLock<Box<dyn Fn(EnvFilter) + Send + Sync>> = OnceLock:
 /// The level is invalid.
 pub fn start(flag: Option<&str>, configured: Option<&str>, default: &str) -> Result<(), Failure> {
     let variable = std::env::var(VARIABLE).ok().filter(|level| !level.is_empty());
-    let fixed = flag.or(variable.as_deref());
-    let level = fixed.or(configured).unwrap_or(default);
+    let override_level = flag.or(variable.as_deref());
+    let level = override_level.or(configured).unwrap_or(default);
     let filter = filter(level).map_err(|problem| Failure::input(format!("log level {problem}")))?;
     let color =
         std::io::stderr().is_terminal() && anstream::ColorChoice::global() != anstream::ColorChoice::Never;
@@ -33,7 +33,7 @@ pub fn start(flag: Option<&str>, configured: Option<&str>, default: &str) -> Res
         .with_filter_reloading();
     let handle = builder.reload_handle();
     builder.init();
-    if fixed.is_none() {
+    if override_level.is_none() {
         // A second start keeps the first setting.
         let _ = FILTER_RELOAD.set(Box::new(move |filter| {
             let _ = handle.reload(filter);
@@ -45,11 +45,12 @@ pub fn start(flag: Option<&str>, configured: Option<&str>, default: &str) -> Res
 /// Parses a level or filter; the error says what is wrong.
 pub fn filter(level: &str) -> Result<EnvFilter, String> {
     const KNOWN: &str = "error, warn, info, debug, trace, off, or a filter such as linewarden_gateway=debug";
-    // A word without "=" would be taken for a module and silence everything else. Commas in brackets do not separate parts.
+    // EnvFilter would take a word without "=" for a module name and disable all other modules. Commas in brackets do not
+    // separate parts.
     let is_word = |part: &str| !part.contains('=') && part.trim().parse::<LevelFilter>().is_err();
-    let is_wrong = |part: &str| part.trim().is_empty() || is_word(part);
-    if level.trim().is_empty() || (!level.contains('[') && level.split(',').any(is_wrong)) {
-        return Err(format!("{level:?} is not a log level; use {KNOWN}"));
+    let is_invalid = |part: &str| part.trim().is_empty() || is_word(part);
+    if level.trim().is_empty() || (!level.contains('[') && level.split(',').any(is_invalid)) {
+        return Err(format!("{level:?} is invalid; use {KNOWN}"));
     }
     EnvFilter::try_new(level).map_err(|error| format!("{level:?}: {error}; use {KNOWN}"))
 }
@@ -66,17 +67,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_that_is_no_level_is_a_mistake() {
-        for right in [
+    fn a_word_that_is_not_a_level_is_rejected() {
+        for valid in [
             "info",
             "WARN",
             "off",
             "warn,linewarden_gateway=debug",
             "linewarden_gateway[a{b=1}]=debug",
         ] {
-            assert!(filter(right).is_ok(), "{right}");
+            assert!(filter(valid).is_ok(), "{valid}");
         }
-        for wrong in [
+        for invalid in [
             "loud",
             "",
             "info,",
@@ -85,9 +86,9 @@ mod tests {
             "a=b=c",
             "linewarden_gateway=loud",
         ] {
-            let error = filter(wrong).unwrap_err();
+            let error = filter(invalid).unwrap_err();
             assert!(
-                error.starts_with(&format!("{wrong:?}")) && error.contains("trace"),
+                error.starts_with(&format!("{invalid:?}")) && error.contains("trace"),
                 "{error}"
             );
         }

@@ -17,13 +17,13 @@ use crate::failure::Failure;
 /// Escapes everything that controls a terminal: control characters except line breaks, and marks of writing direction. File names, device
 /// names and parser messages contain text from other parties.
 pub fn printable(text: &str) -> String {
-    let steers = |character: char| {
+    let controls_terminal = |character: char| {
         character.is_control() && character != '\n'
             || matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
     let mut output = String::with_capacity(text.len());
     for character in text.chars() {
-        if steers(character) {
+        if controls_terminal(character) {
             output.extend(character.escape_unicode());
         } else {
             output.push(character);
@@ -93,7 +93,7 @@ impl Output {
                 STDOUT_CLOSED.store(true, Ordering::Relaxed);
                 Ok(())
             }
-            other => Ok(other?),
+            result => Ok(result?),
         }
     }
 
@@ -106,7 +106,7 @@ impl Output {
             let mut out = io::stdout().lock();
             serde_json::to_writer(&mut out, value)?;
             writeln!(out)?;
-            // Flushed, so that a reader receives each line immediately.
+            // Flush, so that a reader receives each line immediately.
             out.flush()
         })
     }
@@ -144,13 +144,13 @@ impl Output {
     }
 
     /// A progress bar on standard error; hidden in JSON format and without a terminal.
-    pub fn progress(self, total: u64, what: &'static str) -> ProgressBar {
+    pub fn progress(self, total: u64, label: &'static str) -> ProgressBar {
         let target = if self.json || !io::stderr().is_terminal() {
             ProgressDrawTarget::hidden()
         } else {
             ProgressDrawTarget::stderr()
         };
-        let bar = ProgressBar::with_draw_target(Some(total), target).with_message(what);
+        let bar = ProgressBar::with_draw_target(Some(total), target).with_message(label);
         let style = "{msg} {wide_bar} {human_pos}/{human_len} {per_sec} {eta}";
         if let Ok(style) = ProgressStyle::with_template(style) {
             bar.set_style(style);

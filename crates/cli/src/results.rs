@@ -1,5 +1,5 @@
-//! Output files of commands. Checked for write permission before long operations; directories are created only where the user named
-//! them.
+//! Output files of commands. A command checks before a long operation that it can write its files. A command creates
+//! only a directory that the user has named, and not the parents of the directory.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -10,21 +10,21 @@ use crate::failure::Failure;
 pub fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<(), Failure> {
     let content = content.as_ref();
     // A pipe or terminal is written to; only regular files are replaced.
-    let written = match path.metadata() {
+    let result = match path.metadata() {
         Ok(metadata) if !metadata.is_file() => std::fs::write(path, content),
         _ => linewarden_files::replace(path, content),
     };
-    written.map_err(|error| Failure::failed(error_text("be written", path, error)))
+    result.map_err(|error| Failure::failed(error_text("be written", path, error)))
 }
 
 /// As [`write()`], but readable by the owner only, for content that may include secrets.
 pub fn write_private(path: &Path, content: impl AsRef<[u8]>) -> Result<(), Failure> {
     let content = content.as_ref();
-    let written = match path.metadata() {
+    let result = match path.metadata() {
         Ok(metadata) if !metadata.is_file() => std::fs::write(path, content),
         _ => linewarden_files::replace_private(path, content),
     };
-    written.map_err(|error| Failure::failed(error_text("be written", path, error)))
+    result.map_err(|error| Failure::failed(error_text("be written", path, error)))
 }
 
 /// As [`check()`], but refuses to overwrite an existing file unless `force` is set.
@@ -38,7 +38,7 @@ pub fn check_new(path: &Path, force: bool) -> Result<(), Failure> {
     check(path)
 }
 
-/// Checks whether [`write()`] could write a file; changes nothing.
+/// Checks whether [`write()`] could write a file, without writing it.
 pub fn check(path: &Path) -> Result<(), Failure> {
     match path.metadata() {
         Ok(metadata) if metadata.is_dir() => Err(Failure::input(error_text(
@@ -53,10 +53,10 @@ pub fn check(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// A directory for output files. If it was created here and stays empty, it is removed.
+/// A directory for output files. If [`Directory::prepare`] created the directory, an empty directory is removed on drop.
 #[derive(Debug)]
 pub struct Directory {
-    made: Option<PathBuf>,
+    created: Option<PathBuf>,
 }
 
 impl Directory {
@@ -65,24 +65,24 @@ impl Directory {
         if path.is_dir() {
             linewarden_files::can_replace(&path.join("result"))
                 .map_err(|error| Failure::input(error_text("be written into", path, error)))?;
-            return Ok(Self { made: None });
+            return Ok(Self { created: None });
         }
-        std::fs::create_dir(path).map_err(|error| Failure::input(error_text("be made", path, error)))?;
+        std::fs::create_dir(path).map_err(|error| Failure::input(error_text("be created", path, error)))?;
         Ok(Self {
-            made: Some(path.to_owned()),
+            created: Some(path.to_owned()),
         })
     }
 }
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        if let Some(path) = &self.made {
-            // Fails if the directory is not empty.
+        if let Some(path) = &self.created {
+            // The call fails if the directory is not empty.
             let _ = std::fs::remove_dir(path);
         }
     }
 }
 
-fn error_text(what: &str, path: &Path, reason: impl Display) -> String {
-    format!("{}: cannot {what}: {reason}", path.display())
+fn error_text(operation: &str, path: &Path, reason: impl Display) -> String {
+    format!("{}: cannot {operation}: {reason}", path.display())
 }

@@ -58,7 +58,8 @@ impl Signals {
             .map_err(failed)
     }
 
-    /// Waits until `reader` has input or its end (`None`), or until a signal arrives.
+    /// Waits until `reader` has input or has reached its end (returns `None`), or until a signal arrives (returns its
+    /// request).
     ///
     /// # Errors
     /// The kernel's poll fails.
@@ -66,7 +67,7 @@ impl Signals {
         &self,
         reader: &BufReader<impl Read + AsFd>,
     ) -> Result<Option<SignalRequest>, Failure> {
-        // Signals are checked after the buffered input is used up.
+        // Buffered input is processed before the next signal.
         if !reader.buffer().is_empty() {
             return Ok(None);
         }

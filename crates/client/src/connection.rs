@@ -17,7 +17,7 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 pub enum Credentials {
     /// A token from `linewarden user create`.
     Token(Zeroizing<String>),
-    /// A certificate and its key, PEM, already validated.
+    /// A certificate and its key, PEM; [`Client::new`] validates them.
     Certificate {
         /// The chain.
         chain: Vec<u8>,
@@ -68,25 +68,25 @@ impl std::fmt::Debug for Client {
 
 /// Parses the address: `https://HOST[:PORT]/` and nothing more.
 fn parse_server_url(server: &str) -> Result<Url, ClientError> {
-    let wrong = |reason: &str| ClientError::InvalidAddress {
-        server: server.to_owned(),
+    // The part before `@` may contain a password: messages omit it.
+    let shown = server.rsplit_once('@').map_or(server, |(_, host)| host);
+    let invalid_address = |reason: &str| ClientError::InvalidAddress {
+        server: shown.to_owned(),
         reason: reason.to_owned(),
     };
-    let url = Url::parse(server).map_err(|error| wrong(&error.to_string()))?;
-    // Not part of the message: the address may contain a password.
+    let url = Url::parse(server).map_err(|error| invalid_address(&error.to_string()))?;
     if !url.username().is_empty() || url.password().is_some() {
-        return Err(ClientError::InvalidAddress {
-            server: url.host_str().unwrap_or_default().to_owned(),
-            reason: "it contains a user name; store the token in a file".to_owned(),
-        });
+        return Err(invalid_address(
+            "it contains a user name; store the token in a file",
+        ));
     }
     if url.scheme() != "https" {
-        return Err(wrong(
+        return Err(invalid_address(
             "only https:// is supported, because tokens must be encrypted",
         ));
     }
     if url.path() != "/" || url.query().is_some() || url.fragment().is_some() {
-        return Err(wrong("give only the host and the port"));
+        return Err(invalid_address("give only the host and the port"));
     }
     Ok(url)
 }
@@ -98,7 +98,7 @@ impl Client {
     /// The address or the certificates are invalid.
     pub fn new(options: ClientOptions) -> Result<Self, ClientError> {
         install_provider();
-        let unusable =
+        let invalid_certificate =
             |error: reqwest::Error| ClientError::InvalidCertificate(crate::error::error_chain(&error));
         let mut builder = reqwest::Client::builder()
             .https_only(true)
@@ -111,7 +111,7 @@ impl Client {
             .user_agent(concat!("linewarden/", env!("CARGO_PKG_VERSION")));
         if let Some(ca) = &options.ca {
             ClientTls::new(ca).map_err(|error| ClientError::InvalidCertificate(error.to_string()))?;
-            let roots = reqwest::Certificate::from_pem_bundle(ca).map_err(unusable)?;
+            let roots = reqwest::Certificate::from_pem_bundle(ca).map_err(invalid_certificate)?;
             builder = builder.tls_certs_only(roots);
         }
         let token = match options.credentials {
@@ -122,12 +122,12 @@ impl Client {
                 let mut pem = Zeroizing::new(chain);
                 pem.push(b'\n');
                 pem.extend_from_slice(&key);
-                builder = builder.identity(reqwest::Identity::from_pem(&pem).map_err(unusable)?);
+                builder = builder.identity(reqwest::Identity::from_pem(&pem).map_err(invalid_certificate)?);
                 None
             }
         };
         Ok(Self {
-            http: builder.build().map_err(unusable)?,
+            http: builder.build().map_err(invalid_certificate)?,
             base_url: parse_server_url(&options.server)?,
             token,
             retry_timeout: options.retry_timeout,
@@ -163,9 +163,14 @@ mod tests {
         ] {
             assert!(parse_server_url(server).is_err(), "{server}");
         }
-        let text = parse_server_url("https://u:secret@ctl.example")
-            .unwrap_err()
-            .to_string();
-        assert!(!text.contains("secret"), "{text}");
+        for server in [
+            "https://u:secret@ctl.example",
+            "https://u:secret@",
+            "https://u:secret@[",
+            "u:secret@ctl.example",
+        ] {
+            let text = parse_server_url(server).unwrap_err().to_string();
+            assert!(!text.contains("secret"), "{text}");
+        }
     }
 }

@@ -14,14 +14,14 @@ use crate::request::{ApiRequest, REASON, Result};
 
 /// A path segment with all special characters percent-encoded.
 fn path_segment(text: &str) -> String {
-    let mut written = String::with_capacity(text.len());
+    let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => written.push(char::from(byte)),
-            _ => written.push_str(&format!("%{byte:02X}")),
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => encoded.push(char::from(byte)),
+            _ => encoded.push_str(&format!("%{byte:02X}")),
         }
     }
-    written
+    encoded
 }
 
 fn reason_body(reason: &str) -> Reason {
@@ -54,8 +54,8 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::current_user`].
-    pub async fn devices(&self, which: &DeviceQuery) -> Result<List<Device>> {
-        self.fetch_json(&ApiRequest::get("/api/v1/devices").query(which))
+    pub async fn devices(&self, query: &DeviceQuery) -> Result<List<Device>> {
+        self.fetch_json(&ApiRequest::get("/api/v1/devices").query(query))
             .await
     }
 
@@ -72,19 +72,19 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::current_user`].
-    pub async fn change_device_state(&self, id: &str, what: DeviceAction, reason: &str) -> Result<Device> {
-        let what = match what {
+    pub async fn change_device_state(&self, id: &str, action: DeviceAction, reason: &str) -> Result<Device> {
+        let action = match action {
             DeviceAction::Revoke => "revoke",
             DeviceAction::Quarantine => "quarantine",
             DeviceAction::Release => "release",
         };
-        let path = format!("/api/v1/devices/{}/{what}", path_segment(id));
+        let path = format!("/api/v1/devices/{}/{action}", path_segment(id));
         let request = ApiRequest::mutation(Method::POST, path)?.json(&reason_body(reason))?;
         self.fetch_json(&request).await
     }
 
-    /// Enrolls devices in one request, which must fit in memory. A controller stores up to [`CHUNK_DEVICES`], or
-    /// [`CHUNK_BYTES`] of them, in one transaction: all, or none.
+    /// Enrolls devices in one request, which must fit in memory. A controller stores up to [`CHUNK_DEVICES`] devices or
+    /// [`CHUNK_BYTES`] bytes in one transaction: all of these devices, or none.
     ///
     /// [`CHUNK_DEVICES`]: linewarden_service::wire::CHUNK_DEVICES
     /// [`CHUNK_BYTES`]: linewarden_service::wire::CHUNK_BYTES
@@ -94,7 +94,7 @@ impl Client {
     pub async fn import_devices(
         &self,
         devices: &[NewDevice],
-        how: &ImportQuery,
+        options: &ImportQuery,
         reason: &str,
     ) -> Result<ImportResult> {
         let mut lines = Vec::new();
@@ -104,13 +104,13 @@ impl Client {
             lines.push(b'\n');
         }
         let mut request = ApiRequest::mutation(Method::POST, "/api/v1/devices/import")?
-            .query(how)
+            .query(options)
             .ndjson(lines);
         request.header(REASON, &reason.replace(['\n', '\r'], " "))?;
         match self.fetch_json(&request).await {
-            // An earlier attempt was still being stored when this one was checked.
+            // The controller was still storing an earlier attempt when it checked the last attempt.
             Err(error) if error.code() == Some("conflict") => self.fetch_json(&request).await,
-            done => done,
+            result => result,
         }
     }
 
@@ -118,8 +118,8 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::current_user`].
-    pub async fn gateways(&self, part: &PageQuery) -> Result<List<Gateway>> {
-        self.fetch_json(&ApiRequest::get("/api/v1/gateways").query(part))
+    pub async fn gateways(&self, page: &PageQuery) -> Result<List<Gateway>> {
+        self.fetch_json(&ApiRequest::get("/api/v1/gateways").query(page))
             .await
     }
 
@@ -146,8 +146,8 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::current_user`].
-    pub async fn rounds(&self, which: &RoundQuery) -> Result<List<Round>> {
-        self.fetch_json(&ApiRequest::get("/api/v1/rounds").query(which))
+    pub async fn rounds(&self, query: &RoundQuery) -> Result<List<Round>> {
+        self.fetch_json(&ApiRequest::get("/api/v1/rounds").query(query))
             .await
     }
 
@@ -155,8 +155,8 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::current_user`].
-    pub async fn results(&self, which: &ResultQuery) -> Result<List<AttestationResult>> {
-        self.fetch_json(&ApiRequest::get("/api/v1/results").query(which))
+    pub async fn results(&self, query: &ResultQuery) -> Result<List<AttestationResult>> {
+        self.fetch_json(&ApiRequest::get("/api/v1/results").query(query))
             .await
     }
 
@@ -177,8 +177,8 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::current_user`].
-    pub async fn policies(&self, part: &PageQuery) -> Result<List<Policy>> {
-        self.fetch_json(&ApiRequest::get("/api/v1/policies").query(part))
+    pub async fn policies(&self, page: &PageQuery) -> Result<List<Policy>> {
+        self.fetch_json(&ApiRequest::get("/api/v1/policies").query(page))
             .await
     }
 
@@ -206,8 +206,8 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::current_user`].
-    pub async fn signers(&self, part: &PageQuery) -> Result<List<Signer>> {
-        self.fetch_json(&ApiRequest::get("/api/v1/signers").query(part))
+    pub async fn signers(&self, page: &PageQuery) -> Result<List<Signer>> {
+        self.fetch_json(&ApiRequest::get("/api/v1/signers").query(page))
             .await
     }
 
@@ -234,8 +234,8 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::current_user`].
-    pub async fn history(&self, which: &EventHistoryQuery) -> Result<List<EventRecord>> {
-        self.fetch_json(&ApiRequest::get("/api/v1/events/history").query(which))
+    pub async fn history(&self, query: &EventHistoryQuery) -> Result<List<EventRecord>> {
+        self.fetch_json(&ApiRequest::get("/api/v1/events/history").query(query))
             .await
     }
 
@@ -243,8 +243,8 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::current_user`].
-    pub async fn audit_records(&self, which: &AuditQuery) -> Result<List<AuditRecord>> {
-        self.fetch_json(&ApiRequest::get("/api/v1/audit").query(which))
+    pub async fn audit_records(&self, query: &AuditQuery) -> Result<List<AuditRecord>> {
+        self.fetch_json(&ApiRequest::get("/api/v1/audit").query(query))
             .await
     }
 
@@ -252,8 +252,8 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::current_user`].
-    pub async fn users(&self, part: &PageQuery) -> Result<List<UserInfo>> {
-        self.fetch_json(&ApiRequest::get("/api/v1/users").query(part))
+    pub async fn users(&self, page: &PageQuery) -> Result<List<UserInfo>> {
+        self.fetch_json(&ApiRequest::get("/api/v1/users").query(page))
             .await
     }
 

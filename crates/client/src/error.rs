@@ -1,4 +1,4 @@
-//! Client errors. Their texts name the side at fault.
+//! Client errors. The texts of the errors name the side at fault.
 
 use std::error::Error;
 use std::time::Duration;
@@ -12,7 +12,7 @@ pub enum ClientError {
     /// The server address is invalid.
     #[error("invalid controller address {server:?}: {reason}; expected https://HOST:PORT")]
     InvalidAddress {
-        /// The given address.
+        /// The given address; only the part after `@`, because the part before may contain a password.
         server: String,
         /// What is wrong.
         reason: String,
@@ -25,7 +25,7 @@ pub enum ClientError {
     Unreachable {
         /// The address.
         server: String,
-        /// The error of the operating system.
+        /// The error of the operating system, a timeout, or the end of the stream.
         reason: String,
     },
     /// The server certificate is not trusted.
@@ -51,7 +51,7 @@ pub enum ClientError {
         status: u16,
         /// The error in the response.
         detail: ErrorDetail,
-        /// When to retry, if the response says so.
+        /// The delay before a retry, if the response contains one.
         retry_after: Option<Duration>,
     },
     /// The rate limit is exceeded for longer than the retry timeout.
@@ -59,7 +59,7 @@ pub enum ClientError {
     RateLimited {
         /// The address.
         server: String,
-        /// When to retry.
+        /// The delay before a retry.
         retry_after: Duration,
     },
     /// The controller does not support the path.
@@ -108,9 +108,9 @@ pub(crate) fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
-        let words = cause.to_string();
-        if !text.contains(&words) {
-            text = format!("{text}: {words}");
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
         }
         source = cause.source();
     }
@@ -119,15 +119,15 @@ pub(crate) fn error_chain(error: &dyn Error) -> String {
 
 /// The first cause of this type, also inside I/O errors.
 fn find_cause<'e, T: Error + 'static>(error: &'e (dyn Error + 'static)) -> Option<&'e T> {
-    if let Some(found) = error.downcast_ref::<T>() {
-        return Some(found);
+    if let Some(cause) = error.downcast_ref::<T>() {
+        return Some(cause);
     }
     if let Some(inner) = error
         .downcast_ref::<std::io::Error>()
         .and_then(std::io::Error::get_ref)
-        && let Some(found) = find_cause(inner)
+        && let Some(cause) = find_cause(inner)
     {
-        return Some(found);
+        return Some(cause);
     }
     find_cause(error.source()?)
 }
@@ -170,15 +170,15 @@ impl ClientError {
         }
     }
 
-    /// The retry delay that the controller asked for, if any.
+    /// The retry delay that the controller requested, if any.
     pub(crate) fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::RateLimited {
-                retry_after: wait, ..
-            } => Some(*wait),
+                retry_after: delay, ..
+            } => Some(*delay),
             Self::Refused {
-                retry_after: wait, ..
-            } => *wait,
+                retry_after: delay, ..
+            } => *delay,
             _ => None,
         }
     }

@@ -1,4 +1,4 @@
-//! The event stream. It resumes after the last received event when the connection breaks.
+//! The event stream. The stream resumes after the last received event when the connection breaks.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::request::Result;
 use crate::retry::RetryTimer;
 
 const PATH: &str = "/api/v1/events";
-const LAST: HeaderName = HeaderName::from_static("last-event-id");
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// A controller sends data at least every 5 s; without data for this time the connection counts as lost.
 const EVENT_TIMEOUT: Duration = Duration::from_secs(15);
-/// Longest event, bytes; controllers send no longer ones.
+/// Maximum size of an event, bytes. Controllers do not send longer events.
 const EVENT_BYTES_MAX: usize = 1 << 20;
 
 /// A stream of events.
@@ -28,25 +28,25 @@ pub struct EventStream {
 }
 
 impl Client {
-    /// Events from now on, or after the event with this number.
+    /// Returns a stream of the events after the event `after`; without `after`, of all future events.
     ///
     /// # Errors
     /// As [`Client::current_user`].
     pub async fn events(&self, after: Option<u64>) -> Result<EventStream> {
-        let last = match after {
+        let last_id = match after {
             Some(after) => after,
             None => {
-                let newest = EventHistoryQuery {
+                let query = EventHistoryQuery {
                     limit: Some(1),
                     ..EventHistoryQuery::default()
                 };
-                let newest = self.history(&newest).await?;
-                newest.items.first().map_or(0, |newest| newest.id)
+                let history = self.history(&query).await?;
+                history.items.first().map_or(0, |newest| newest.id)
             }
         };
         Ok(EventStream {
             client: self.clone(),
-            last_id: last,
+            last_id,
             response: None,
             buffer: Vec::new(),
         })
@@ -54,7 +54,7 @@ impl Client {
 }
 
 impl EventStream {
-    /// The next event. A broken stream is reopened after the last received event, until the retry timeout.
+    /// Returns the next event. If the stream breaks, it resumes after the last received event, until the retry timeout.
     ///
     /// # Errors
     /// As [`Client::current_user`].
@@ -75,7 +75,7 @@ impl EventStream {
         }
     }
 
-    /// An event, or `None` for other stream content.
+    /// Returns an event, or `None` if the received data contain no complete event.
     async fn advance(&mut self) -> Result<Option<EventRecord>> {
         let response = match &mut self.response {
             Some(response) => response,
@@ -97,7 +97,7 @@ impl EventStream {
             .map_err(|error| ClientError::from_transport(self.client.server(), &error))?
             .ok_or_else(|| unreachable("the controller closed the stream"))?;
         self.buffer.extend_from_slice(&chunk);
-        match self.buffer.len() > EVENT_BYTES_MAX && !self.buffer.windows(2).any(|two| two == b"\n\n") {
+        match self.buffer.len() > EVENT_BYTES_MAX && !self.buffer.windows(2).any(|pair| pair == b"\n\n") {
             true => Err(ClientError::InvalidResponse {
                 server: self.client.server().to_owned(),
                 reason: "an event exceeds 1 MiB".to_owned(),
@@ -111,7 +111,7 @@ impl EventStream {
             .client
             .http
             .get(self.client.url(PATH)?)
-            .header(LAST, HeaderValue::from(self.last_id));
+            .header(LAST_EVENT_ID, HeaderValue::from(self.last_id));
         let response = self.client.authorized(request)?.send();
         let response = timeout(EVENT_TIMEOUT, response)
             .await
@@ -126,7 +126,8 @@ impl EventStream {
         }
     }
 
-    /// Only entries with a number are events; others report the current state.
+    /// Parses an entry of the stream. Returns `None` for an entry without a number, which reports the current state, and
+    /// for an event that cannot be parsed.
     fn parse(&mut self, event: &str) -> Option<EventRecord> {
         let field = |name: &str| event.lines().find_map(|line| line.strip_prefix(name));
         let id: u64 = field("id:")?.trim().parse().ok()?;
@@ -146,9 +147,9 @@ impl EventStream {
     }
 }
 
-/// The first complete event.
+/// Removes the first complete event from the buffer and returns it.
 fn take_event(buffer: &mut Vec<u8>) -> Option<String> {
-    let end = buffer.windows(2).position(|two| two == b"\n\n")?;
+    let end = buffer.windows(2).position(|pair| pair == b"\n\n")?;
     let event: Vec<u8> = buffer.drain(..end + 2).collect();
     Some(String::from_utf8_lossy(&event).into_owned())
 }

@@ -171,16 +171,13 @@ impl Client {
     fn error_from_response(
         &self,
         status: StatusCode,
-        wait: Option<Duration>,
+        retry_after: Option<Duration>,
         path: &str,
         body: &[u8],
     ) -> ClientError {
         let server = self.server().to_owned();
-        if let (StatusCode::TOO_MANY_REQUESTS, Some(wait)) = (status, wait) {
-            return ClientError::RateLimited {
-                server,
-                retry_after: wait,
-            };
+        if let (StatusCode::TOO_MANY_REQUESTS, Some(retry_after)) = (status, retry_after) {
+            return ClientError::RateLimited { server, retry_after };
         }
         match serde_json::from_slice::<ErrorBody>(body) {
             Ok(body) if matches!(&*body.error.code, "unknown_path" | "method_not_allowed") => {
@@ -192,7 +189,7 @@ impl Client {
             Ok(body) => ClientError::Refused {
                 status: status.as_u16(),
                 detail: body.error,
-                retry_after: wait,
+                retry_after,
             },
             Err(_) => ClientError::InvalidResponse {
                 server,
@@ -201,19 +198,19 @@ impl Client {
         }
     }
 
-    /// The error of a stream request without success.
+    /// Returns the error of a stream request that was not successful.
     pub(crate) async fn stream_error(&self, path: &str, response: Response) -> ClientError {
-        let (status, wait) = (response.status(), retry_after(response.headers()));
+        let (status, delay) = (response.status(), retry_after(response.headers()));
         let body = response
             .bytes()
             .await
             .map(|body| body.to_vec())
             .unwrap_or_default();
-        self.error_from_response(status, wait, path, &body)
+        self.error_from_response(status, delay, path, &body)
     }
 }
 
-/// In seconds; controllers send no other form.
+/// Parses the header `Retry-After`. Controllers send this header only in seconds.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
     Some(Duration::from_secs(seconds))

@@ -11,11 +11,11 @@ use crate::request::Result;
 /// The first delay; each further delay is twice as long.
 const BACKOFF_FIRST: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
-/// A request in progress ends when the controller abandons its idempotency key; the next retry then executes it. This
-/// leaves time for a few retries.
+/// Minimum retry timeout while the controller still executes an earlier attempt. After [`ABANDONED_AFTER_S`] the
+/// controller abandons the idempotency key of that attempt, and the next retry executes the request.
 const IN_PROGRESS_TIMEOUT: Duration = Duration::from_secs(ABANDONED_AFTER_S + 10);
 
-/// The time since the first attempt, or the first error of a stream.
+/// Determines the retry delays. The timeout starts with the first attempt, or with the first error of a stream.
 pub(crate) struct RetryTimer {
     started: Instant,
     timeout: Duration,
@@ -23,36 +23,36 @@ pub(crate) struct RetryTimer {
 }
 
 impl RetryTimer {
-    pub(crate) fn new(max: Duration) -> Self {
+    pub(crate) fn new(timeout: Duration) -> Self {
         Self {
             started: Instant::now(),
-            timeout: max,
+            timeout,
             backoff: BACKOFF_FIRST,
         }
     }
 
-    /// Waits before a retry: as long as the controller asks, or with exponential backoff.
+    /// Waits before a retry: for the delay that the controller requested, or with exponential backoff.
     ///
     /// # Errors
     /// The given error, if a retry cannot succeed or the timeout has passed.
     pub(crate) async fn wait_or_fail(&mut self, error: ClientError) -> Result<()> {
-        let Some(wait) = self.next_delay(&error, self.started.elapsed()) else {
+        let Some(delay) = self.next_delay(&error, self.started.elapsed()) else {
             return Err(error);
         };
-        tracing::warn!(%error, retry_in_ms = wait.as_millis() as u64, "request failed; retrying");
-        tokio::time::sleep(wait).await;
+        tracing::warn!(%error, retry_in_ms = delay.as_millis() as u64, "request failed; retrying");
+        tokio::time::sleep(delay).await;
         Ok(())
     }
 
     /// The delay before the next retry; `None` if a retry cannot succeed or the timeout has passed.
     fn next_delay(&mut self, error: &ClientError, waited: Duration) -> Option<Duration> {
-        let max = match error.code() {
+        let timeout = match error.code() {
             Some("in_progress") => self.timeout.max(IN_PROGRESS_TIMEOUT),
             _ => self.timeout,
         };
-        let wait = error.retry_after().unwrap_or(self.backoff);
+        let delay = error.retry_after().unwrap_or(self.backoff);
         self.backoff = (self.backoff * 2).min(BACKOFF_MAX);
-        (error.is_transient() && waited + wait <= max).then_some(wait)
+        (error.is_transient() && waited + delay <= timeout).then_some(delay)
     }
 }
 
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(retries_of(60, &refused("conflict", 409, None)), (s(0), 0));
         // Exponential: 0.1, 0.2, 0.4, 0.8, 1.6 and then 2 s.
         assert_eq!(retries_of(10, &refused("unavailable", 503, None)), (ms(9_100), 8));
-        // As the controller asks, on a 503 as on a 429.
+        // The delay that the controller requested, with status 503 and with status 429.
         assert_eq!(
             retries_of(10, &refused("unavailable", 503, Some(s(3)))),
             (s(9), 3)
@@ -103,7 +103,7 @@ mod tests {
             retry_after: s(4),
         };
         assert_eq!(retries_of(10, &limited), (s(8), 2));
-        // A request in progress is awaited until its key is abandoned, however short the timeout.
+        // Even with a short timeout, a request in progress is retried until its key is abandoned.
         let (waited, _) = retries_of(0, &refused("in_progress", 409, Some(s(1))));
         assert!(waited > s(ABANDONED_AFTER_S), "{waited:?}");
     }

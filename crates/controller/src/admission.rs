@@ -20,9 +20,9 @@ impl Link {
     /// Handles messages of devices that are not in the gateway's data plane. The responses are in the order of the
     /// requests. `fresh` is the gateway's current fresh value.
     ///
-    /// All devices that verify are leased rows in one transaction, which is durable before the function returns. A
-    /// repeated RESPONSE gets the same rows, so a gateway must not send a RESPONSE again once the rows are in its
-    /// data plane.
+    /// All devices whose RESPONSEs verify are leased rows in one transaction, which is durable before the function
+    /// returns. A repeated RESPONSE gets the same rows, so a gateway must not submit a RESPONSE again once the rows are
+    /// in its data plane.
     ///
     /// # Errors
     /// A stale fencing token, a failure of the database, or an untrusted gateway; the request can be retried.
@@ -33,14 +33,14 @@ impl Link {
     ) -> Result<Vec<AdmissionResponse>, Denial> {
         self.check_trust()?;
         let mut responses = Vec::with_capacity(requests.len());
-        let mut proven = Vec::new();
-        for (at, admission) in requests.iter().enumerate() {
+        let mut verified_devices = Vec::new();
+        for (index, admission) in requests.iter().enumerate() {
             let outcome = match wire::parse(&admission.message) {
                 Ok(Message::Request(request)) => self.challenge(request, fresh).await?,
                 Ok(Message::Response(response)) => {
-                    let proof = self.verify_response(response, &admission.loc).await?;
-                    proven.extend(proof.map(|device| VerifiedDevice {
-                        index: at,
+                    let verified = self.verify_response(response, &admission.loc).await?;
+                    verified_devices.extend(verified.map(|device| VerifiedDevice {
+                        index,
                         device,
                         idx: RowIndex(response.idx.get()),
                         statement: RowStatement::from_nonce(&response.nonce),
@@ -51,29 +51,33 @@ impl Link {
             };
             responses.push(outcome);
         }
-        if proven.is_empty() {
+        if verified_devices.is_empty() {
             // Without a lease, no other query verifies the fencing token.
             self.verify_registration().await?;
         }
-        for (at, provision) in self.lease_admitted(&proven).await? {
-            if let Some(outcome) = responses.get_mut(at) {
+        for (index, provision) in self.lease_admitted(&verified_devices).await? {
+            if let Some(outcome) = responses.get_mut(index) {
                 *outcome = AdmissionResponse::Admit(provision);
             }
         }
         Ok(responses)
     }
 
-    /// Writes nothing.
+    /// Returns the CHALLENGE for a REQUEST, or a NAK if the device has no row left. Writes nothing.
     async fn challenge(&self, request: &Request, fresh: [u8; 8]) -> Result<AdmissionResponse, RegistryError> {
         let header = &request.header;
-        let found = self.candidate(header.device(), header.suite, &request.nonce);
-        let (device, idx) = match found.await? {
+        let candidate = self.candidate(header.device(), header.suite, &request.nonce);
+        let (device, idx) = match candidate.await? {
             Candidate::Row(device, idx) => (device, idx),
             Candidate::Exhausted { suite, rows_end } => {
                 let nak = Box::new(no_rows_nak(header.device(), suite, rows_end));
-                let unstated = self.first_lease_request(header.device(), 0, RowStatement::default());
+                let without_statement = self.first_lease_request(header.device(), 0, RowStatement::default());
                 return Ok(
-                    match self.registry().first_row(self.fencing_token(), &unstated).await {
+                    match self
+                        .registry()
+                        .first_row(self.fencing_token(), &without_statement)
+                        .await
+                    {
                         Ok(_) => AdmissionResponse::NakForStatement(nak),
                         Err(RegistryError::RowsExhausted { .. }) => AdmissionResponse::Nak(nak),
                         Err(error) => {
@@ -93,7 +97,7 @@ impl Link {
         Ok(AdmissionResponse::Challenge(Box::new(message)))
     }
 
-    /// Returns the device if the RESPONSE proves the first row that this gateway would lease.
+    /// Returns the device if the RESPONSE proves the first row that would be leased to this gateway.
     async fn verify_response(
         &self,
         response: &Response,
@@ -117,8 +121,8 @@ impl Link {
         Ok(verified.map(|_| device))
     }
 
-    /// Returns a device and the first row that the gateway could use, considering the statement in the device's
-    /// nonce. Writes nothing: until a RESPONSE verifies, the statement is not authenticated.
+    /// Returns a device and the first row that could be leased to the gateway, according to the row statement in the
+    /// device's nonce. Writes nothing: until a RESPONSE verifies, the statement is not authenticated.
     async fn candidate(
         &self,
         device: DeviceId,
@@ -126,12 +130,12 @@ impl Link {
         nonce: &[u8; 16],
     ) -> Result<Candidate, RegistryError> {
         let lease_request = self.first_lease_request(device, 0, RowStatement::from_nonce(nonce));
-        let first = match self
+        let first_row = match self
             .registry()
             .first_row(self.fencing_token(), &lease_request)
             .await
         {
-            Ok(first) => first,
+            Ok(first_row) => first_row,
             Err(RegistryError::RowsExhausted { rows_end, .. }) => {
                 return match self.registry().get(device).await {
                     Ok(info) if info.suite.number() == suite => Ok(Candidate::Exhausted {
@@ -145,27 +149,31 @@ impl Link {
             Err(error) => return skip_device_error(error).map(|()| Candidate::Ineligible),
         };
         match self.registry().load(device).await {
-            Ok(found) if found.info.suite.number() == suite => Ok(Candidate::Row(found, first)),
+            Ok(active_device) if active_device.info.suite.number() == suite => {
+                Ok(Candidate::Row(active_device, first_row))
+            }
             Ok(_) => Ok(Candidate::Ineligible),
             Err(error) => skip_device_error(error).map(|()| Candidate::Ineligible),
         }
     }
 
+    /// Leases rows to the devices whose RESPONSEs verified. Returns the index of each message whose device is admitted,
+    /// with the device's rows.
     async fn lease_admitted(
         &self,
-        proven: &[VerifiedDevice],
+        verified_devices: &[VerifiedDevice],
     ) -> Result<Vec<(usize, Provision)>, RegistryError> {
-        if proven.is_empty() {
+        if verified_devices.is_empty() {
             return Ok(Vec::new());
         }
-        // Only the first proof of each device is leased. Another proof in the same request, such as a copy from
+        // Only the first proof of each device leads to a lease. A second proof in the same request, such as a copy from
         // another address, would move the lease away from the rows in the first response.
         let mut seen = HashSet::new();
-        let first: Vec<&VerifiedDevice> = proven
+        let first_proofs: Vec<&VerifiedDevice> = verified_devices
             .iter()
             .filter(|proof| seen.insert(proof.device.info.device))
             .collect();
-        let lease_requests: Vec<LeaseRequest> = first
+        let lease_requests: Vec<LeaseRequest> = first_proofs
             .iter()
             .map(|proof| {
                 let info = &proof.device.info;
@@ -177,7 +185,7 @@ impl Link {
             .lease(self.fencing_token(), &lease_requests)
             .await?;
         let mut leased = HashMap::new();
-        for (proof, lease) in first.iter().zip(leases) {
+        for (proof, lease) in first_proofs.iter().zip(leases) {
             match lease {
                 Ok(granted) => {
                     leased.insert(proof.device.info.device, granted);
@@ -185,13 +193,10 @@ impl Link {
                 Err(error) => skip_device_error(error)?,
             }
         }
-        let mut admitted = Vec::with_capacity(proven.len());
+        let mut admitted = Vec::with_capacity(verified_devices.len());
         for VerifiedDevice {
-            index: at,
-            device,
-            idx,
-            ..
-        } in proven
+            index, device, idx, ..
+        } in verified_devices
         {
             // Another gateway may have leased these rows first, or the credentials may be new. Then the proof is not
             // for the leased rows, and the device starts again.
@@ -202,7 +207,7 @@ impl Link {
                 let provision = self
                     .keys(device)
                     .provision(granted.held_rows.clone(), granted.mark);
-                admitted.push((*at, provision));
+                admitted.push((*index, provision));
             }
         }
         Ok(admitted)
@@ -223,7 +228,7 @@ struct VerifiedDevice {
     index: usize,
     device: ActiveDevice,
     idx: RowIndex,
-    /// The statement in the proof's nonce.
+    /// The row statement in the nonce of the RESPONSE.
     statement: RowStatement,
 }
 
@@ -251,7 +256,7 @@ fn no_rows_nak(device: DeviceId, suite: Suite, rows_end: RowIndex) -> [u8; MESSA
     message
 }
 
-/// An error of one device results in no reply; every other error fails the whole request.
+/// Returns `Ok` for an error that concerns one device, which gets no reply. Any other error fails the whole request.
 fn skip_device_error(error: RegistryError) -> Result<(), RegistryError> {
     RefusalReason::from_registry_error(error).map(|_| ())
 }

@@ -31,7 +31,7 @@ impl Keys<'_> {
         })
     }
 
-    /// Returns the rows of that range; in key mode the one row, with the first number.
+    /// Returns the provision of a range of rows; in key mode, only one row, with the number `rows.start`.
     pub(crate) fn provision(&self, rows: Range<u32>, mark: RowIndex) -> Provision {
         let end = match self.info.mode {
             Mode::Key => rows.start.saturating_add(1),

@@ -15,8 +15,8 @@
 //! ```
 //!
 //! Every write is durable before the controller responds. A device's rows are leased to a gateway only after the device has proved one of
-//! them there, so requests alone strand no rows. Ranges are disjoint, and each gateway gets its own keys (LAP/1 1.1, 1.4.6). A request
-//! under a stale fencing token is rejected. The crate opens no socket and reads no clock: the callers pass times and random numbers.
+//! them there, so unauthenticated requests use up no rows. Ranges are disjoint, and each gateway gets its own keys (LAP/1 1.1, 1.4.6).
+//! A request under a stale fencing token is rejected. The crate opens no socket and reads no clock: the callers pass times and random numbers.
 //!
 //! | module | content |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! A gateway's link to its controller: all requests, under the gateway's fencing token.
+//! The requests of a gateway to its controller, each under the gateway's fencing token.
 
 use std::collections::HashSet;
 use std::sync::atomic::AtomicU32;
@@ -19,12 +19,12 @@ use crate::message::{
 };
 use crate::trust::{TrustMemory, TrustTable};
 
-/// Devices read from the registry at once.
+/// Maximum number of devices in one read from the registry.
 const CHUNK_DEVICES_MAX: u32 = 500;
-/// Changes read from the registry at once.
+/// Maximum number of changes in one read from the registry.
 const CHANGES_MAX: u32 = 4096;
 
-/// Maximum number of rows of one device, from its current one on, that a gateway can lease.
+/// Maximum number of rows of one device, counted from its current row, that can be leased to a gateway at once.
 pub const ROWS_HELD_MAX: u32 = 1024;
 
 /// The lease policy.
@@ -32,8 +32,8 @@ pub const ROWS_HELD_MAX: u32 = 1024;
 pub struct Policy {
     /// Rows leased with a device's first authentication at a gateway.
     pub lease_rows: u32,
-    /// Number of these rows that may be spent at once. It bounds the loss if the gateway loses its memory (LAP/1
-    /// 1.4.6).
+    /// Number of the leased rows that may be spent at once. This number limits the loss of rows if the gateway loses
+    /// its memory (LAP/1 1.4.6).
     pub mark_block: u32,
 }
 
@@ -63,7 +63,7 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// Creates a controller over that registry.
+    /// Creates a controller that owns `registry`.
     #[must_use]
     pub fn new(registry: Registry, policy: Policy) -> Self {
         Self {
@@ -122,12 +122,12 @@ impl Controller {
     }
 
     pub(crate) fn trust_table(&self) -> MutexGuard<'_, TrustTable> {
-        // As above.
+        // The trust table is consistent at every moment, so a poisoned lock is usable.
         self.trust_table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Registers a gateway that has just started. Requests with the fencing token of an earlier process are rejected
-    /// from then on. The gateway's evidence is unproven.
+    /// from then on. A trusted gateway is unproven until it submits new evidence.
     ///
     /// # Errors
     /// A damaged record, or a failure of the database.
@@ -140,17 +140,17 @@ impl Controller {
         })
     }
 
-    /// Returns the link of a registration. Each request verifies that the registration is the newest.
+    /// Returns the registration with this fencing token. Each request verifies that the token is the newest.
     #[must_use]
-    pub fn link(&self, gateway: GatewayId, number: u64) -> Link {
+    pub fn link(&self, gateway: GatewayId, token_number: u64) -> Link {
         Link {
             controller: self.clone(),
-            fencing_token: FencingToken::presented(gateway, number),
+            fencing_token: FencingToken::presented(gateway, token_number),
         }
     }
 
-    /// Discards the evidence that a gateway has submitted to another controller, which has stored `memory`, or over
-    /// another connection: the gateway must submit evidence again.
+    /// Discards the evidence that a gateway has submitted over an earlier connection, or to another controller, which
+    /// has stored `memory`. The gateway must submit evidence again.
     pub fn restart_trust(&self, gateway: GatewayId, memory: Option<TrustMemory>) {
         self.trust_table().resume(gateway, memory);
     }
@@ -161,18 +161,18 @@ impl Controller {
     /// A failure of the database.
     pub async fn session_clock(
         &self,
-        own: Option<BootTimestamp>,
+        local_clock: Option<BootTimestamp>,
     ) -> Result<Option<BootTimestamp>, RegistryError> {
-        self.registry.session_clock(own).await
+        self.registry.session_clock(local_clock).await
     }
 
-    /// Returns the link of a gateway that kept running while its controller was restarted. Each request verifies that
-    /// the registration is the newest.
+    /// Returns the registration of a gateway that kept running while its controller was restarted. Each request verifies
+    /// that the registration is the newest.
     #[must_use]
-    pub fn reconnect(&self, before: &Link) -> Link {
+    pub fn reconnect(&self, previous: &Link) -> Link {
         Link {
             controller: self.clone(),
-            fencing_token: before.fencing_token,
+            fencing_token: previous.fencing_token,
         }
     }
 }
@@ -253,7 +253,7 @@ impl Link {
         self.fencing_token.gateway()
     }
 
-    /// The fencing token of this registration: one more than that of the previous process.
+    /// The number of this registration's fencing token: higher than the numbers of all earlier tokens of the gateway.
     #[must_use]
     pub fn token_number(&self) -> u64 {
         self.fencing_token.number()
@@ -267,12 +267,12 @@ impl Link {
         &self.controller.registry
     }
 
-    /// Returns the lease request for a device's first authentication, with the device's statement.
+    /// Returns the lease request for a device's first authentication, with the device's row statement.
     pub(crate) fn first_lease_request(
         &self,
         device: DeviceId,
         epoch: u32,
-        stated: RowStatement,
+        statement: RowStatement,
     ) -> LeaseRequest {
         LeaseRequest {
             device,
@@ -281,7 +281,7 @@ impl Link {
             received: RowIndex(0),
             hold_rows: self.controller.policy().lease_rows,
             spendable_rows: self.controller.policy().mark_block,
-            statement: stated,
+            statement,
         }
     }
 
@@ -293,7 +293,7 @@ impl Link {
         self.registry().verify_fencing_token(&self.fencing_token).await
     }
 
-    /// Returns those of the devices that the gateway may report, as [`Registry::reportable_devices`].
+    /// Returns the subset of `devices` that the gateway may report, as [`Registry::reportable_devices`].
     ///
     /// # Errors
     /// A failure of the database.
@@ -307,19 +307,19 @@ impl Link {
         self.leases_from(LeasedCursor::default())
     }
 
-    /// The same, from a cursor on.
+    /// Reads the leases that the gateway had when it stopped, starting at a cursor.
     #[must_use]
-    pub fn leases_from(&self, place: LeasedCursor) -> LeaseReader {
+    pub fn leases_from(&self, cursor: LeasedCursor) -> LeaseReader {
         LeaseReader {
             link: self.clone(),
             stream: self
                 .registry()
-                .stream_leased_from(self.fencing_token, CHUNK_DEVICES_MAX, place),
+                .stream_leased_from(self.fencing_token, CHUNK_DEVICES_MAX, cursor),
         }
     }
 
-    /// Leases more rows and moves marks for devices with a lease of the gateway; at most [`ROWS_HELD_MAX`] rows of
-    /// each. A first lease starts with [`Link::admit_devices`].
+    /// Leases more rows and moves marks for devices with a lease of the gateway; at most [`ROWS_HELD_MAX`] rows for
+    /// each device. The first lease of a device is created by [`Link::admit_devices`].
     ///
     /// # Errors
     /// A stale fencing token, a failure of the database, or an untrusted gateway; the request can be retried.
@@ -344,7 +344,7 @@ impl Link {
             .registry()
             .extend_leases(&self.fencing_token, &requests)
             .await?;
-        let (mut provisions, mut refused) = (Vec::new(), Vec::new());
+        let (mut provisions, mut refusals) = (Vec::new(), Vec::new());
         for (row_request, lease) in row_requests.iter().zip(leases) {
             let provision = match lease {
                 Ok(granted) if granted.rows.is_empty() => Ok(Provision {
@@ -359,18 +359,18 @@ impl Link {
                     .registry()
                     .load(row_request.device)
                     .await
-                    .map(|found| self.keys(&found).provision(granted.rows, granted.mark)),
+                    .map(|active_device| self.keys(&active_device).provision(granted.rows, granted.mark)),
                 Err(error) => Err(error),
             };
             match provision {
                 Ok(provision) => provisions.push(provision),
-                Err(error) => refused.push(RowRefusal {
+                Err(error) => refusals.push(RowRefusal {
                     device: row_request.device,
                     reason: RefusalReason::from_registry_error(error)?,
                 }),
             }
         }
-        Ok((provisions, refused))
+        Ok((provisions, refusals))
     }
 
     /// Records the unused rows of devices that left the gateway's data plane. Returns how many rows were returned to
@@ -379,22 +379,22 @@ impl Link {
     /// # Errors
     /// A stale fencing token, or a failure of the database; the request can be retried.
     pub async fn record_unused_rows(&self, unused_rows: &[UnusedRows]) -> Result<u64, RegistryError> {
-        let mut back = 0;
+        let mut returned_rows = 0;
         for result in self
             .registry()
             .record_unused_rows(&self.fencing_token, unused_rows)
             .await?
         {
             match result {
-                Ok(rows) => back += u64::from(rows),
+                Ok(rows) => returned_rows += u64::from(rows),
                 // Rows of a device that is not enrolled or whose record is damaged cannot be returned.
                 Err(error) => drop(RefusalReason::from_registry_error(error)),
             }
         }
-        Ok(back)
+        Ok(returned_rows)
     }
 
-    /// Returns the changes since a revision, or all changes if the registry counts fewer. `own` is the boot-time
+    /// Returns the changes since a revision, or all changes if the registry's revision is lower. `local_clock` is the boot-time
     /// clock of the controller's machine ([`Registry::session_clock`]). A device whose record does not authenticate
     /// is reported as revoked, and logged.
     ///
@@ -403,9 +403,9 @@ impl Link {
     pub async fn changes_since(
         &self,
         since: Revision,
-        own: Option<BootTimestamp>,
+        local_clock: Option<BootTimestamp>,
     ) -> Result<Changes, RegistryError> {
-        // Usually two queries of one row.
+        // Most calls end after these two short queries, because nothing has changed.
         self.registry().verify_fencing_token(&self.fencing_token).await?;
         let newest = self.registry().revision().await?;
         if newest == since {
@@ -417,27 +417,27 @@ impl Link {
             });
         }
         let since = if newest < since {
-            // New changes get revisions that the gateway has read already.
+            // The registry was restored: new changes get revisions that the gateway has read already.
             tracing::error!(
                 gateway_id = %self.gateway(),
                 read_revision = since.0,
                 revision = newest.0,
-                "registry revision is lower than a gateway has read; sending all changes again"
+                "registry revision is lower than the revision that the gateway has read; sending all changes again"
             );
             Revision::ZERO
         } else {
             since
         };
-        let found = self.registry().changes_since(since, CHANGES_MAX).await?;
-        for record in &found.damaged {
+        let batch = self.registry().changes_since(since, CHANGES_MAX).await?;
+        for record in &batch.damaged {
             tracing::error!(
                 error = record,
                 "damaged device record; reporting the device as revoked"
             );
         }
-        let now = match found.newest_sessions.is_empty() {
+        let now = match batch.newest_sessions.is_empty() {
             true => None,
-            false => self.registry().session_clock(own).await?,
+            false => self.registry().session_clock(local_clock).await?,
         };
         let newer_session = |session: NewestSession| {
             // A session from an earlier boot of the controller's machine cannot be compared.
@@ -449,20 +449,20 @@ impl Link {
             })
         };
         Ok(Changes {
-            changes: found.changes,
-            newer_sessions: found
+            changes: batch.changes,
+            newer_sessions: batch
                 .newest_sessions
                 .into_iter()
                 .filter_map(newer_session)
                 .collect(),
-            up_to_revision: found.up_to_revision,
-            has_more: found.has_more,
+            up_to_revision: batch.up_to_revision,
+            has_more: batch.has_more,
         })
     }
 }
 
 impl RefusalReason {
-    /// Classifies an error of one device; every other error fails the whole request.
+    /// Returns the reason for an error that concerns one device. Any other error fails the whole request.
     pub(crate) fn from_registry_error(error: RegistryError) -> Result<Self, RegistryError> {
         match error {
             RegistryError::RowsExhausted { .. } => Ok(Self::Exhausted),

@@ -1,4 +1,4 @@
-//! The requests of a gateway, and the results.
+//! Requests of a gateway, and their results.
 
 use std::ops::Range;
 
@@ -23,15 +23,15 @@ pub struct AdmissionRequest {
 pub enum AdmissionResponse {
     /// For a REQUEST: the CHALLENGE to send. Nothing was written.
     Challenge(Box<[u8; MESSAGE_BYTES]>),
-    /// For a RESPONSE that verified: the device's rows, from the row that the device proved. The gateway handles the
-    /// same RESPONSE again after the rows are installed.
+    /// For a RESPONSE that verified: the device's rows, from the row that the device proved. The gateway handles this
+    /// RESPONSE again after the rows are installed.
     Admit(Provision),
-    /// For a REQUEST of a device without a row left: the NAK to send.
+    /// For a REQUEST of a device that has no rows left: the NAK to send.
     Nak(Box<[u8; MESSAGE_BYTES]>),
-    /// The same, if rows are left but the REQUEST states that the device has responded with them. The statement is
-    /// not authenticated.
+    /// For a REQUEST that states that the device has responded with all remaining rows: the NAK to send. The statement
+    /// is not authenticated.
     NakForStatement(Box<[u8; MESSAGE_BYTES]>),
-    /// No reply: the device is not enrolled or is revoked, or its message did not verify.
+    /// No reply: the device is not enrolled, is revoked or in quarantine, or its message did not verify.
     NoResponse,
 }
 
@@ -59,7 +59,7 @@ pub struct Provision {
     pub device: DeviceId,
     /// Its mode.
     pub mode: Mode,
-    /// The epoch of the credentials that the keys come from.
+    /// The epoch of the credentials from which the keys are derived.
     pub epoch: u32,
     /// Number of the first row.
     pub first: RowIndex,
@@ -98,7 +98,7 @@ pub struct RowRefusal {
 pub enum RefusalReason {
     /// No row is left that this gateway could use.
     Exhausted,
-    /// The device is revoked, or is no longer enrolled.
+    /// The device is revoked, in quarantine, or no longer enrolled.
     Inactive,
     /// The gateway has no lease of the device, for example after a restore of the registry to a time before the
     /// lease. The device must authenticate at the gateway again.
@@ -126,11 +126,11 @@ pub enum Denial {
 /// A part of the leases that a gateway had when it stopped.
 #[derive(Debug)]
 pub struct LeaseChunk {
-    /// Devices with their rows. No row may be spent before the mark has been moved.
+    /// Devices with their rows. No row of a device may be spent before the device's mark has been moved.
     pub provisions: Vec<Provision>,
     /// Descriptions of records that could not be opened.
     pub damaged: Vec<String>,
-    /// Progress: entries done, and entries in total.
+    /// Progress: the registry revision reached, and the revision at which the reader ends.
     pub progress: (u64, u64),
     /// No further part follows.
     pub is_last: bool,
@@ -159,14 +159,15 @@ pub enum SessionReportResult {
         /// The age of the newer session, ns.
         age_ns: u64,
     },
-    /// The report proves no session and has no effect. Its gateway is faulty or compromised.
+    /// The report proves no session and has no effect. The reporting gateway is faulty or compromised.
     Rejected(&'static str),
 }
 
 /// Changes since a gateway's previous request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changes {
-    /// Devices enrolled, replaced or revoked, in the order of their changes.
+    /// Devices whose records have changed: enrolled, replaced, revoked, quarantined or released; in the order of the
+    /// changes.
     pub changes: Vec<Change>,
     /// Devices that have opened a session at another gateway. Older sessions at this gateway end.
     pub newer_sessions: Vec<NewerSession>,

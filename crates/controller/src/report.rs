@@ -1,4 +1,5 @@
-//! Session reports of gateways: an older session of a device ends at another gateway (LAP/1 1.4.11).
+//! Session reports of gateways. When a device opens a session at one gateway, its older sessions at other gateways end
+//! (LAP/1 1.4.11).
 
 use std::collections::HashSet;
 
@@ -10,11 +11,12 @@ use linewarden_registry::{ActiveDevice, BootTimestamp, ProvenSession, RegistryEr
 use crate::link::Link;
 use crate::message::{RefusalReason, SessionReport, SessionReportResult};
 
-/// The result of checking a report, before a write.
+/// The result of checking a report.
 enum ReportCheck {
-    /// The session is the device's.
+    /// The report proves this session.
     Valid(ProvenSession),
-    /// The device is not enrolled or has other credentials. The gateway ends the session when it reads the change.
+    /// The report is not recorded: the device has no lease at another gateway, has a damaged record, is not active, or
+    /// has other credentials. In the last two cases the gateway ends the session when it reads the change.
     Ignored,
     /// The report proves no session.
     Rejected(&'static str),
@@ -24,8 +26,8 @@ impl Link {
     /// Records sessions that were opened at this gateway. The results are in the order of the reports. `now` is the
     /// controller's clock.
     ///
-    /// Each report is verified with the key of its row at this gateway. Of a device without leases at other gateways
-    /// nothing else is read, and nothing is written.
+    /// Each report is verified with the key of its row at this gateway. A device without leases at other gateways
+    /// causes no further reads and no writes.
     ///
     /// # Errors
     /// A stale fencing token, or a failure of the database; the request can be retried.
@@ -44,41 +46,35 @@ impl Link {
             .registry()
             .leased_elsewhere(self.fencing_token(), &devices)
             .await?;
-        let (mut results, mut proven) = (Vec::with_capacity(reports.len()), Vec::new());
-        for (at, (report, response)) in reports.iter().zip(responses).enumerate() {
-            let proof = match response {
+        let (mut results, mut valid_sessions) = (Vec::with_capacity(reports.len()), Vec::new());
+        for (index, (report, response)) in reports.iter().zip(responses).enumerate() {
+            let check = match response {
                 None => ReportCheck::Rejected("message is no RESPONSE"),
                 Some(response) => {
                     self.check_report(report, response, &leased_elsewhere, now)
                         .await?
                 }
             };
-            results.push(match proof {
+            results.push(match check {
                 ReportCheck::Rejected(reason) => SessionReportResult::Rejected(reason),
                 ReportCheck::Ignored => SessionReportResult::Newest,
-                ReportCheck::Valid(opened) => {
-                    proven.push((at, opened));
+                ReportCheck::Valid(session) => {
+                    valid_sessions.push((index, session));
                     SessionReportResult::Newest
                 }
             });
         }
-        if proven.is_empty() {
+        if valid_sessions.is_empty() {
             return Ok(results);
         }
-        let sessions: Vec<ProvenSession> = proven.iter().map(|(_, opened)| *opened).collect();
+        let sessions: Vec<ProvenSession> = valid_sessions.iter().map(|(_, session)| *session).collect();
         let orders = self
             .registry()
             .record_sessions(self.fencing_token(), &sessions, now)
             .await?;
-        for ((at, _), order) in proven.iter().zip(orders) {
-            if let (
-                Some(result),
-                SessionOrder::Older {
-                    gateway,
-                    started: began,
-                },
-            ) = (results.get_mut(*at), order)
-                && let Some(age_ns) = began.age_ns(now)
+        for ((index, _), order) in valid_sessions.iter().zip(orders) {
+            if let (Some(result), SessionOrder::Older { gateway, started }) = (results.get_mut(*index), order)
+                && let Some(age_ns) = started.age_ns(now)
             {
                 *result = SessionReportResult::Superseded { by: gateway, age_ns };
             }
@@ -100,8 +96,8 @@ impl Link {
         if !leased_elsewhere.contains(&device) {
             return Ok(ReportCheck::Ignored);
         }
-        let found = match self.registry().load(device).await {
-            Ok(found) => found,
+        let active_device = match self.registry().load(device).await {
+            Ok(active_device) => active_device,
             Err(error) => return RefusalReason::from_registry_error(error).map(|_| ReportCheck::Ignored),
         };
         let leases = match self.registry().leases_of(device).await {
@@ -110,22 +106,19 @@ impl Link {
         };
         let lease = leases
             .iter()
-            .find(|lease| lease.gateway == self.gateway() && lease.epoch == found.info.epoch);
+            .find(|lease| lease.gateway == self.gateway() && lease.epoch == active_device.info.epoch);
         let Some(lease) = lease else {
             return Ok(ReportCheck::Ignored);
         };
         // Rows from the end of the lease on are not leased to this gateway; in key mode the index is only a counter.
-        if found.info.mode == Mode::Pool && response.idx.get() >= lease.rows.end {
+        if active_device.info.mode == Mode::Pool && response.idx.get() >= lease.rows.end {
             return Ok(ReportCheck::Rejected("row is not leased to this gateway"));
         }
-        if !self.has_valid_tag(&found, report, response) {
+        if !self.has_valid_tag(&active_device, report, response) {
             return Ok(ReportCheck::Rejected("tag does not verify"));
         }
-        let began = now.earlier_by(report.age_ns);
-        Ok(ReportCheck::Valid(ProvenSession {
-            device,
-            started: began,
-        }))
+        let started = now.earlier_by(report.age_ns);
+        Ok(ReportCheck::Valid(ProvenSession { device, started }))
     }
 
     fn has_valid_tag(&self, device: &ActiveDevice, report: &SessionReport, response: &Response) -> bool {

@@ -15,11 +15,11 @@ use zeroize::Zeroizing;
 use crate::link::Controller;
 use crate::message::RefusalReason;
 
-/// Data of the relay that the controller needs to handle a ticket.
+/// Values that the caller supplies for a ticket that a gateway has relayed.
 pub struct RelayContext<'a> {
     /// 24 random bytes.
     pub aead_nonce: [u8; 24],
-    /// Seconds since 1970-01-01 UTC.
+    /// The current time, seconds since 1970-01-01 UTC.
     pub now_s: u64,
     /// Returns the address of a device's session at this gateway, if the device has one.
     pub locate: &'a (dyn Fn(DeviceId) -> Option<[u8; 16]> + Sync),
@@ -38,33 +38,33 @@ impl Controller {
         &self,
         gateway: GatewayId,
         message: &[u8],
-        carrier: &RelayContext<'_>,
+        relay: &RelayContext<'_>,
     ) -> Result<Option<Vec<u8>>, RegistryError> {
         let Ok(sealed) = SealedTicket::parse(message) else {
             return Ok(None);
         };
-        let head = *sealed.header();
-        if head.direction != Direction::Up || head.session.gateway != gateway {
+        let header = *sealed.header();
+        if header.direction != Direction::Up || header.session.gateway != gateway {
             return Ok(None);
         }
-        let Some(root) = self.ticket_root(&head).await? else {
+        let Some(root) = self.ticket_root(&header).await? else {
             return Ok(None);
         };
-        let mut room = PlaintextBuffer::default();
-        let opened = sealed
-            .open(&root, &mut room)
-            .and_then(|body| TicketRequest::parse(head.kind, body));
-        let Ok(request) = opened else {
+        let mut plaintext = PlaintextBuffer::default();
+        let parsed = sealed
+            .open(&root, &mut plaintext)
+            .and_then(|body| TicketRequest::parse(header.kind, body));
+        let Ok(request) = parsed else {
             return Ok(None);
         };
         let body = match request {
-            TicketRequest::Pair { peer } => self.pair_response(&head, peer, carrier).await,
-            TicketRequest::Evidence(piece) => self
-                .receive_evidence(head.session.device, &piece, carrier.now_s)
+            TicketRequest::Pair { peer } => self.pair_response(&header, peer, relay).await,
+            TicketRequest::Evidence(chunk) => self
+                .receive_evidence(header.session.device, &chunk, relay.now_s)
                 .await
                 .map(|ack| Zeroizing::new(ack.to_wire().to_vec())),
             request => self
-                .apply_request(&head, request)
+                .apply_request(&header, request)
                 .await
                 .map(|state| Zeroizing::new(state.to_wire().to_vec())),
         };
@@ -73,7 +73,7 @@ impl Controller {
             Err(error) => return device_error_as_none(error),
         };
         let mut out = [0u8; MESSAGE_BYTES_MAX];
-        let length = ticket::seal_response(&root, &head, carrier.aead_nonce, &body, &mut out);
+        let length = ticket::seal_response(&root, &header, relay.aead_nonce, &body, &mut out);
         // Responses are shorter than the buffer.
         Ok(length
             .ok()
@@ -81,42 +81,43 @@ impl Controller {
             .map(<[u8]>::to_vec))
     }
 
-    /// Returns the root key of the session that the header names, if this gateway may have it.
-    async fn ticket_root(&self, head: &TicketHeader) -> Result<Option<TicketRoot>, RegistryError> {
-        let opening = &head.session;
-        let device = match self.registry().load(opening.device).await {
+    /// Returns the root key of the session that the header names, if the session's row is leased to the session's
+    /// gateway.
+    async fn ticket_root(&self, header: &TicketHeader) -> Result<Option<TicketRoot>, RegistryError> {
+        let session = &header.session;
+        let device = match self.registry().load(session.device).await {
             Ok(device) => device,
             Err(error) => return device_error_as_none(error),
         };
-        if device.info.suite != opening.suite {
+        if device.info.suite != session.suite {
             return Ok(None);
         }
-        let leases = match self.registry().leases_of(opening.device).await {
+        let leases = match self.registry().leases_of(session.device).await {
             Ok(leases) => leases,
             Err(error) => return device_error_as_none(error),
         };
         let lease = leases
             .iter()
-            .find(|lease| lease.gateway == opening.gateway && lease.epoch == device.info.epoch);
-        // Rows from the end of the lease on are not leased to this gateway; in key mode the index is only a counter.
-        let may_hold =
-            lease.is_some_and(|lease| device.info.mode == Mode::Key || opening.idx.0 < lease.rows.end);
-        let row_key = row_key(&device, head).filter(|_| may_hold);
-        Ok(row_key.map(|key| TicketRoot::derive(key, opening)))
+            .find(|lease| lease.gateway == session.gateway && lease.epoch == device.info.epoch);
+        // Rows from the end of the lease on are not leased to the gateway; in key mode the index is only a counter.
+        let is_leased =
+            lease.is_some_and(|lease| device.info.mode == Mode::Key || session.idx.0 < lease.rows.end);
+        let row_key = row_key(&device, header).filter(|_| is_leased);
+        Ok(row_key.map(|key| TicketRoot::derive(key, session)))
     }
 
     /// Returns the key of a pair, or a response without a key.
     async fn pair_response(
         &self,
-        head: &TicketHeader,
+        header: &TicketHeader,
         peer: DeviceId,
-        carrier: &RelayContext<'_>,
+        relay: &RelayContext<'_>,
     ) -> Result<Zeroizing<Vec<u8>>, RegistryError> {
-        let found = self
+        let pair_key = self
             .registry()
-            .pair_key(head.session.device, peer, carrier.now_s)
+            .pair_key(header.session.device, peer, relay.now_s)
             .await?;
-        let paired = match found {
+        let response = match pair_key {
             None => PairResponse {
                 peer,
                 pair: None,
@@ -127,20 +128,20 @@ impl Controller {
                 peer,
                 pair: Some((key.pairing, key.role)),
                 lifetime_s: key.lifetime_s,
-                addr: (carrier.locate)(peer).unwrap_or_default(),
+                addr: (relay.locate)(peer).unwrap_or_default(),
             },
         };
-        Ok(Zeroizing::new(Zeroizing::new(paired.to_wire()).to_vec()))
+        Ok(Zeroizing::new(Zeroizing::new(response.to_wire()).to_vec()))
     }
 
     async fn apply_request(
         &self,
-        head: &TicketHeader,
+        header: &TicketHeader,
         request: TicketRequest<'_>,
     ) -> Result<EnrollmentState, RegistryError> {
-        let device = head.session.device;
+        let device = header.session.device;
         let renewal = match request {
-            // The last two kinds are handled by the caller.
+            // The caller has handled `Pair` and `Evidence`.
             TicketRequest::Status | TicketRequest::Pair { .. } | TicketRequest::Evidence(_) => {
                 let enrollment = self.registry().enrollment(device).await?;
                 return Ok(enrollment_state(Outcome::Done, &enrollment));
@@ -152,7 +153,7 @@ impl Controller {
             },
             TicketRequest::Key { epoch, key } => Renewal::Key { epoch, key },
         };
-        let (result, enrollment) = self.registry().renew(device, head.number, renewal).await?;
+        let (result, enrollment) = self.registry().renew(device, header.number, renewal).await?;
         let outcome = match result {
             RenewalResult::Stored => Outcome::Done,
             RenewalResult::StaleTicket => Outcome::StaleNumber,
@@ -163,10 +164,10 @@ impl Controller {
     }
 }
 
-fn row_key<'a>(device: &'a ActiveDevice, head: &TicketHeader) -> Option<&'a RowKey> {
+fn row_key<'a>(device: &'a ActiveDevice, header: &TicketHeader) -> Option<&'a RowKey> {
     match &device.credentials {
         Credentials::Key(key) => Some(key),
-        pool @ Credentials::Pool { .. } => pool.row(head.session.idx).map(|row| &row.row_key),
+        pool @ Credentials::Pool { .. } => pool.row(header.session.idx).map(|row| &row.row_key),
     }
 }
 
@@ -195,7 +196,7 @@ fn enrollment_state(
     }
 }
 
-/// An error of one device results in no response.
+/// Returns `Ok(None)`, so no response is sent, for an error that concerns one device. Any other error fails the request.
 fn device_error_as_none<T>(error: RegistryError) -> Result<Option<T>, RegistryError> {
     RefusalReason::from_registry_error(error).map(|_| None)
 }

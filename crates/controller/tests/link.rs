@@ -1,4 +1,4 @@
-//! Requests of a gateway: what it gets, and what changes no lease.
+//! Requests of gateways: their results, and requests that change no lease.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -86,7 +86,7 @@ fn request(device: DeviceId) -> AdmissionRequest {
 }
 
 fn response(device: DeviceId, idx: u32, gateway: GatewayId) -> AdmissionRequest {
-    stating(device, idx, gateway, [3; 16])
+    response_with_nonce(device, idx, gateway, [3; 16])
 }
 
 fn refusal_statement(unanswered_from: u32) -> [u8; 16] {
@@ -97,7 +97,7 @@ fn refusal_statement(unanswered_from: u32) -> [u8; 16] {
     stated.write_into([3; 16])
 }
 
-fn stating(device: DeviceId, idx: u32, gateway: GatewayId, nonce: [u8; 16]) -> AdmissionRequest {
+fn response_with_nonce(device: DeviceId, idx: u32, gateway: GatewayId, nonce: [u8; 16]) -> AdmissionRequest {
     let mut response = Response {
         header: Header::new(message_type::RESPONSE, SUITE, 0, device),
         nonce,
@@ -189,7 +189,7 @@ fn challenge(response: &AdmissionResponse) -> Challenge {
 }
 
 #[tokio::test]
-async fn a_request_gets_the_challenge_of_the_next_row_and_moves_nothing() {
+async fn a_request_gets_the_challenge_of_the_next_row_and_changes_no_lease() {
     let site = Site::new().await;
     for _ in 0..3 {
         let challenge = challenge(&site.receive(request(POOL)).await);
@@ -204,7 +204,7 @@ async fn a_request_gets_the_challenge_of_the_next_row_and_moves_nothing() {
 }
 
 #[tokio::test]
-async fn a_response_that_verifies_is_leased_rows_from_the_one_it_proved_on() {
+async fn a_device_with_a_valid_response_is_leased_rows_from_the_proved_row_on() {
     let site = Site::new().await;
     let provision = site.admitted(response(POOL, 0, ONE)).await;
     assert_eq!(
@@ -216,17 +216,17 @@ async fn a_response_that_verifies_is_leased_rows_from_the_one_it_proved_on() {
     }
     assert_eq!(site.floor().await, 6);
     // The response was lost: a repeated RESPONSE gets the same rows, and no more.
-    let again = site.admitted(response(POOL, 0, ONE)).await;
-    assert_eq!((again.indices(), again.mark.0), (0..6, 4));
+    let repeated = site.admitted(response(POOL, 0, ONE)).await;
+    assert_eq!((repeated.indices(), repeated.mark.0), (0..6, 4));
     assert_eq!(site.floor().await, 6);
-    let key = site.admitted(response(KEY, 0, ONE)).await;
-    assert_eq!((key.mode, key.rows.len()), (Mode::Key, 1));
+    let key_provision = site.admitted(response(KEY, 0, ONE)).await;
+    assert_eq!((key_provision.mode, key_provision.rows.len()), (Mode::Key, 1));
 }
 
 #[tokio::test]
 async fn messages_that_prove_nothing_get_no_reply_and_change_no_lease() {
     let site = Site::new().await;
-    let bent = |mut admission: AdmissionRequest, at: usize| {
+    let altered = |mut admission: AdmissionRequest, at: usize| {
         admission.message[at] ^= 1;
         admission
     };
@@ -236,12 +236,12 @@ async fn messages_that_prove_nothing_get_no_reply_and_change_no_lease() {
         response(POOL, 1, ONE),
         response(POOL, u32::MAX, ONE),
         response(POOL, 0, TWO),
-        bent(response(POOL, 0, ONE), 63),
-        bent(response(POOL, 0, ONE), 20),
+        altered(response(POOL, 0, ONE), 63),
+        altered(response(POOL, 0, ONE), 20),
         // Messages that do not parse.
-        bent(request(POOL), 0),
+        altered(request(POOL), 0),
         // A message type that only gateways send.
-        bent(request(POOL), 3),
+        altered(request(POOL), 3),
         AdmissionRequest {
             loc: [1; 8],
             ..response(POOL, 0, ONE)
@@ -279,8 +279,7 @@ async fn one_device_does_not_disturb_the_others_of_a_request() {
     assert_eq!(kinds, [0, 2, 0, 1, 2]);
 }
 
-/// A RESPONSE that is repeated within one request, as from another address, and again in the next request: the result
-/// is the same, and no other gateway gets its rows.
+/// Sends a RESPONSE twice in each of two requests: each copy gets the same result, and no other gateway gets its rows.
 async fn expect_one_response(site: &Site, admission: AdmissionRequest, rows: Range<u32>) {
     let mut responses = Vec::new();
     for _ in 0..2 {
@@ -296,8 +295,8 @@ async fn expect_one_response(site: &Site, admission: AdmissionRequest, rows: Ran
             (rows.clone(), rows.start + 4)
         );
     }
-    let other = site.controller.register(GatewayId(3), 1).await.unwrap();
-    let next = challenge(&other.admit_devices(&[request(POOL)], FRESH).await.unwrap()[0]);
+    let other_link = site.controller.register(GatewayId(3), 1).await.unwrap();
+    let next = challenge(&other_link.admit_devices(&[request(POOL)], FRESH).await.unwrap()[0]);
     assert_eq!(next.idx.get(), rows.end);
 }
 
@@ -306,17 +305,22 @@ async fn copies_of_a_response_get_one_result_after_a_refusal() {
     let site = Site::with_rows(60).await;
     let two = site.controller.register(TWO, 1).await.unwrap();
     let _ = two.admit_devices(&[response(POOL, 0, TWO)], FRESH).await.unwrap();
-    expect_one_response(&site, stating(POOL, 6, ONE, refusal_statement(3)), 6..12).await;
+    expect_one_response(
+        &site,
+        response_with_nonce(POOL, 6, ONE, refusal_statement(3)),
+        6..12,
+    )
+    .await;
 }
 
 /// Of two proofs of one device in one request, the first is leased.
 #[tokio::test]
-async fn of_two_proofs_in_one_request_one_moves_the_lease() {
+async fn of_two_proofs_in_one_request_only_the_first_changes_the_lease() {
     let site = Site::with_rows(60).await;
     let _ = site.admitted(response(POOL, 0, ONE)).await;
     let requests = [
-        stating(POOL, 6, ONE, refusal_statement(5)),
-        stating(POOL, 7, ONE, refusal_statement(7)),
+        response_with_nonce(POOL, 6, ONE, refusal_statement(5)),
+        response_with_nonce(POOL, 7, ONE, refusal_statement(7)),
     ];
     let responses = site.link.admit_devices(&requests, FRESH).await.unwrap();
     let [AdmissionResponse::Admit(provision), AdmissionResponse::NoResponse] = &responses[..] else {
@@ -351,7 +355,7 @@ async fn copies_of_a_response_get_one_result_after_a_restore() {
         };
         // Above the last row that was used or leased, and the rows that two gateways may have leased after it.
         let first = stated.max(6) + 12;
-        let request = stating(POOL, first, ONE, nonce.write_into([3; 16]));
+        let request = response_with_nonce(POOL, first, ONE, nonce.write_into([3; 16]));
         expect_one_response(&restored, request, first..first + 6).await;
     }
     // The device has used rows that the restored registry does not know: no row is left.
@@ -364,12 +368,12 @@ async fn copies_of_a_response_get_one_result_after_a_restore() {
         .register(ONE, 1)
         .await
         .unwrap();
-    let beyond = RowStatement {
+    let statement = RowStatement {
         first_unanswered_row: RowIndex(70),
         has_refused_row: false,
     };
     for idx in [6, 18] {
-        let requests = [stating(POOL, idx, ONE, beyond.write_into([3; 16]))];
+        let requests = [response_with_nonce(POOL, idx, ONE, statement.write_into([3; 16]))];
         let responses = link.admit_devices(&requests, FRESH).await.unwrap();
         assert!(
             matches!(responses[..], [AdmissionResponse::NoResponse]),
@@ -377,14 +381,14 @@ async fn copies_of_a_response_get_one_result_after_a_restore() {
         );
     }
     let responses = link
-        .admit_devices(&[request_stating(beyond)], FRESH)
+        .admit_devices(&[request_with_statement(statement)], FRESH)
         .await
         .unwrap();
     assert_eq!(rows_end_of_nak(&responses[0]), 60);
 }
 
-/// Creates a REQUEST with that statement.
-fn request_stating(stated: RowStatement) -> AdmissionRequest {
+/// Creates a REQUEST with this statement.
+fn request_with_statement(stated: RowStatement) -> AdmissionRequest {
     let request = Request {
         header: Header::new(message_type::REQUEST, SUITE, 0, POOL),
         nonce: stated.write_into([3; 16]),
@@ -443,7 +447,7 @@ async fn a_device_without_rows_gets_a_nak() {
 /// An attacker without a key can send a REQUEST, and change the statement in a recorded RESPONSE. Neither changes a
 /// lease.
 #[tokio::test]
-async fn forged_statements_spend_no_row_and_move_no_mark() {
+async fn forged_statements_use_no_row_and_change_no_mark() {
     let site = Site::with_rows(60).await;
     let two = site.controller.register(TWO, 1).await.unwrap();
     let _ = two.admit_devices(&[response(POOL, 0, TWO)], FRESH).await.unwrap();
@@ -468,7 +472,7 @@ async fn forged_statements_spend_no_row_and_move_no_mark() {
                 first_unanswered_row: RowIndex(row),
                 has_refused_row: has_refused,
             };
-            let outcome = site.receive(request_stating(stated)).await;
+            let outcome = site.receive(request_with_statement(stated)).await;
             let expected = match (row, has_refused) {
                 (7..=59, _) => Some(row),
                 // No row is left above the last one.
@@ -530,29 +534,32 @@ async fn a_restart_resumes_leases_at_the_mark() {
     assert_eq!((resumed[1].0, resumed[1].1.len()), (KEY, 1));
     assert!(leases.next_chunk().await.unwrap().is_last);
     // All requests of the earlier process are rejected.
-    fn old(error: impl Into<Denial>) -> bool {
+    fn is_stale(error: impl Into<Denial>) -> bool {
         matches!(
             error.into(),
             Denial::Registry(RegistryError::StaleFencingToken { .. })
         )
     }
-    assert!(old(site
-        .link
-        .admit_devices(&[request(POOL)], FRESH)
-        .await
-        .unwrap_err()));
-    assert!(old(site
-        .link
-        .extend_leases(&[row_request(0, 0, 6)])
-        .await
-        .unwrap_err()));
-    assert!(old(site
-        .link
-        .changes_since(Revision::ZERO, Some(NOW))
-        .await
-        .unwrap_err()));
-    assert!(old(site.link.record_unused_rows(&[]).await.unwrap_err()));
-    assert!(old(site.link.leases().next_chunk().await.unwrap_err()));
+    assert!(is_stale(
+        site.link
+            .admit_devices(&[request(POOL)], FRESH)
+            .await
+            .unwrap_err()
+    ));
+    assert!(is_stale(
+        site.link
+            .extend_leases(&[row_request(0, 0, 6)])
+            .await
+            .unwrap_err()
+    ));
+    assert!(is_stale(
+        site.link
+            .changes_since(Revision::ZERO, Some(NOW))
+            .await
+            .unwrap_err()
+    ));
+    assert!(is_stale(site.link.record_unused_rows(&[]).await.unwrap_err()));
+    assert!(is_stale(site.link.leases().next_chunk().await.unwrap_err()));
 }
 
 #[tokio::test]
@@ -578,8 +585,8 @@ async fn leases_are_extended_until_the_pool_is_exhausted() {
     assert_eq!(refused[0].reason, RefusalReason::Inactive);
 }
 
-/// A gateway with a stolen certificate cannot lease rows of a device that never authenticated there, and strands
-/// none.
+/// A gateway with a stolen certificate cannot lease rows of a device that never authenticated there, and makes no row
+/// unusable.
 #[tokio::test]
 async fn a_gateway_gets_no_rows_of_a_device_that_has_not_authenticated_there() {
     let site = Site::new().await;
@@ -638,7 +645,7 @@ async fn returned_rows_require_a_new_proof() {
     assert_eq!(site.link.record_unused_rows(&[unused]).await.unwrap(), 4);
     assert!(
         site.gets_no_response(response(POOL, 0, ONE)).await,
-        "spent, or reported as spent"
+        "the row was used"
     );
     let provision = site.admitted(response(POOL, 2, ONE)).await;
     assert_eq!(provision.indices(), 2..8);

@@ -47,7 +47,7 @@ fn now(ns: i64) -> BootTimestamp {
     }
 }
 
-/// Creates a report of a BOUND session that was opened with that row.
+/// Creates a report of a BOUND session that was opened with this row.
 fn report(device: DeviceId, idx: u32, gateway: u32, age_ns: u64) -> SessionReport {
     let (mode, row) = match device == KEY {
         true => (Mode::Key, 0),
@@ -136,25 +136,28 @@ async fn a_proved_session_ends_older_sessions_at_other_gateways() {
             age_ns: 1_010,
         };
         assert_eq!(newer_sessions, [expected]);
-        let own = second.changes_since(before, Some(now(2_000))).await.unwrap();
+        let second_changes = second.changes_since(before, Some(now(2_000))).await.unwrap();
         assert!(
-            own.newer_sessions.is_empty() && own.up_to_revision > before,
-            "the newest session is its own"
+            second_changes.newer_sessions.is_empty() && second_changes.up_to_revision > before,
+            "the newest session is at this gateway"
         );
         // A late report of an older session.
-        let late = [report(device, 2, 1, 1_500)];
-        let over = SessionReportResult::Superseded {
+        let late_reports = [report(device, 2, 1, 1_500)];
+        let superseded = SessionReportResult::Superseded {
             by: GatewayId(2),
             age_ns: 1_010,
         };
-        assert_eq!(first.report_sessions(&late, now(2_000)).await.unwrap(), [over]);
+        assert_eq!(
+            first.report_sessions(&late_reports, now(2_000)).await.unwrap(),
+            [superseded]
+        );
     }
 }
 
 #[tokio::test]
 async fn a_report_without_a_valid_proof_is_rejected_and_affects_no_other() {
     let (registry, [first, _]) = site().await;
-    let good = report(POOL, 1, 1, 0);
+    let valid = report(POOL, 1, 1, 0);
     let mut bad_tag = report(POOL, 2, 1, 0);
     bad_tag.message[50] ^= 1;
     let other_loc = SessionReport {
@@ -163,9 +166,9 @@ async fn a_report_without_a_valid_proof_is_rejected_and_affects_no_other() {
     };
     let no_response = SessionReport {
         message: [0; 64],
-        ..good.clone()
+        ..valid.clone()
     };
-    let bad = [
+    let invalid = [
         bad_tag,
         other_loc,
         no_response,
@@ -175,20 +178,20 @@ async fn a_report_without_a_valid_proof_is_rejected_and_affects_no_other() {
         report(POOL, 99, 1, 0),
     ];
     let before = registry.revision().await.unwrap();
-    for one in &bad {
+    for report in &invalid {
         let results = first
-            .report_sessions(std::slice::from_ref(one), now(1_000))
+            .report_sessions(std::slice::from_ref(report), now(1_000))
             .await
             .unwrap();
         assert!(
             matches!(results[..], [SessionReportResult::Rejected(_)]),
-            "{one:?}: {results:?}"
+            "{report:?}: {results:?}"
         );
     }
     assert_eq!(registry.revision().await.unwrap(), before, "nothing was recorded");
-    let mut all = bad.to_vec();
-    all.push(good);
-    let results = first.report_sessions(&all, now(1_000)).await.unwrap();
+    let mut reports = invalid.to_vec();
+    reports.push(valid);
+    let results = first.report_sessions(&reports, now(1_000)).await.unwrap();
     assert_eq!(results.last(), Some(&SessionReportResult::Newest));
     assert_eq!(registry.revision().await.unwrap().0, before.0 + 1);
 }
@@ -225,9 +228,9 @@ async fn reports_of_single_gateways_removed_devices_and_old_processes_are_not_re
 
     let controller = Controller::new(registry, Policy::default());
     controller.register(GatewayId(1), 1).await.unwrap();
-    let refused = first.report_sessions(&[report(POOL, 1, 1, 0)], now(1_000)).await;
+    let result = first.report_sessions(&[report(POOL, 1, 1, 0)], now(1_000)).await;
     assert!(
-        matches!(refused, Err(RegistryError::StaleFencingToken { .. })),
-        "{refused:?}"
+        matches!(result, Err(RegistryError::StaleFencingToken { .. })),
+        "{result:?}"
     );
 }

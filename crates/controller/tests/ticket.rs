@@ -200,19 +200,22 @@ async fn tickets_of_an_old_session_get_no_response_after_a_key_change() {
     );
     assert_eq!(send_ticket(&controller, &message).await, None);
     assert_eq!(send_ticket(&controller, &device.status()).await, None);
-    let found = registry.load(KEY).await.unwrap();
-    assert_eq!(found.credentials, Credentials::Key(RowKey::from_bytes([4; 16])));
+    let device_record = registry.load(KEY).await.unwrap();
+    assert_eq!(
+        device_record.credentials,
+        Credentials::Key(RowKey::from_bytes([4; 16]))
+    );
 }
 
 #[tokio::test]
 async fn only_the_device_of_a_session_at_this_gateway_gets_a_response() {
     let (registry, controller) = site().await;
     let device = Device::new(POOL, 3);
-    let good = device.status();
-    assert!(send_ticket(&controller, &good).await.is_some());
+    let valid = device.status();
+    assert!(send_ticket(&controller, &valid).await.is_some());
     assert_eq!(
         controller
-            .handle_ticket(TWO, &good, &relay_context(100))
+            .handle_ticket(TWO, &valid, &relay_context(100))
             .await
             .unwrap(),
         None
@@ -235,14 +238,14 @@ async fn only_the_device_of_a_session_at_this_gateway_gets_a_response() {
     forger.root = TicketRoot::derive(&RowKey::from_bytes([1; 16]), &forger.head.session);
     assert_eq!(send_ticket(&controller, &forger.status()).await, None);
     // A response that is sent back.
-    let response = send_ticket(&controller, &good).await.unwrap();
+    let response = send_ticket(&controller, &valid).await.unwrap();
     assert_eq!(send_ticket(&controller, &response).await, None);
     assert_eq!(send_ticket(&controller, b"").await, None);
-    // A body of another kind.
-    let odd = device.sealed(Kind::Key, 1, b"short");
-    assert_eq!(send_ticket(&controller, &odd).await, None);
+    // The body is not of the stated kind.
+    let mismatched = device.sealed(Kind::Key, 1, b"short");
+    assert_eq!(send_ticket(&controller, &mismatched).await, None);
     registry.revoke(POOL, "", 1).await.unwrap();
-    assert_eq!(send_ticket(&controller, &good).await, None);
+    assert_eq!(send_ticket(&controller, &valid).await, None);
 }
 
 /// Requests a pair, and returns the response.
@@ -285,13 +288,13 @@ async fn a_pair_gets_one_key_at_a_time_in_two_roles_until_it_is_closed() {
     assert_eq!((at_a.addr, at_b.addr), ([0x7f; 16], [0; 16]));
     // A repeated request gets the same key, a request near its end a new one. A clock that was set back does not
     // prolong an old key.
-    let (same, _) = paired(&controller, &a, KEY, 324).await.pair.unwrap();
-    assert!(same == key_a);
-    let (later, role) = paired(&controller, &b, POOL, 325).await.pair.unwrap();
-    assert!(later != key_a && later.id != key_a.id);
+    let (repeated, _) = paired(&controller, &a, KEY, 324).await.pair.unwrap();
+    assert!(repeated == key_a);
+    let (renewed, role) = paired(&controller, &b, POOL, 325).await.pair.unwrap();
+    assert!(renewed != key_a && renewed.id != key_a.id);
     assert_eq!(role, Role::Initiator, "the device that requested first");
-    let (back, _) = paired(&controller, &a, KEY, 50).await.pair.unwrap();
-    assert!(back != later);
+    let (after_clock_change, _) = paired(&controller, &a, KEY, 50).await.pair.unwrap();
+    assert!(after_clock_change != renewed);
 
     assert!(registry.disallow_pair(POOL, KEY).await.unwrap());
     assert!(!registry.disallow_pair(POOL, KEY).await.unwrap());

@@ -139,10 +139,10 @@ fn best(
         boot_ns: 1_000_000_000_000,
     };
     let times = (0..runs).map(|run| {
-        let mut all = messages(run);
-        let count = all.len();
+        let mut batch = messages(run);
+        let count = batch.len();
         let start = Instant::now();
-        for (meta, payload) in &mut all {
+        for (meta, payload) in &mut batch {
             let verdict = engine.process(thread, now, meta, black_box(payload));
             assert_eq!(verdict, expected);
         }
@@ -170,12 +170,12 @@ fn engine(devices: u32) {
     let mut spent = 0;
     let responses = |_: u32| {
         let round = |at: u32| if devices == 1 { at } else { 0 };
-        let all = scattered(devices, count).enumerate();
-        let made = all
+        let numbered = scattered(devices, count).enumerate();
+        let batch = numbered
             .map(|(at, n)| (meta(n), response(device(n), spent + round(at as u32))))
             .collect();
         spent += if devices == 1 { count } else { 1 };
-        made
+        batch
     };
     let response_ns = best(5, &engine, &mut thread, responses, Verdict::ReplyAck);
     println!("engine, {devices} devices: REQUEST {request_ns:.0} ns, RESPONSE {response_ns:.0} ns");
@@ -241,8 +241,8 @@ fn sockets(devices: u32) {
             let cpu_ns = (thread_cpu_ns("lw-host") - cpu) as f64 / count;
             (cpu_ns, count / start.elapsed().as_secs_f64())
         });
-        let (cpu_ns, rate) = seconds.fold((f64::INFINITY, 0.0), |(least, most), (cpu_ns, rate)| {
-            (least.min(cpu_ns), f64::max(most, rate))
+        let (cpu_ns, rate) = seconds.fold((f64::INFINITY, 0.0), |(cpu_ns_min, rate_max), (cpu_ns, rate)| {
+            (cpu_ns_min.min(cpu_ns), f64::max(rate_max, rate))
         });
         println!(
             "sockets, {devices} devices: at most {rate:.0} replies/s, {cpu_ns:.0} ns of thread CPU per reply"

@@ -46,20 +46,20 @@ fn main() {
         always_pass: Vec::new(),
         dhcp_servers: Vec::new(),
     };
-    let mut least = PAYLOADS.map(|_| [f64::MAX; 4]);
+    let mut minima = PAYLOADS.map(|_| [f64::MAX; 4]);
     for _ in 0..LOADS {
         let benchmark = SealedBench::load(&config).unwrap();
-        for (bytes, least) in PAYLOADS.iter().zip(&mut least) {
+        for (bytes, minima) in PAYLOADS.iter().zip(&mut minima) {
             let cost = benchmark.cost(*bytes, 100_000, 5).unwrap();
-            let all = [cost.up, cost.down, cost.harness[0], cost.harness[1]];
-            least
+            let costs = [cost.up, cost.down, cost.harness[0], cost.harness[1]];
+            minima
                 .iter_mut()
-                .zip(all)
-                .for_each(|(least, ns)| *least = least.min(ns));
+                .zip(costs)
+                .for_each(|(minimum, ns)| *minimum = minimum.min(ns));
         }
     }
     println!("payload   up ns   down ns   harness up   harness down");
-    for (bytes, [up, down, harness_up, harness_down]) in PAYLOADS.iter().zip(least) {
+    for (bytes, [up, down, harness_up, harness_down]) in PAYLOADS.iter().zip(minima) {
         println!("{bytes:7} {up:7.0} {down:9.0} {harness_up:12.0} {harness_down:14.0}");
     }
 }

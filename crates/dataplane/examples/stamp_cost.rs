@@ -38,7 +38,7 @@ fn config(form: Option<ContentFormat>) -> Config {
         follows_interfaces: false,
         other_addresses: Vec::new(),
         fragments: false,
-        gate: Gate::Open,
+        gate: Gate::Bound,
         nak_per_s: 100,
         alarm_per_s: 100,
         low_rows: 0,
@@ -81,28 +81,37 @@ fn main() {
     let key = MasterKey::new([7; 16]).key(snapshot.switch, snapshot.boot_count);
     println!("content    UDP payload   ns a packet");
     for form in [ContentFormat::Default, ContentFormat::Classic] {
-        let mut least = PAYLOADS.map(|_| f64::MAX);
+        let mut minima = PAYLOADS.map(|_| f64::MAX);
         for _ in 0..LOADS {
             let benchmark = StampBench::load(&config(Some(form))).unwrap();
-            for (bytes, least) in PAYLOADS.iter().zip(&mut least) {
+            for (bytes, minimum) in PAYLOADS.iter().zip(&mut minima) {
                 let template = Template::new(&key, form, &snapshot);
                 let ns = benchmark.cost(template, &packet(*bytes), 100_000, 3).unwrap();
-                *least = least.min(ns);
+                *minimum = minimum.min(ns);
             }
         }
-        for (bytes, ns) in PAYLOADS.iter().zip(least) {
+        for (bytes, ns) in PAYLOADS.iter().zip(minima) {
             println!("{:10} {bytes:11} {ns:13.0}", format!("{form:?}"));
         }
     }
     let data_plane = Xdp::load(&config(Some(ContentFormat::Default))).unwrap();
-    let mut took: Vec<Duration> = (0..MEASUREMENTS)
+    let mut durations: Vec<Duration> = (0..MEASUREMENTS)
         .map(|_| {
             let began = Instant::now();
             data_plane.measure().unwrap();
             began.elapsed()
         })
         .collect();
-    took.sort_unstable();
-    let at = |part: usize| took.get(took.len() * part / 100).copied().unwrap_or_default();
-    println!("a measurement: median {:?}, 99th percentile {:?}", at(50), at(99));
+    durations.sort_unstable();
+    let percentile = |part: usize| {
+        durations
+            .get(durations.len() * part / 100)
+            .copied()
+            .unwrap_or_default()
+    };
+    println!(
+        "a measurement: median {:?}, 99th percentile {:?}",
+        percentile(50),
+        percentile(99)
+    );
 }

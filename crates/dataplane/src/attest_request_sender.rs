@@ -16,31 +16,31 @@ const REQUESTS_PER_CALL: usize = 64;
 /// The sockets from which ATTEST_REQUESTs are sent, all in one network namespace.
 #[derive(Debug)]
 pub(crate) struct AttestRequestSender<S> {
-    /// By local address. Nothing is received on these sockets.
+    /// By local address. This sender receives nothing on these sockets.
     sockets: Vec<(IpAddr, S)>,
-    /// Find the source address of a route when more than one socket belongs to a family: IPv4, IPv6.
+    /// Sockets that find the source address of a route, for IPv4 and IPv6. `None`: the family has at most one socket.
     route_probes: [Option<UdpSocket>; 2],
 }
 
 impl<S: AsFd> AttestRequestSender<S> {
     /// Uses sockets that are bound to these addresses. The calling thread must be in their network namespace.
-    pub(crate) fn new(exits: Vec<(IpAddr, S)>) -> io::Result<Self> {
-        let several = |v4| exits.iter().filter(|(ip, _)| ip.is_ipv4() == v4).count() > 1;
-        let probe = |needed: bool, any: IpAddr| {
+    pub(crate) fn new(sockets: Vec<(IpAddr, S)>) -> io::Result<Self> {
+        let has_several = |v4| sockets.iter().filter(|(ip, _)| ip.is_ipv4() == v4).count() > 1;
+        let probe = |is_needed: bool, any: IpAddr| {
             let open = || {
                 let probe = UdpSocket::bind((any, 0))?;
                 discard_received(probe.as_fd())?;
                 Ok::<_, io::Error>(probe)
             };
-            needed.then(open).transpose()
+            is_needed.then(open).transpose()
         };
-        let probes = [
-            probe(several(true), Ipv4Addr::UNSPECIFIED.into())?,
-            probe(several(false), Ipv6Addr::UNSPECIFIED.into())?,
+        let route_probes = [
+            probe(has_several(true), Ipv4Addr::UNSPECIFIED.into())?,
+            probe(has_several(false), Ipv6Addr::UNSPECIFIED.into())?,
         ];
         Ok(Self {
-            sockets: exits,
-            route_probes: probes,
+            sockets,
+            route_probes,
         })
     }
 
@@ -56,19 +56,19 @@ impl<S: AsFd> AttestRequestSender<S> {
         let mut sent = 0;
         while let Some((to, _)) = requests.get(sent) {
             let result = match self.socket_for(to) {
-                Some(exit) => {
-                    let rest = requests.get(sent..).unwrap_or_default();
-                    let same = |(to, _): &&(SocketAddr, AttestRequest)| {
+                Some(socket) => {
+                    let remaining = requests.get(sent..).unwrap_or_default();
+                    let uses_same_socket = |(to, _): &&(SocketAddr, AttestRequest)| {
                         self.socket_for(to)
-                            .is_some_and(|other| other.as_raw_fd() == exit.as_raw_fd())
+                            .is_some_and(|candidate| candidate.as_raw_fd() == socket.as_raw_fd())
                     };
-                    let run = 1 + rest
+                    let batch_len = 1 + remaining
                         .iter()
                         .take(REQUESTS_PER_CALL)
                         .skip(1)
-                        .take_while(same)
+                        .take_while(uses_same_socket)
                         .count();
-                    send_batch(exit, rest.get(..run).unwrap_or_default())
+                    send_batch(socket, remaining.get(..batch_len).unwrap_or_default())
                 }
                 None => Err(io::ErrorKind::AddrNotAvailable.into()),
             };
@@ -95,17 +95,17 @@ impl<S: AsFd> AttestRequestSender<S> {
         let source = if to.is_ipv4() { v4 } else { v6 };
         let source = source.as_ref().and_then(|probe| source_of_route(probe, to).ok());
         let by_route = source.and_then(|source| self.sockets.iter().find(|(ip, _)| *ip == source));
-        let exit = by_route.or_else(|| self.sockets.iter().find(of_family));
-        exit.map(|(_, socket)| socket.as_fd())
+        let entry = by_route.or_else(|| self.sockets.iter().find(of_family));
+        entry.map(|(_, socket)| socket.as_fd())
     }
 }
 
 /// Whether the error is temporary.
 fn is_temporary(error: &io::Error) -> bool {
-    let passing = [libc::EAGAIN, libc::ENOBUFS, libc::ENOMEM, libc::EINTR];
+    let temporary_errors = [libc::EAGAIN, libc::ENOBUFS, libc::ENOMEM, libc::EINTR];
     error
         .raw_os_error()
-        .is_some_and(|number| passing.contains(&number))
+        .is_some_and(|number| temporary_errors.contains(&number))
 }
 
 /// The source address that the kernel selects for this destination.
@@ -120,7 +120,7 @@ fn source_of_route(probe: &UdpSocket, to: &SocketAddr) -> io::Result<IpAddr> {
     Ok(probe.local_addr()?.ip())
 }
 
-/// One system call. Returns how many requests the kernel accepted, at least one.
+/// Sends requests with one system call. Returns how many the kernel accepted, at least one.
 fn send_batch(socket: BorrowedFd<'_>, requests: &[(SocketAddr, AttestRequest)]) -> io::Result<usize> {
     let mut names: Vec<_> = requests.iter().map(|(to, _)| sockaddr(*to)).collect();
     let part = |(_, request): &(SocketAddr, AttestRequest)| libc::iovec {
@@ -151,9 +151,9 @@ fn send_batch(socket: BorrowedFd<'_>, requests: &[(SocketAddr, AttestRequest)]) 
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
-/// A socket that sends datagrams and receives none, for data planes whose packets reach no socket. Its address need
-/// not be configured yet. Sockets of this kind can share the address, so that one gateway can take over from another.
-/// No other socket can.
+/// A socket that sends datagrams and receives none, for data planes whose packets reach no socket. The address of the
+/// socket need not be configured yet. Sockets of this kind can share an address, so that one gateway can take over from
+/// another gateway. A socket without SO_REUSEADDR cannot share this address.
 pub(crate) fn send_only_socket(address: SocketAddr) -> io::Result<OwnedFd> {
     let (family, level, freebind) = match address {
         SocketAddr::V4(_) => (libc::AF_INET, libc::SOL_IP, libc::IP_FREEBIND),
@@ -166,7 +166,7 @@ pub(crate) fn send_only_socket(address: SocketAddr) -> io::Result<OwnedFd> {
     }
     // SAFETY: just opened; no other owner exists.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    // Attached before the socket has a port, so that no datagram is ever queued.
+    // The filter is attached before the socket has a port, so that no datagram is ever queued.
     discard_received(socket.as_fd())?;
     set_option(&socket, level, freebind, &1i32)?;
     set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1i32)?;
@@ -181,7 +181,7 @@ pub(crate) fn send_only_socket(address: SocketAddr) -> io::Result<OwnedFd> {
     }
 }
 
-/// Makes the kernel drop every datagram for a socket before it uses memory.
+/// Makes the kernel drop every datagram for a socket before the datagram uses memory.
 fn discard_received(socket: BorrowedFd<'_>) -> io::Result<()> {
     let mut accept_no_byte = libc::sock_filter {
         code: (libc::BPF_RET | libc::BPF_K) as u16,

@@ -1,7 +1,8 @@
 //! Linux capabilities of the calling thread, and how the thread drops them.
 //!
-//! The gateway checks capabilities before it creates anything, so that a missing one is named instead of failing
-//! later with "operation not permitted". It drops them once everything that needs them exists.
+//! The gateway checks capabilities before it creates anything: the error then names the missing capability, whereas a
+//! later operation would fail with "operation not permitted". The gateway drops capabilities once everything that needs
+//! them exists.
 
 use std::io;
 
@@ -14,11 +15,11 @@ pub enum Capability {
     DacOverride,
     /// Interfaces, addresses, routes, offloads; XDP programs on interfaces.
     NetAdmin,
-    /// Packet sockets: the simulated fleet and the attackers.
+    /// Packet sockets: slow-path replies of `xdp`, `p4dra-classic`, the simulated fleet and the attackers.
     NetRaw,
     /// New network namespaces, and entering them.
     SysAdmin,
-    /// eBPF programs with pointer arithmetic. The fast programs all use it.
+    /// eBPF programs with pointer arithmetic, such as those of Linewarden.
     Perfmon,
     /// Loading eBPF programs: the `xdp` data plane and the saturating load generator.
     Bpf,
@@ -68,7 +69,8 @@ impl Capability {
     }
 }
 
-/// Those of `needed` that are not in the effective set of this thread. If `/proc` cannot be read, all of them.
+/// The capabilities of `needed` that are not in the effective set of this thread. If `/proc` cannot be read, all of
+/// `needed`.
 #[must_use]
 pub fn missing(needed: &[Capability]) -> Vec<Capability> {
     let effective = std::fs::read_to_string("/proc/thread-self/status")
@@ -79,30 +81,30 @@ pub fn missing(needed: &[Capability]) -> Vec<Capability> {
     needed.iter().copied().filter(is_missing).collect()
 }
 
-/// Permanently drops all capabilities of the calling thread except these. Threads that it starts later inherit the
-/// smaller set. A missing capability is not gained. Other threads keep theirs.
+/// Permanently drops all capabilities of the calling thread except these. Threads that the calling thread starts later
+/// inherit the smaller set. A missing capability is not gained. Other threads keep their capabilities.
 ///
 /// # Errors
 /// Those of the kernel; a thread may always drop capabilities.
 pub fn keep_only(kept: &[Capability]) -> io::Result<()> {
-    drop_others(&kept.iter().map(|kept| kept.to_caps()).collect()).map_err(io::Error::other)
+    drop_others(&kept.iter().map(|capability| capability.to_caps()).collect()).map_err(io::Error::other)
 }
 
 fn drop_others(kept: &CapsHashSet) -> Result<(), caps::errors::CapsError> {
     // Without CAP_SETPCAP the bounding set stays as the service manager set it.
     if caps::has_cap(None, CapSet::Effective, caps::Capability::CAP_SETPCAP)? {
-        for other in caps::runtime::thread_all_supported().difference(kept) {
-            caps::drop(None, CapSet::Bounding, *other)?;
+        for capability in caps::runtime::thread_all_supported().difference(kept) {
+            caps::drop(None, CapSet::Bounding, *capability)?;
         }
     }
     caps::clear(None, CapSet::Ambient)?;
     caps::clear(None, CapSet::Inheritable)?;
-    let rest: CapsHashSet = caps::read(None, CapSet::Permitted)?
+    let remaining: CapsHashSet = caps::read(None, CapSet::Permitted)?
         .intersection(kept)
         .copied()
         .collect();
-    caps::set(None, CapSet::Effective, &rest)?;
-    caps::set(None, CapSet::Permitted, &rest)
+    caps::set(None, CapSet::Effective, &remaining)?;
+    caps::set(None, CapSet::Permitted, &remaining)
 }
 
 /// `CapEff` from the text of `/proc/PID/status`.
@@ -137,21 +139,21 @@ mod tests {
             sets.map(|line| u64::from_str_radix(line[7..].trim(), 16).unwrap())
                 .collect::<Vec<_>>()
         };
-        let seen = std::thread::spawn(move || {
+        let empty_sets = std::thread::spawn(move || {
             keep_only(&[]).unwrap();
             (sets(), std::thread::spawn(sets).join().unwrap())
         });
-        assert_eq!(seen.join().unwrap(), (vec![0; 4], vec![0; 4]));
+        assert_eq!(empty_sets.join().unwrap(), (vec![0; 4], vec![0; 4]));
         assert_eq!(missing(&[Capability::NetRaw]), before);
         if !before.is_empty() {
             println!("SKIPPED: keeping one capability needs CAP_NET_RAW");
             return;
         }
-        let kept = std::thread::spawn(move || {
+        let kept_sets = std::thread::spawn(move || {
             keep_only(&[Capability::NetRaw]).unwrap();
             sets()
         });
-        assert_eq!(kept.join().unwrap(), [0, 1 << 13, 1 << 13, 0]);
+        assert_eq!(kept_sets.join().unwrap(), [0, 1 << 13, 1 << 13, 0]);
     }
 
     #[test]

@@ -20,13 +20,14 @@ use crate::store::provers::ProverGeometry;
 pub enum Gate {
     /// Authenticates only; other traffic is not filtered.
     Off,
-    /// Forwards traffic of live BOUND sessions and the always-pass list.
-    Open,
-    /// Forwards only sealed datagrams, in both directions, and the always-pass list.
+    /// Forwards only traffic of live BOUND sessions, and of the protocols on the always-pass list.
+    Bound,
+    /// Forwards only sealed datagrams, in both directions, and traffic of the protocols on the always-pass list.
     Sealed,
 }
 
-/// A profile of the published papers. Insecure; for measurement and interoperation.
+/// A classic profile (docs/protocols.md 2): the protocol of a published paper. A classic profile is insecure and serves
+/// only measurement and interoperation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClassicProfile {
     /// One CRP per challenge, in order.
@@ -38,13 +39,14 @@ pub enum ClassicProfile {
 /// The classic profile and its CRPs. All responses have the same size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Classic {
-    /// The profile.
+    /// The protocol that is served.
     pub profile: ClassicProfile,
     /// UDP port on which the profile is served.
     pub port: u16,
     /// Response size, bytes: 8, 16 or 32.
     pub response_bytes: usize,
-    /// CRPs by identifier, which starts at 1. Every identifier has the same number of CRPs.
+    /// CRPs of each identifier; the first element belongs to identifier 1. Every identifier has the same number of
+    /// CRPs.
     pub crps: Vec<Vec<(u32, Vec<u8>)>>,
     /// Seed of the profile's random numbers.
     pub seed: u64,
@@ -98,12 +100,14 @@ pub struct Config {
     /// Prefixes from which devices send. A REQUEST or RESPONSE from another address is dropped (LAP/1 1.4.13). At
     /// most [`PREFIXES_MAX`].
     pub device_prefixes: Vec<Prefix>,
-    /// The prefixes are the subnets of the machine's interfaces and change with them. Evidence does not contain them.
+    /// Whether the prefixes are the subnets of the machine's interfaces and change with them. Evidence does not contain
+    /// such prefixes.
     pub follows_interfaces: bool,
     /// Further addresses of the gateway's machine. No device may use them.
     pub other_addresses: Vec<OwnAddress>,
-    /// `xdp` only: frames may arrive in fragments, as drivers deliver frames of a large MTU. Not allowed with a
-    /// sealed gate or with `inband_evidence`, which need the whole packet in one buffer.
+    /// `xdp` only: a frame may be spread over several buffers (XDP fragments, not IP fragments), as drivers deliver
+    /// frames of a large MTU. Not allowed with a sealed gate or with `inband_evidence`, which need the whole packet in
+    /// one buffer.
     pub fragments: bool,
     /// The gate.
     pub gate: Gate,
@@ -114,16 +118,19 @@ pub struct Config {
     /// At most four per family. If the list has an IPv4 server, a sealed gate drops messages of all other IPv4
     /// servers to devices.
     pub dhcp_servers: Vec<IpAddr>,
-    /// NAKs per second and CPU.
+    /// Maximum number of NAKs per second on each CPU.
     pub nak_per_s: u32,
-    /// Events about wrong tags and wrong PROOFs per second and CPU. `xdp` reports as many again for PROOFs that no
-    /// later PROOF follows.
+    /// Maximum number of events about wrong tags and wrong PROOFs per second on each CPU. With `xdp`, user space
+    /// verifies the PROOFs that still wait in the packet path when verdicts are read; events about these PROOFs have a
+    /// separate limit of the same size.
     pub alarm_per_s: u32,
-    /// Messages of unknown devices that take the slow path, per second and CPU. 0 disables the slow path.
+    /// Maximum number of messages of unknown devices that take the slow path, per second on each CPU. 0 disables the
+    /// slow path.
     pub miss_per_s: u32,
-    /// An event is sent when fewer rows than this follow the current one. Must be below `ring`; 0 disables the event.
+    /// An event is sent when fewer rows than this number follow the current row. Must be below `ring`; 0 disables the
+    /// event.
     pub low_rows: u32,
-    /// An event is also sent when the mark leaves no more spendable rows than this. At most 13.
+    /// An event is also sent when this many rows, or fewer, can still be spent below the mark. Must be at most 13.
     pub low_credit: u32,
     /// Sizes of the store.
     pub geometry: Geometry,
@@ -171,9 +178,9 @@ pub enum ConfigError {
     /// The backend does not support a configured feature.
     #[error("the {backend} data plane does not support {feature}; use the xdp data plane")]
     Unsupported {
-        /// The backend.
+        /// Name of the backend.
         backend: &'static str,
-        /// The feature.
+        /// The configured feature.
         feature: &'static str,
     },
 }
@@ -185,7 +192,8 @@ fn may_be_dhcp_server(ip: IpAddr) -> bool {
     ip == group || !(ip.is_unspecified() || ip.is_multicast() || ip.is_loopback() || is_broadcast)
 }
 
-/// Limits the table to 128 MiB in the usual case and to four times that size in the worst case.
+/// The table of this many provers has at least 2^21 places of 128 B, 256 MiB; more if a prover finds no place near its
+/// hash ([`p4dra::table`]).
 const P4DRA_PROVERS_MAX: usize = 1 << 20;
 
 /// Maximum number of addresses per family.
@@ -196,8 +204,8 @@ pub const LOCAL_ADDRESSES_MAX: usize = 4;
 #[must_use]
 pub fn source_problems(sources: &DeviceSources) -> Vec<ConfigError> {
     let mut problems = Vec::new();
-    let mut refuse_if = |wrong, value, hint| {
-        if wrong {
+    let mut refuse_if = |is_invalid, value, hint| {
+        if is_invalid {
             let field = "device_prefixes";
             problems.push(ConfigError::Field { field, value, hint });
         }
@@ -221,7 +229,7 @@ pub fn source_problems(sources: &DeviceSources) -> Vec<ConfigError> {
 }
 
 impl Config {
-    /// The settings that can change at run time, without forwarding.
+    /// The settings that can change at run time. `forward_to` is empty.
     #[must_use]
     pub fn live_settings(&self) -> LiveSettings {
         LiveSettings {
@@ -267,8 +275,8 @@ impl Config {
     #[must_use]
     pub fn problems(&self) -> Vec<ConfigError> {
         let mut problems = Vec::new();
-        let mut refuse_if = |wrong, field, value: String, hint| {
-            if wrong {
+        let mut refuse_if = |is_invalid, field, value: String, hint| {
+            if is_invalid {
                 problems.push(ConfigError::Field { field, value, hint });
             }
         };
@@ -316,7 +324,7 @@ impl Config {
             slots.to_string(),
             "from 1 to 268435456 devices",
         );
-        // An invalid number of slots is reported on its own.
+        // An invalid number of slots is reported separately.
         refuse_if(
             slots_fit && (ring == 0 || self.geometry.row_count().is_none()),
             "ring",
@@ -339,7 +347,7 @@ impl Config {
             self.low_credit >= commit::CREDIT_MAX,
             "low_credit",
             self.low_credit.to_string(),
-            "less than the 14 that a line holds",
+            "less than 14, the maximum credit",
         );
         refuse_if(
             self.inband_evidence.is_some() && self.gate == Gate::Off,
@@ -371,9 +379,9 @@ impl Config {
                 );
             }
         }
-        if let Some(wrong) = servers.iter().find(|ip| !may_be_dhcp_server(**ip)) {
+        if let Some(invalid) = servers.iter().find(|ip| !may_be_dhcp_server(**ip)) {
             let hint = "the address of one server, or ff05::1:3 for all of the site";
-            refuse("dhcp_servers", wrong.to_string(), hint);
+            refuse("dhcp_servers", invalid.to_string(), hint);
         }
         if self.gate == Gate::Off && !(servers.is_empty() && self.always_pass.is_empty()) {
             let field = match servers.is_empty() {
@@ -392,14 +400,14 @@ impl Config {
     fn p4dra_problem(&self) -> Option<ConfigError> {
         let p4dra = self.p4dra.as_ref()?;
         let field = |field, value: String, hint| Some(ConfigError::Field { field, value, hint });
-        let taken = [
+        let reserved = [
             header::ETHER_IPV4,
             header::ETHER_ARP,
             header::ETHER_VLAN,
             header::ETHER_QINQ,
             header::ETHER_IPV6,
         ];
-        if p4dra.ether_type < header::ETHER_TYPE_MIN || taken.contains(&p4dra.ether_type) {
+        if p4dra.ether_type < header::ETHER_TYPE_MIN || reserved.contains(&p4dra.ether_type) {
             let value = format!("{:#06x}", p4dra.ether_type);
             return field("p4dra.ether_type", value, "a type of its own, 0x0600 or above");
         }
@@ -410,8 +418,8 @@ impl Config {
         }
         let mut ids: Vec<ProverId> = p4dra.provers.iter().map(|prover| prover.id).collect();
         ids.sort_unstable();
-        if let Some([twice, _]) = ids.array_windows().find(|[a, b]| a == b) {
-            return field("p4dra.provers", twice.to_string(), "each prover once");
+        if let Some([duplicate, _]) = ids.array_windows().find(|[a, b]| a == b) {
+            return field("p4dra.provers", duplicate.to_string(), "each prover once");
         }
         if ids.len() > P4DRA_PROVERS_MAX || p4dra::table(p4dra, self.geometry.hash_seed).is_none() {
             return field("p4dra.provers", ids.len().to_string(), "at most 1048576");

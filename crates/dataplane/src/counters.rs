@@ -34,10 +34,10 @@ impl Counters {
             .unwrap_or_default()
     }
 
-    /// Counts a verdict.
+    /// Adds `count` packets with a verdict.
     pub fn add(&mut self, verdict: Verdict, count: u64) {
-        if let Some(slot) = self.by_verdict.get_mut(usize::from(verdict.number())) {
-            *slot += count;
+        if let Some(counter) = self.by_verdict.get_mut(usize::from(verdict.number())) {
+            *counter += count;
         }
     }
 
@@ -46,19 +46,19 @@ impl Counters {
         self.by_verdict
             .iter_mut()
             .zip(other.by_verdict)
-            .for_each(|(sum, more)| *sum += more);
+            .for_each(|(sum, count)| *sum += count);
         self.events_lost += other.events_lost;
         self.kernel_drops += other.kernel_drops;
     }
 
-    /// The counts since `before`.
+    /// The counts since the earlier snapshot `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let mut out = self.clone();
         out.by_verdict
             .iter_mut()
             .zip(before.by_verdict)
-            .for_each(|(sum, less)| *sum = sum.saturating_sub(less));
+            .for_each(|(count, earlier)| *count = count.saturating_sub(earlier));
         out.events_lost = self.events_lost.saturating_sub(before.events_lost);
         out.kernel_drops = self.kernel_drops.saturating_sub(before.kernel_drops);
         out

@@ -1,10 +1,10 @@
 //! Offloads and drivers of interfaces, by the `SIOCETHTOOL` ioctl.
 //!
 //! An interface with VLAN offload strips the tags of received frames, so an XDP program sees a tagged frame as an
-//! untagged one. On veth, a packet from the stack carries only a partial checksum (`CHECKSUM_PARTIAL`). It leaves
-//! with a wrong checksum after an XDP program has changed it, so transmit checksum offload is turned off. A frame
-//! that is redirected into a veth needs an XDP program or GRO on the peer. A frame that is sent back with `XDP_TX`
-//! needs an XDP program on the peer.
+//! untagged one. On veth, a packet from the stack carries only a partial checksum (`CHECKSUM_PARTIAL`). If an XDP
+//! program changes such a packet, the packet leaves with a wrong checksum. Transmit checksum offload is therefore
+//! turned off. A frame that is redirected into a veth needs an XDP program or GRO on the peer. A frame that is sent
+//! back with `XDP_TX` needs an XDP program on the peer.
 
 use std::ffi::CStr;
 use std::io;
@@ -120,8 +120,8 @@ pub fn mac(interface: &str) -> io::Result<[u8; 6]> {
     };
     let socket = control_socket()?;
     // SAFETY: `request` has the layout and the size of the kernel's `struct ifreq`, and its name is terminated.
-    let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFHWADDR, &raw mut request) };
-    match done {
+    let status = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFHWADDR, &raw mut request) };
+    match status {
         0 => Ok(request.address),
         _ => Err(io::Error::last_os_error()),
     }
@@ -205,8 +205,8 @@ unsafe fn request(interface: &str, data: *mut libc::c_void) -> io::Result<()> {
     let socket = control_socket()?;
     // SAFETY: `request` has the layout and at least the size of the kernel's `struct ifreq`, its name is terminated,
     // and the caller guarantees that `data` is valid and outlives the call.
-    let done = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
-    match done {
+    let status = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
+    match status {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
@@ -233,6 +233,6 @@ fn control_socket() -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor was just made and has no other owner.
+    // SAFETY: just opened; no other owner exists.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use linewarden_protocol::ids::{DeviceId, RoundNumber, RowIndex, SessionId};
 use linewarden_protocol::wire::MESSAGE_BYTES;
 
-/// What happened.
+/// Kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
     /// A session was opened, or moved to another address. Renewals are only counted.
@@ -23,7 +23,7 @@ pub enum EventKind {
 /// How a session began, with the RESPONSE that proves it to a holder of the row's key (LAP/1 1.4.11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionOpening {
-    /// The session.
+    /// Id of the session.
     pub session: SessionId,
     /// When the session was opened, boot-time clock, ns.
     pub opened_ns: u64,
@@ -37,9 +37,9 @@ pub struct SessionOpening {
 /// One event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What happened.
+    /// Kind of the event.
     pub kind: EventKind,
-    /// The device.
+    /// Id of the device.
     pub device: DeviceId,
     /// The spent row; for other kinds the current row; 0 for a wrong proof.
     pub idx: RowIndex,
@@ -59,15 +59,15 @@ impl Event {
     /// unknown.
     #[must_use]
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (event, proof) = bytes.split_first_chunk::<EVENT_BYTES>()?;
+        let (event, session_fields) = bytes.split_first_chunk::<EVENT_BYTES>()?;
         let word = |at: usize| event.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
         let wire = |at: usize| -> Option<[u8; 8]> { event.get(at..at + 8)?.try_into().ok() };
         let addr: [u8; 16] = event.get(24..40)?.try_into().ok()?;
         let number = word(40)?;
-        let (kind, idx) = match (word(0)?, proof.is_empty()) {
+        let (kind, idx) = match (word(0)?, session_fields.is_empty()) {
             (5, true) => (EventKind::WrongProof(RoundNumber(number)), 0),
             (1, false) => (
-                EventKind::Session(SessionOpening::from_bytes(wire(16)?, proof)?),
+                EventKind::Session(SessionOpening::from_bytes(wire(16)?, session_fields)?),
                 number,
             ),
             (2, true) => (EventKind::RowsLow, number),
@@ -86,8 +86,8 @@ impl Event {
 }
 
 impl SessionOpening {
-    fn from_bytes(session: [u8; 8], proof: &[u8]) -> Option<Self> {
-        let (began_ns, rest) = proof.split_first_chunk::<8>()?;
+    fn from_bytes(session: [u8; 8], session_fields: &[u8]) -> Option<Self> {
+        let (began_ns, rest) = session_fields.split_first_chunk::<8>()?;
         let (response, rest) = rest.split_first_chunk::<MESSAGE_BYTES>()?;
         Some(Self {
             session: SessionId::from_wire(session)?,

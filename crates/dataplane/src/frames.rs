@@ -21,8 +21,8 @@ impl FrameSender {
         // SAFETY: just opened; no other owner exists.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         let sender = Self { socket };
-        // Bypasses the queueing discipline, like frames that the program itself sends. The egress program of a sealed
-        // gate would drop an unsealed frame.
+        // With this option, frames bypass the queueing discipline, as the frames of the XDP program do. Otherwise the
+        // egress program of a sealed gate would drop an unsealed frame.
         let bypass: libc::c_int = 1;
         // SAFETY: the value is an int, valid for its size during the call.
         let result = unsafe {

@@ -1,19 +1,19 @@
-//! How long a data plane takes for an authentication, measured on a sample.
+//! Handling times: how long a data plane takes for an authentication, measured on a sample.
 //!
-//! Handling begins when a RESPONSE has been parsed and ends when its ACK is written: the time that the data plane
-//! adds. A device also sees the network, its PUF and, at a gateway that is new to the device, the wait for rows. One
-//! of [`SAMPLE_INTERVAL`] RESPONSEs is timed, because reading a clock costs more than a hash. Only accepted RESPONSEs
+//! The handling time begins when a RESPONSE has been parsed and ends when its ACK is written. A device also waits for
+//! the network, for its PUF and, at a gateway that does not hold its rows yet, for these rows. One in
+//! [`SAMPLE_INTERVAL`] RESPONSEs is timed, because reading a clock costs more than a hash. Only accepted RESPONSEs
 //! count.
 
-/// One of this many RESPONSEs is timed, on each CPU or thread.
+/// One in this many RESPONSEs is timed, on each CPU or thread.
 pub const SAMPLE_INTERVAL: u64 = 16;
-/// Buckets of a histogram: four per power of two, up to 4.3 s. Longer times are counted in the last of these.
+/// Buckets of a histogram: four per power of two, up to 4.3 s. Longer times are counted in the last of these buckets.
 pub const HANDLING_BUCKETS: usize = 128;
 
-/// A histogram of handling times in ns since the start of the data plane.
+/// Histogram of the handling times (ns) that were measured since the data plane started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HandlingTimes {
-    /// Number of times per bucket, see [`bucket_of`].
+    /// Number of measurements per bucket, see [`bucket_of`].
     pub buckets: [u64; HANDLING_BUCKETS],
 }
 
@@ -25,7 +25,8 @@ impl Default for HandlingTimes {
     }
 }
 
-/// The bucket of a time: below 4 ns one bucket per value, then by the highest bit and the two bits below it.
+/// The bucket of a time. Below 4 ns each value has its own bucket; above, the highest bit and the two bits below it
+/// select the bucket.
 #[must_use]
 pub fn bucket_of(ns: u64) -> usize {
     let ns = ns.min(u64::from(u32::MAX));
@@ -37,7 +38,7 @@ pub fn bucket_of(ns: u64) -> usize {
     usize::try_from(bucket).unwrap_or(HANDLING_BUCKETS - 1)
 }
 
-/// The first time, ns, above a bucket.
+/// The end of a bucket: the smallest time above it, ns.
 #[must_use]
 pub fn bucket_end_ns(bucket: usize) -> u64 {
     match u64::try_from(bucket)
@@ -50,26 +51,26 @@ pub fn bucket_end_ns(bucket: usize) -> u64 {
 }
 
 impl HandlingTimes {
-    /// Adds another histogram.
+    /// Adds the counts of another histogram.
     pub fn merge(&mut self, other: &Self) {
         self.buckets
             .iter_mut()
             .zip(other.buckets)
-            .for_each(|(sum, more)| *sum = sum.saturating_add(more));
+            .for_each(|(sum, count)| *sum = sum.saturating_add(count));
     }
 
-    /// The times measured since `before`.
+    /// The measurements since the earlier snapshot `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let mut out = self.clone();
         out.buckets
             .iter_mut()
             .zip(before.buckets)
-            .for_each(|(sum, less)| *sum = sum.saturating_sub(less));
+            .for_each(|(count, earlier)| *count = count.saturating_sub(earlier));
         out
     }
 
-    /// How many times were measured.
+    /// Number of measurements.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.buckets
@@ -77,8 +78,8 @@ impl HandlingTimes {
             .fold(0, |sum, bucket| sum.saturating_add(*bucket))
     }
 
-    /// This many in a thousand took no longer than the returned time, ns. The result is the end of a bucket, at most
-    /// a quarter above the true value. `None` if nothing was measured.
+    /// The time, ns, that `per_mille` of a thousand measurements do not exceed: the end of a bucket, at most a quarter
+    /// above the true value. `None` without measurements.
     #[must_use]
     pub fn per_mille_ns(&self, per_mille: u64) -> Option<u64> {
         let rank = self.count().checked_mul(per_mille)?.div_ceil(1000).max(1);

@@ -18,7 +18,7 @@ use linewarden_protocol::sources::{EXCLUDED_MAX, PREFIXES_MAX};
 /// references may coexist with writers in the kernel.
 pub unsafe trait Shared: Sync {}
 
-/// These types hold keys or responses, which no log may contain.
+/// Implements `Debug` without contents: these types hold keys or responses, which no log may contain.
 macro_rules! debug_without_contents {
     ($($name:ident),*) => {
         $(impl fmt::Debug for $name {
@@ -42,7 +42,7 @@ debug_without_contents!(
 /// The hot line of a device: everything that a REQUEST reads, in one cache line.
 #[repr(C, align(64))]
 pub struct Line {
-    /// 0: the slot is empty. In wire order, loaded natively.
+    /// Id of the device, in wire order, loaded natively; 0: the line is free.
     pub device_id: AtomicU64,
     /// `idx u32 | gen u24 | flags u8`, see [`linewarden_protocol::commit::CommitWord`].
     pub commit: AtomicU64,
@@ -56,7 +56,7 @@ pub struct Line {
     pub auth_key: [AtomicU64; 2],
     /// End of the session, boot-time clock, seconds.
     pub session_until_s: AtomicU32,
-    /// Index of the device's session and, times the ring, of its rows.
+    /// Index of the device's session. Multiplied by the ring size: index of the device's first ring row.
     pub slot: AtomicU32,
 }
 
@@ -86,12 +86,13 @@ pub const VLAN_SERVICE: u16 = 0x2000;
 /// Flag, in the session's first VLAN word, of a BOUND session.
 pub const BOUND: u16 = 0x8000;
 
-/// A row after the line's own, 24 B. `auth_key[1]` is stored last and taken first; 0 means absent.
+/// A row that follows the row in the line, 24 B. `auth_key[1]` is stored last and taken first; 0 means that the row is
+/// absent.
 #[repr(C)]
 pub struct RingRow {
     /// Challenge, in wire order.
     pub challenge: AtomicU64,
-    /// Key.
+    /// Key of the row.
     pub auth_key: [AtomicU64; 2],
 }
 
@@ -105,12 +106,12 @@ pub type KeyCells = [AtomicU64; 4];
 /// and with odd numbers have one lane each. So do rounds.
 #[repr(C, align(64))]
 pub struct ProverLine {
-    /// 0: the place is empty. In wire order, loaded natively.
+    /// Id of the prover, in wire order, loaded natively; 0: the place is empty.
     pub device_id: AtomicU64,
     /// By lane of the round: bits 1 to 16 of the round number u16 | [`PROVED`] u1 | [`ALTERNATE`] u1 | elapsed u14.
     /// 0: no verdict.
     pub proved: [AtomicU32; 2],
-    /// Key of the configuration that the prover may prove.
+    /// Key of the prover's current configuration.
     pub key: KeyCells,
     /// Index of its alternate keys.
     pub slot: AtomicU32,
@@ -120,11 +121,11 @@ pub struct ProverLine {
 
 /// Position of the round bits in a verdict word.
 pub const ROUND_BITS_SHIFT: u32 = 16;
-/// The word holds a verdict.
+/// Flag: the word holds a verdict.
 pub const PROVED: u32 = 1 << 15;
-/// The prover proved the configuration that is being rolled out.
+/// Flag: the prover proved the configuration that is being rolled out.
 pub const ALTERNATE: u32 = 1 << 14;
-/// The longest time of a proof, in units of [`Round::elapsed_shift`].
+/// The longest elapsed time that a verdict word can hold, in units of 2^[`Round::elapsed_shift`] ns.
 pub const ELAPSED_MAX: u32 = ALTERNATE - 1;
 
 /// The key of the configuration that is being rolled out, in one period.
@@ -150,7 +151,7 @@ pub struct Round {
     pub number: AtomicU32,
     /// Lane of its period.
     pub key_lane: AtomicU32,
-    /// Elapsed times are kept in units of 2^this ns: no division is needed, and the whole round fits.
+    /// Elapsed times are in units of 2^`elapsed_shift` ns, so that the whole round fits and no division is needed.
     pub elapsed_shift: AtomicU32,
     /// Zero.
     pub pad: [AtomicU32; 5],
@@ -164,8 +165,8 @@ pub struct OpenRounds {
     pub lane: [Round; 2],
 }
 
-/// One per CPU: a PROOF that passed all checks except that of its block. It waits for the next PROOF on that CPU or
-/// for user space.
+/// One per CPU: a PROOF that passed all checks except that of its block. The PROOF waits for the next PROOF on that CPU
+/// or for user space.
 #[repr(C, align(64))]
 pub struct WaitingProof {
     /// One of the `WAITING_*` constants.
@@ -184,11 +185,11 @@ pub struct WaitingProof {
     pub pad: AtomicU32,
     /// Device id, in wire order, loaded natively.
     pub device_id: AtomicU64,
-    /// `r` of the PROOF, likewise.
+    /// `r` of the PROOF, in wire order, loaded natively.
     pub r: AtomicU64,
-    /// Nonce, likewise.
+    /// Nonce, in wire order, loaded natively.
     pub nonce: AtomicU64,
-    /// Block of the PROOF, likewise.
+    /// Block of the PROOF, in wire order, loaded natively.
     pub proof: [AtomicU64; 8],
     /// Written by user space: number of PROOFs that it settled as ok, already proved, wrong, and without a key.
     pub settled_counts: [AtomicU64; 4],
@@ -197,9 +198,9 @@ pub struct WaitingProof {
 }
 /// Nothing waits. The packet path may fill the place.
 pub const WAITING_FREE: u32 = 0;
-/// A PROOF waits. The side that swaps this value settles the PROOF.
+/// A PROOF waits. The side that replaces this value, by compare-and-swap, settles the PROOF.
 pub const WAITING_FULL: u32 = 1;
-/// The PROOF is being settled: user space reads it, or the packet path has it until it is settled.
+/// User space is reading the PROOF, or the packet path is settling it.
 pub const WAITING_TAKEN: u32 = 2;
 
 /// Entries of a bucket.
@@ -228,7 +229,7 @@ pub struct FilterBlock {
 #[derive(Debug)]
 #[repr(C)]
 pub struct Note {
-    /// The idx after the last row ever given to this gateway.
+    /// The idx after the last row ever installed.
     pub end: AtomicU32,
     /// The mark: rows below it may be spent. All ones: no limit.
     pub mark: AtomicU32,
@@ -253,14 +254,14 @@ pub const PORTS: usize = 64;
 #[allow(missing_docs, reason = "see PORTS")]
 pub const PORT_MACS: usize = 8;
 
-/// An interface on the devices' side. Its place is given by its index, or is the next free one.
+/// An interface on the devices' side. Its place is the interface index modulo [`PORTS`], or the next free place.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Port {
     /// Interface index; 0: the place is free.
     pub ifindex: AtomicU64,
-    /// MAC addresses as words, in the format of [`crate::host`]: first the interface's own, then those of interfaces
-    /// that receive its frames. All ones if unused.
+    /// MAC addresses in the low 48 bits, first byte lowest: first the interface's own, then those of interfaces that
+    /// receive its frames. All ones if unused.
     pub mac: [AtomicU64; PORT_MACS],
 }
 
@@ -274,7 +275,7 @@ pub struct SourcePrefix {
     pub mask: [AtomicU64; 2],
 }
 
-/// Which source addresses of one family can be a device's.
+/// Source addresses of one family that devices can have.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Sources {
@@ -287,13 +288,13 @@ pub struct Sources {
     pub prefixes: AtomicU32,
     /// Number of refused addresses.
     pub refused: AtomicU32,
-    /// The prefixes.
+    /// The prefixes; the first `prefixes` entries are used.
     pub prefix: [SourcePrefix; PREFIXES_MAX],
-    /// Addresses inside the prefixes that no device may use.
+    /// Addresses inside the prefixes that no device may use; the first `refused` entries are used.
     pub address: [[AtomicU64; 2]; EXCLUDED_MAX],
 }
 
-/// By family: IPv4, IPv6.
+/// Source addresses of devices: the first element for IPv4, the second for IPv6.
 #[derive(Debug)]
 #[repr(C)]
 pub struct SourceBank {
@@ -305,9 +306,9 @@ pub struct SourceBank {
 #[derive(Debug)]
 #[repr(C)]
 pub struct Control {
-    /// In wire order; 0: no message is answered.
+    /// The current fresh value, in wire order; 0: no message is answered.
     pub fresh_current: AtomicU64,
-    /// The previous value; 0: none.
+    /// The previous fresh value; 0: none.
     pub fresh_previous: AtomicU64,
     /// CLOCK_MONOTONIC when `fresh_current` was drawn, ns.
     pub fresh_at_ns: AtomicU64,
@@ -327,9 +328,9 @@ pub struct Control {
     pub live: LiveCells,
     /// Registration number of the process that owns the memory.
     pub owner: AtomicU64,
-    /// Layout, gateway, sizes and hash seed. They decide which process may adopt the memory.
+    /// Layout, gateway, sizes and hash seed. These values decide which process may adopt the memory.
     pub identity: [AtomicU64; 4],
-    /// The lowest bit selects the active bank of `sources`. The other bank is written.
+    /// The lowest bit selects the active bank of `sources`. User space writes new sources into the other bank first.
     pub source_bank: AtomicU64,
     /// Source addresses of devices.
     pub sources: [SourceBank; 2],
@@ -347,7 +348,7 @@ pub struct LiveCells {
     pub session_lifetime_min_s: AtomicU32,
     /// Boot-time second since which `session_lifetime_s` applies; 0: since the start.
     pub session_lifetime_from_s: AtomicU32,
-    /// See [`crate::Config`], as for all that follow.
+    /// For this field and the following fields see [`crate::Config`].
     pub low_rows: AtomicU32,
     #[allow(missing_docs, reason = "see low_rows")]
     pub low_credit: AtomicU32,
@@ -419,7 +420,8 @@ pub struct P4draRounds {
     pub lane: [P4draRound; 2],
 }
 
-/// Places where a prover of `p4dra-classic` may be stored, starting at its hash.
+/// Number of adjacent places where a prover of `p4dra-classic` may be stored; the prover's hash selects the first
+/// place.
 pub const P4DRA_PROBES: usize = 16;
 
 /// Maximum number of control protocol addresses that pass without a session.
@@ -429,7 +431,7 @@ pub const ALWAYS_MAX: usize = 16;
 #[derive(Debug)]
 #[repr(C)]
 pub struct DroppedTypeCells {
-    /// By place.
+    /// One word for each place.
     pub types: [AtomicU64; DROPPED_TYPES],
 }
 /// Flag of a used place.

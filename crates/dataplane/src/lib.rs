@@ -1,15 +1,15 @@
 //! The data plane of a gateway: the engine that verifies devices and forwards or drops their packets.
 //!
 //! The crate defines the [`DataPlane`] trait, three backends, and the [`Store`] that two of them share. A gateway
-//! process drives one backend; the packets flow without it.
+//! process drives one backend; packets do not pass through the process.
 //!
 //! | module | contents |
 //! |---|---|
 //! | [`host`] | backend on UDP sockets; needs no privileges |
-//! | [`xdp`] | backend in eBPF, attached to network interfaces; the only one with a sealed gate |
+//! | [`xdp`] | backend in eBPF, attached to network interfaces; the only backend with a sealed gate |
 //! | [`p4runtime`] | backend that controls a P4 switch over P4Runtime |
 //! | [`store`] | devices, rows, sessions and provers in the memory that `host` and `xdp` work on |
-//! | [`layout`] | that memory, field by field: the mirror of `xdp/bpf/lw_layout.h` |
+//! | [`layout`] | this memory, field by field: the mirror of `xdp/bpf/lw_layout.h` |
 //! | [`config`], [`capability`] | configuration and Linux capabilities |
 //! | [`event`], [`miss`], [`counters`] | what a data plane reports to the gateway |
 //!
@@ -23,12 +23,12 @@
 //!  └───────────┘           └─────────────────────────────┘
 //! ```
 //!
-//! A packet path never waits: it reads and claims what is in that memory. A switch has memory of its own; `p4runtime`
-//! writes there what the store holds for the other backends. Tests compare every reply byte for byte with the oracle,
-//! `linewarden_protocol::gateway`.
+//! A packet path never waits: it reads and claims what is in this memory. A switch has its own memory; `p4runtime`
+//! writes to the switch what the store holds for the other backends. Tests compare every reply byte for byte with the
+//! oracle, `linewarden_protocol::gateway`.
 //!
 //! The crate does not decide policy, does not store credentials on disk, and does not talk to the controller. The
-//! gateway crate does.
+//! gateway crate drives the data plane and talks to the controller.
 //!
 //! Put a device into a store and read its state:
 //!
@@ -146,10 +146,10 @@ impl Capabilities {
 /// An operation of a data plane failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DataPlaneError {
-    /// The store refused.
+    /// The store refused a change.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The provers' memory refused.
+    /// The provers' memory refused a change.
     #[error(transparent)]
     Prover(#[from] ProverError),
     /// The configuration is invalid.
@@ -159,28 +159,28 @@ pub enum DataPlaneError {
     #[cfg(feature = "p4")]
     #[error(transparent)]
     Switch(#[from] p4runtime::SwitchError),
-    /// The port of a device is learned from its messages, and it has sent none.
+    /// The switch port of a device is unknown: the device has sent no message from which it could be learned.
     #[error("the switch port of device {device} is unknown: no message arrived from {address}")]
     DeviceLocationUnknown {
         /// The device.
         device: DeviceId,
-        /// Destination of the request.
+        /// The address to which the ATTEST_REQUEST was to be sent.
         address: IpAddr,
     },
     /// A capability is missing.
     #[error("the {backend} data plane needs {capability}; {hint}")]
     Privilege {
-        /// The backend.
+        /// Name of the backend.
         backend: &'static str,
         /// The capability by its name in capabilities(7).
         capability: &'static str,
-        /// What to do.
+        /// What the user can do about it.
         hint: &'static str,
     },
     /// The kernel or libbpf refused an operation.
     #[error("{operation}: {source}")]
     Kernel {
-        /// The operation.
+        /// What was attempted, such as "loading the eBPF program".
         operation: String,
         /// The error of the kernel or of libbpf.
         #[source]
@@ -200,7 +200,7 @@ impl DataPlaneError {
     }
 }
 
-/// A data plane as the gateway drives it. The caller supplies all times.
+/// A data plane as the gateway drives it.
 pub trait DataPlane: Send {
     /// Name in log messages and metrics.
     fn name(&self) -> &'static str;
@@ -241,10 +241,11 @@ pub trait DataPlane: Send {
     /// # Errors
     /// See [`StoreError`].
     fn wipe(&mut self, device: DeviceId) -> Result<(), StoreError>;
-    /// Records the epoch of an installed device's credentials with its rows, for [`DataPlane::take_inherited_state`].
+    /// Records the epoch of an installed device's credentials, so that [`DataPlane::take_inherited_state`] of a later
+    /// process returns it.
     fn set_epoch(&mut self, device: DeviceId, epoch: u32);
-    /// The state that an earlier process left in memory that outlives processes and through which packets flow.
-    /// Returned once. `None`: the memory is new or was empty.
+    /// The state that an earlier process left in memory that outlives the process. The state is returned only once.
+    /// `None`: the memory is new or was empty.
     fn take_inherited_state(&mut self) -> Option<InheritedState>;
     /// Records which process owns the memory, by the number of its registration.
     fn set_owner(&mut self, owner: u64);
@@ -252,12 +253,12 @@ pub trait DataPlane: Send {
     fn outlives_process(&self) -> bool;
     /// The content of the device's line.
     fn status(&self, device: DeviceId) -> Option<LineStatus>;
-    /// The status of several devices, in their order, in one request where a single request would be a call to
-    /// another process.
+    /// The status of several devices, in their order. A data plane outside this process needs one call for all these
+    /// devices.
     fn statuses(&self, devices: &[DeviceId]) -> Vec<Option<LineStatus>> {
         devices.iter().map(|device| self.status(*device)).collect()
     }
-    /// The binding of the device's session. `None` without a session and while it changes.
+    /// The binding of the device's session. `None` without a session and while the session changes.
     fn session(&self, device: DeviceId) -> Option<SessionView>;
     /// The sessions of several devices with their keys, in their order. `None` as for [`DataPlane::session`].
     fn keyed_sessions(&self, devices: &[DeviceId]) -> Vec<Option<KeyedSession>>;
@@ -267,12 +268,12 @@ pub trait DataPlane: Send {
     /// interfaces.
     ///
     /// # Errors
-    /// Those of the kernel; a program that is not the one that was loaded.
+    /// Those of the kernel; a program differs from the loaded one.
     fn measure(&self) -> Result<MeasurementSource, DataPlaneError> {
         Ok(MeasurementSource::Unavailable)
     }
-    /// Lets packets that pass the gate carry evidence of a state until the stamp expires. `None`: packets carry no
-    /// evidence. Only if the [configuration](Config::inband_evidence) enables it.
+    /// Adds evidence of a state to packets that pass the gate, until the stamp expires. `None`: packets carry no
+    /// evidence. Has an effect only if the [configuration](Config::inband_evidence) enables in-band evidence.
     fn set_stamp(&self, _stamp: Option<&Stamp>) {}
     /// Counts of packets that passed the gate. `None`: in-band evidence is not configured.
     ///
@@ -281,7 +282,7 @@ pub trait DataPlane: Send {
     fn stamp_counts(&self) -> Result<Option<StampCounts>, DataPlaneError> {
         Ok(None)
     }
-    /// Activates other settings: all, or none after an error. `boot_s` is the boot-time clock.
+    /// Activates new settings: all of them or, on an error, none. `boot_s` is the boot-time clock.
     ///
     /// # Errors
     /// Those of the kernel; no setting has changed.
@@ -292,11 +293,11 @@ pub trait DataPlane: Send {
     /// namespace of the interfaces.
     fn set_sources(&mut self, sources: &DeviceSources) -> Vec<ClosedSession>;
     /// Sets a new freshness value, drawn at `now_ns` of CLOCK_MONOTONIC. Zero means no value: no message is answered
-    /// until the next one.
+    /// until the next value is set.
     fn set_fresh(&mut self, fresh: [u8; 8], now_ns: u64);
-    /// Answers REQUESTs with a NAK from now on.
+    /// Sets whether REQUESTs are answered with a NAK.
     fn set_stopping(&mut self, stopping: bool);
-    /// Verdicts so far, over all CPUs and threads.
+    /// Number of packets by verdict so far, over all CPUs and threads.
     ///
     /// # Errors
     /// Those of the kernel.
@@ -320,46 +321,48 @@ pub trait DataPlane: Send {
     fn session_count(&mut self, _now_s: u32) -> Option<u64> {
         None
     }
-    /// Passes the events so far to `sink`.
+    /// Removes the queued events and passes them to `sink`.
     ///
     /// # Errors
     /// Those of the kernel.
     fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError>;
-    /// Passes the messages of unknown devices so far to `sink`.
+    /// Removes the queued messages of unknown devices and passes them to `sink`.
     ///
     /// # Errors
     /// Those of the kernel.
     fn drain_misses(&mut self, sink: &mut dyn FnMut(Miss)) -> Result<(), DataPlaneError>;
     /// Marks the device as enrolled: its messages may take the slow path.
     fn enroll(&mut self, device: DeviceId);
-    /// Whether messages of devices that were not passed to [`DataPlane::enroll`] are dropped. Initially `false`.
+    /// Sets whether messages of devices that were not passed to [`DataPlane::enroll`] are dropped. Initially `false`.
     fn set_enrollment_filter(&mut self, filtering: bool);
-    /// Replies to a REQUEST of an unknown device and, after a CHALLENGE, expects the RESPONSE. A reply that cannot be
-    /// sent is skipped, because the device repeats its message.
+    /// Sends the reply to a REQUEST of an unknown device. If the reply is a CHALLENGE, the device's RESPONSE will be
+    /// accepted once, regardless of the load. A reply that cannot be sent is skipped, because the device repeats its
+    /// message.
     fn send_reply(&mut self, miss: &Miss, reply: &[u8; MESSAGE_BYTES]);
-    /// Accepts the RESPONSE again, after the gateway had no capacity to process it.
+    /// Makes the data plane accept one more copy of a RESPONSE that the gateway had no capacity to process. The device
+    /// repeats its RESPONSE.
     fn expect_response(&mut self, miss: &Miss);
-    /// Passes a message to the packet path again after its device was installed, and sends the reply. For `xdp`, the
-    /// calling thread must be in the network namespace of the interface on which the message arrived.
+    /// Passes a message to the packet path a second time, after its device was installed, and sends the reply. For
+    /// `xdp`, the calling thread must be in the network namespace of the interface on which the message arrived.
     ///
     /// # Errors
     /// Those of the kernel; the interface does not exist.
     fn replay(&mut self, miss: Miss) -> Result<(), DataPlaneError>;
     /// Provers, their keys and rounds. `None`: the data plane does not verify PROOFs. The verdicts are current at the
-    /// time of the call: call again before each query.
+    /// time of the call: call this function again before each query.
     fn provers(&mut self) -> Option<&mut dyn ProverSet> {
         None
     }
-    /// The ATTEST_REQUEST of that round for each device with a session, under its session key, and the address of its
-    /// session, in the order of the devices. `None`: no session is live at `now_s` of the boot-time clock, or it is
-    /// changing.
+    /// The ATTEST_REQUEST of `round` for each device with a session, under its session key, and the address of its
+    /// session, in the order of the devices. `None`: no session is live at `now_s` of the boot-time clock, or the
+    /// session is changing.
     fn session_requests(
         &self,
         devices: &[DeviceId],
         round: &Round,
         now_s: u32,
     ) -> Vec<Option<(IpAddr, AttestRequest)>>;
-    /// The request for one device.
+    /// As [`DataPlane::session_requests`], for one device.
     fn session_request(
         &self,
         device: DeviceId,
@@ -370,8 +373,8 @@ pub trait DataPlane: Send {
     }
     /// Sends ATTEST_REQUESTs in this order, without waiting, from the gateway's own address and the LAP port. If the
     /// gateway has several addresses of a family, each request uses the source address of the kernel's route to the
-    /// device. Through a P4 switch it uses the address to which the device sent its RESPONSE. Returns how many were
-    /// sent, starting with the first. The others may be sent again.
+    /// device. Through a P4 switch, each request uses the address to which the device sent its RESPONSE. Returns how
+    /// many were sent, starting with the first. The remaining requests may be sent again.
     ///
     /// # Errors
     /// The first request cannot be sent, and not because buffers are full: no route or no address of its family
@@ -396,7 +399,7 @@ pub trait DataPlane: Send {
     /// From now on the wake descriptor becomes readable, once, when an event occurs that the gateway must handle.
     /// Call this method before draining.
     fn arm_wake(&mut self);
-    /// Becomes readable when the gateway must wake. `None`: never.
+    /// Descriptor that becomes readable when the gateway must wake. `None`: the data plane never wakes the gateway.
     fn wake_fd(&self) -> Option<BorrowedFd<'_>>;
     /// Frees the resources of dead sessions and of devices that were wiped before the last call. Call it every few
     /// seconds, and not more often than every few milliseconds.
@@ -437,7 +440,7 @@ pub(crate) trait StoreBacked: Send {
     fn set_sources(&mut self, sources: &DeviceSources) -> Vec<ClosedSession> {
         self.store().set_sources(sources)
     }
-    /// The kernel is the only trusted source of a measurement.
+    /// Only a backend in the kernel can be measured: the kernel is the only trusted source of a measurement.
     fn measure(&self) -> Result<MeasurementSource, DataPlaneError> {
         Ok(MeasurementSource::Unavailable)
     }

@@ -26,8 +26,9 @@ const IFLA_INFO_KIND: u16 = 1;
 const IFLA_XDP_ATTACHED: u16 = 2;
 /// The type bits of an attribute's type field, without flags.
 const ATTRIBUTE_TYPE: u16 = 0x3fff;
-/// Bytes of nlmsghdr and ifinfomsg.
+/// Bytes of nlmsghdr.
 const HEADER_BYTES: usize = 16;
+/// Bytes of ifinfomsg.
 const MESSAGE_BYTES: usize = 16;
 /// Longer than any message of a dump.
 const BUFFER_BYTES: usize = 1 << 16;
@@ -47,9 +48,9 @@ pub(crate) struct Interface {
     lower: Option<u32>,
     /// The largest packet, bytes.
     pub(crate) mtu: u32,
-    /// An Ethernet interface; loopback is not.
+    /// Whether the interface is Ethernet; loopback is not.
     pub(crate) is_ethernet: bool,
-    /// An XDP program is attached.
+    /// Whether an XDP program is attached.
     pub(crate) has_program: bool,
 }
 
@@ -85,23 +86,24 @@ pub(crate) fn links() -> io::Result<Vec<Interface>> {
     if sent < 0 {
         return Err(io::Error::last_os_error());
     }
-    let mut found = Vec::new();
+    let mut interfaces = Vec::new();
     let mut buffer = vec![0u8; BUFFER_BYTES];
     loop {
         // SAFETY: the buffer is valid for its length.
-        let got = unsafe { libc::recv(socket.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
-        let got = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
-        if parse_messages(buffer.get(..got).unwrap_or_default(), &mut found)? {
-            return Ok(found);
+        let received = unsafe { libc::recv(socket.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
+        let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
+        if parse_messages(buffer.get(..received).unwrap_or_default(), &mut interfaces)? {
+            return Ok(interfaces);
         }
     }
 }
 
-/// MAC addresses to which frames that arrive on an interface can be addressed; its own first.
+/// MAC addresses to which frames that arrive on an interface can be addressed; the interface's own address is
+/// first.
 pub(crate) fn macs_of(links: &[Interface], ifindex: u32) -> Vec<Mac> {
     let mut macs = Vec::new();
-    for member in members(links, ifindex) {
-        let link = links.iter().find(|link| link.ifindex == member);
+    for index in stack(links, ifindex) {
+        let link = links.iter().find(|link| link.ifindex == index);
         let mac = link.and_then(|link| link.mac).filter(|mac| !macs.contains(mac));
         macs.extend(mac);
     }
@@ -110,23 +112,23 @@ pub(crate) fn macs_of(links: &[Interface], ifindex: u32) -> Vec<Mac> {
 
 /// The interfaces that receive frames that arrive on an interface: itself, the bridge or bond of which it is a port,
 /// and VLANs and macvlans on any of these.
-fn members(links: &[Interface], ifindex: u32) -> Vec<u32> {
-    let mut members = vec![ifindex];
+fn stack(links: &[Interface], ifindex: u32) -> Vec<u32> {
+    let mut stack = vec![ifindex];
     loop {
         let next = links.iter().find_map(|link| {
-            let master = link.master.filter(|_| members.contains(&link.ifindex));
+            let master = link.master.filter(|_| stack.contains(&link.ifindex));
             let upper = link
                 .lower
-                .filter(|lower| members.contains(lower))
+                .filter(|lower| stack.contains(lower))
                 .map(|_| link.ifindex);
             [master, upper]
                 .into_iter()
                 .flatten()
-                .find(|new| !members.contains(new))
+                .find(|new| !stack.contains(new))
         });
         match next {
-            Some(next) => members.push(next),
-            None => return members,
+            Some(next) => stack.push(next),
+            None => return stack,
         }
     }
 }
@@ -148,9 +150,13 @@ impl Links {
     /// these.
     #[must_use]
     pub fn stack_of(&self, ifindex: u32) -> Vec<&str> {
-        let members = members(&self.0, ifindex);
-        let is_member = |link: &&Interface| members.contains(&link.ifindex);
-        self.0.iter().filter(is_member).map(|link| &*link.name).collect()
+        let stack = stack(&self.0, ifindex);
+        let is_in_stack = |link: &&Interface| stack.contains(&link.ifindex);
+        self.0
+            .iter()
+            .filter(is_in_stack)
+            .map(|link| &*link.name)
+            .collect()
     }
 }
 
@@ -164,8 +170,8 @@ fn request() -> Vec<u8> {
     bytes
 }
 
-/// Reads the messages of one datagram. Returns whether they were the last.
-fn parse_messages(mut bytes: &[u8], found: &mut Vec<Interface>) -> io::Result<bool> {
+/// Reads the messages of one datagram. Returns whether the list is complete.
+fn parse_messages(mut bytes: &[u8], interfaces: &mut Vec<Interface>) -> io::Result<bool> {
     let malformed = || io::Error::other("the kernel's list of interfaces is malformed");
     while !bytes.is_empty() {
         let length = u32_at(bytes, 0).ok_or_else(malformed)? as usize;
@@ -179,7 +185,7 @@ fn parse_messages(mut bytes: &[u8], found: &mut Vec<Interface>) -> io::Result<bo
                 let code = u32_at(message, HEADER_BYTES).unwrap_or_default().cast_signed();
                 return Err(io::Error::from_raw_os_error(code.wrapping_neg()));
             }
-            Some(RTM_NEWLINK) => found.extend(parse_link(message)),
+            Some(RTM_NEWLINK) => interfaces.extend(parse_link(message)),
             _ => {}
         }
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
@@ -198,7 +204,7 @@ fn parse_link(message: &[u8]) -> Option<Interface> {
         is_ethernet: u16_at(message, HEADER_BYTES + 2)? == ARPHRD_ETHER,
         has_program: false,
     };
-    let (mut is_upper, mut is_other) = (false, false);
+    let (mut is_upper, mut is_lower_elsewhere) = (false, false);
     for (kind, value) in attributes(message.get(HEADER_BYTES + MESSAGE_BYTES..)?) {
         match kind {
             IFLA_ADDRESS => link.mac = value.try_into().ok(),
@@ -210,11 +216,11 @@ fn parse_link(message: &[u8]) -> Option<Interface> {
             IFLA_LINK => link.lower = u32_at(value, 0),
             IFLA_MASTER => link.master = u32_at(value, 0),
             IFLA_XDP => {
-                let attached = attributes(value).find(|(kind, _)| *kind == IFLA_XDP_ATTACHED);
+                let attachment = attributes(value).find(|(kind, _)| *kind == IFLA_XDP_ATTACHED);
                 link.has_program =
-                    attached.is_some_and(|(_, mode)| mode.first().is_some_and(|mode| *mode != 0));
+                    attachment.is_some_and(|(_, mode)| mode.first().is_some_and(|mode| *mode != 0));
             }
-            IFLA_LINK_NETNSID => is_other = true,
+            IFLA_LINK_NETNSID => is_lower_elsewhere = true,
             IFLA_LINKINFO => {
                 let name = attributes(value).find(|(kind, _)| *kind == IFLA_INFO_KIND);
                 let name = name.map(|(_, name)| name.strip_suffix(&[0]).unwrap_or(name));
@@ -223,12 +229,12 @@ fn parse_link(message: &[u8]) -> Option<Interface> {
             _ => {}
         }
     }
-    // For a veth this attribute names the peer, which is another station.
-    link.lower = link.lower.filter(|_| is_upper && !is_other);
+    // IFLA_LINK of a veth names the peer, which is another station.
+    link.lower = link.lower.filter(|_| is_upper && !is_lower_elsewhere);
     Some(link)
 }
 
-/// Types and values.
+/// Types and values of attributes.
 fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16_at(bytes, 0)?);
@@ -251,7 +257,7 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
 mod tests {
     use super::*;
 
-    fn parse_link(ifindex: u32, mac: u8, master: u32, lower: u32) -> Interface {
+    fn interface(ifindex: u32, mac: u8, master: u32, lower: u32) -> Interface {
         Interface {
             ifindex,
             name: format!("eth{ifindex}"),
@@ -278,12 +284,12 @@ mod tests {
     #[test]
     fn frames_are_for_the_port_its_bridge_and_the_interfaces_above_both() {
         let links = [
-            parse_link(2, 2, 5, 0), // a port of the bridge
-            parse_link(3, 3, 5, 0), // and another
-            parse_link(4, 4, 0, 2), // a macvlan on the port
-            parse_link(5, 5, 0, 0), // the bridge
-            parse_link(6, 5, 0, 5), // a VLAN on the bridge, with its address
-            parse_link(7, 7, 0, 0),
+            interface(2, 2, 5, 0), // a port of the bridge
+            interface(3, 3, 5, 0), // another port of the bridge
+            interface(4, 4, 0, 2), // a macvlan on the port
+            interface(5, 5, 0, 0), // the bridge
+            interface(6, 5, 0, 5), // a VLAN on the bridge, with its address
+            interface(7, 7, 0, 0),
         ];
         let macs = |ifindex| -> Vec<u8> { macs_of(&links, ifindex).iter().map(|mac| mac[5]).collect() };
         assert_eq!(macs(2), [2, 5, 4]);
@@ -320,13 +326,13 @@ mod tests {
         message.extend(9u32.to_ne_bytes());
         message.resize(HEADER_BYTES + MESSAGE_BYTES, 0);
         message.extend(body);
-        let mut found = Vec::new();
-        assert!(!parse_messages(&message, &mut found).unwrap());
-        assert_eq!((found[0].ifindex, found[0].lower), (9, Some(7)));
-        assert_eq!(found[0].name, "macvlan0");
+        let mut interfaces = Vec::new();
+        assert!(!parse_messages(&message, &mut interfaces).unwrap());
+        assert_eq!((interfaces[0].ifindex, interfaces[0].lower), (9, Some(7)));
+        assert_eq!(interfaces[0].name, "macvlan0");
         for length in 1..message.len() {
             assert!(
-                parse_messages(&message[..length], &mut found).is_err(),
+                parse_messages(&message[..length], &mut interfaces).is_err(),
                 "{length}"
             );
         }

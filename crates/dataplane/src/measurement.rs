@@ -14,7 +14,7 @@ pub enum MeasurementSource {
     SelfSigned,
 }
 
-/// What was read back from the data plane at one time.
+/// The state that was read from the data plane at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Measurement {
     /// Kind of the data plane.
@@ -23,6 +23,6 @@ pub struct Measurement {
     pub programs: Vec<BpfProgram>,
     /// Programs, attachments, maps and configuration.
     pub entries: Vec<Entry>,
-    /// What the entries do not cover, as text for an operator.
+    /// State and processing that the entries do not cover, as text for an operator.
     pub exclusions: Vec<String>,
 }

@@ -11,9 +11,9 @@ use crate::host::ReplyHandle;
 
 /// A REQUEST, or a RESPONSE with an accepted fresh value, of a device that is not installed.
 ///
-/// The gateway can reply with [`DataPlane::send_reply`](crate::DataPlane::send_reply). After it installed the device,
-/// it can pass the message to the packet path again with [`DataPlane::replay`](crate::DataPlane::replay). The session
-/// is then opened by the same code as every other.
+/// The gateway can reply with [`DataPlane::send_reply`](crate::DataPlane::send_reply). After the gateway has installed
+/// the device, the gateway can pass the message to the packet path a second time with
+/// [`DataPlane::replay`](crate::DataPlane::replay). The session is then opened by the same code as every other session.
 #[derive(Debug)]
 pub struct Miss {
     message: [u8; MESSAGE_BYTES],
@@ -34,7 +34,7 @@ pub(crate) enum Carrier {
 }
 
 impl Miss {
-    /// A message without a reply path, for data planes that keep the path themselves.
+    /// A message without a reply path, for data planes that store the reply path themselves.
     #[must_use]
     pub fn new(message: [u8; MESSAGE_BYTES], source: IpAddr, loc: [u8; 8]) -> Self {
         Self {
@@ -49,18 +49,21 @@ impl Miss {
         message: [u8; MESSAGE_BYTES],
         source: IpAddr,
         loc: [u8; 8],
-        letter: ReplyHandle,
+        handle: ReplyHandle,
     ) -> Self {
         Self {
-            carrier: Carrier::Datagram(letter),
+            carrier: Carrier::Datagram(handle),
             ..Self::new(message, source, loc)
         }
     }
 
     /// `None` if the frame contains no datagram with the length of a message.
     pub(crate) fn of_frame(frame: &[u8], ingress: u32) -> Option<Self> {
-        let (parsed, at) = parse_datagram(frame)?;
-        let message: [u8; MESSAGE_BYTES] = frame.get(at..at + MESSAGE_BYTES)?.try_into().ok()?;
+        let (parsed, payload_at) = parse_datagram(frame)?;
+        let message: [u8; MESSAGE_BYTES] = frame
+            .get(payload_at..payload_at + MESSAGE_BYTES)?
+            .try_into()
+            .ok()?;
         let (ip, _) = parsed.datagram()?;
         Some(Self {
             loc: tag::location(is_bound(&message).then_some(parsed.src_mac)),
@@ -92,7 +95,8 @@ impl Miss {
         self.source
     }
 
-    /// The word that the tag of a RESPONSE covers: the sender's MAC address if it is BOUND, otherwise zeros.
+    /// The word that the tag of a RESPONSE covers: the sender's MAC address if the RESPONSE is BOUND, otherwise
+    /// zeros.
     #[must_use]
     pub fn loc(&self) -> &[u8; 8] {
         &self.loc
@@ -119,11 +123,13 @@ pub(crate) fn parse_datagram(frame: &[u8]) -> Option<(Frame, usize)> {
     (payload.len() == MESSAGE_BYTES).then_some((parsed, payload.start))
 }
 
-/// Turns the frame into the reply to itself. `None` if it contains no message.
+/// The frame that returns a reply to the sender of `frame`. `None` if `frame` contains no message.
 pub(crate) fn reply_frame(frame: &[u8], message: &[u8; MESSAGE_BYTES]) -> Option<Vec<u8>> {
-    let (parsed, at) = parse_datagram(frame)?;
+    let (parsed, payload_at) = parse_datagram(frame)?;
     let mut reply = frame.to_vec();
-    reply.get_mut(at..at + MESSAGE_BYTES)?.copy_from_slice(message);
+    reply
+        .get_mut(payload_at..payload_at + MESSAGE_BYTES)?
+        .copy_from_slice(message);
     frame::reverse_frame(&mut reply, &parsed)?;
     Some(reply)
 }

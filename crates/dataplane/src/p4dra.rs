@@ -23,7 +23,7 @@ const PLACES_MAX_LOG2: u32 = 28;
 pub struct P4draRegions {
     /// A table with open addressing. The number of places is a power of two.
     pub provers: Region<P4draProver>,
-    /// One element.
+    /// An array with one element.
     pub rounds: Region<P4draRounds>,
 }
 
@@ -37,17 +37,17 @@ pub(crate) fn round_word(value: [u8; 8]) -> u64 {
     wire_word(swap_word_bytes(value))
 }
 
-/// The places of the provers, by their number in the configuration: the smallest table, at most half full, in which
-/// each prover is close enough to its hash to be found. `None`: there is no such table.
+/// The table of provers, by place: the index of each prover in the configuration. The table is the smallest one, at
+/// most half full, in which each prover is at one of its places ([`probes`]). `None`: there is no such table.
 pub(crate) fn table(p4dra: &P4dra, seed: [u64; 2]) -> Option<Vec<Option<usize>>> {
-    let least = (2 * p4dra.provers.len()).max(1).next_power_of_two();
-    (least.trailing_zeros()..=PLACES_MAX_LOG2).find_map(|log2| {
+    let places_min = (2 * p4dra.provers.len()).max(1).next_power_of_two();
+    (places_min.trailing_zeros()..=PLACES_MAX_LOG2).find_map(|log2| {
         let mut places = vec![None; 1 << log2];
         for (number, prover) in p4dra.provers.iter().enumerate() {
-            let mut tried = probes(&prover.id, seed, places.len());
-            let free = tried.find(|place| places.get(*place).is_some_and(Option::is_none))?;
-            if let Some(place) = places.get_mut(free) {
-                *place = Some(number);
+            let mut candidates = probes(&prover.id, seed, places.len());
+            let free_place = candidates.find(|place| places.get(*place).is_some_and(Option::is_none))?;
+            if let Some(cell) = places.get_mut(free_place) {
+                *cell = Some(number);
             }
         }
         Some(places)
@@ -62,7 +62,7 @@ fn probes(id: &ProverId, seed: [u64; 2], places: usize) -> impl Iterator<Item = 
 }
 
 impl P4draRegions {
-    /// Zeroed memory of the process's own.
+    /// Allocates zeroed private memory.
     ///
     /// # Errors
     /// Those of `mmap`.
@@ -82,8 +82,8 @@ impl P4draRegions {
             if prover.used.load(Relaxed) == 0 {
                 return None;
             }
-            let [held_a, held_b] = &prover.id;
-            if held_a.load(Relaxed) == a && held_b.load(Relaxed) == b {
+            let [stored_a, stored_b] = &prover.id;
+            if stored_a.load(Relaxed) == a && stored_b.load(Relaxed) == b {
                 return Some((place, prover));
             }
         }
@@ -106,15 +106,15 @@ impl P4draRegions {
         let lanes = &self.rounds.first()?.lane;
         lanes.iter().find_map(|cells| {
             let count = cells.count.load(Acquire);
-            let is_it = count != 0 && cells.r.load(Acquire) == r && cells.n.load(Acquire) == n;
+            let is_requested = count != 0 && cells.r.load(Acquire) == r && cells.n.load(Acquire) == n;
             // If the count changed, the values may belong to another round.
-            (is_it && cells.count.load(Acquire) == count).then_some(count)
+            (is_requested && cells.count.load(Acquire) == count).then_some(count)
         })
     }
 
     fn fill(&self, p4dra: &P4dra, table: &[Option<usize>]) {
-        let taken = self.provers.iter().zip(table);
-        for (cells, number) in taken.filter_map(|(cells, number)| Some((cells, (*number)?))) {
+        let places = self.provers.iter().zip(table);
+        for (cells, number) in places.filter_map(|(cells, number)| Some((cells, (*number)?))) {
             let Some(prover) = p4dra.provers.get(number) else {
                 continue;
             };
@@ -137,14 +137,14 @@ pub struct P4draControl {
     seed: [u64; 2],
     /// In the configuration's order.
     provers: Vec<ProverId>,
-    /// Rounds so far.
+    /// Number of rounds so far.
     count: u64,
     open: [Option<Round>; 2],
 }
 
 impl P4draControl {
-    /// Fills the memory that `regions` allocates for this many provers, if the profile is configured, and logs a
-    /// warning.
+    /// Fills the memory that `regions` allocates for the given number of places, if the profile is configured, and logs
+    /// a warning that the profile is insecure.
     pub(crate) fn new<E>(
         config: &Config,
         regions: impl FnOnce(usize) -> Result<P4draRegions, E>,
@@ -187,8 +187,8 @@ impl P4draControl {
         self.provers.iter().filter(|id| !self.is_proved(id, round))
     }
 
-    /// Opens a round in place of the one before the last. Returns `false` without a change if it is already open. `r`
-    /// and `n` must be random, otherwise a prover could reuse an earlier proof.
+    /// Opens a round, which replaces the round before the last one. Returns `false` without a change if the round is
+    /// already open. `r` and `n` must be random, otherwise a prover could reuse an earlier proof.
     #[must_use]
     pub fn open_round(&mut self, round: Round) -> bool {
         if self.open.contains(&Some(round)) {

@@ -5,7 +5,7 @@ use linewarden_protocol::ids::{DeviceId, Period, RoundNumber};
 
 use crate::store::provers::{ProverError, Provers};
 
-/// What a gateway writes and reads so that PROOFs are verified.
+/// Provers, keys and rounds, which a gateway writes, and verdicts on PROOFs, which it reads.
 pub trait ProverSet {
     /// Installs the keys of a prover for a period. The first key of a period replaces all provers' keys of the period
     /// before the last. While a key is being replaced it verifies no proof.
@@ -18,26 +18,27 @@ pub trait ProverSet {
     /// Makes installed and wiped provers effective, if they are not yet. Opening a round does the same.
     ///
     /// # Errors
-    /// `Switch`.
+    /// `SwitchFailed`.
     fn commit(&mut self) -> Result<(), ProverError>;
-    /// Opens a round in place of the one before the last.
+    /// Opens a round, which replaces the round before the last one.
     ///
     /// # Errors
-    /// `RoundNotAbove`, `PeriodUnknown`, `Switch`.
+    /// `RoundNotAbove`, `PeriodUnknown`, `SwitchFailed`.
     fn open_round(&mut self, open: &OpenRound) -> Result<(), ProverError>;
     /// The verdicts on these provers, in their order, in the newest round with an even number or the newest with an
     /// odd one. `None`: no proof received, or not installed.
     ///
     /// # Errors
     /// `SwitchFailed`: the verdicts are unknown.
-    fn verdicts_of(
+    fn round_results_of(
         &self,
         devices: &[DeviceId],
         round: RoundNumber,
     ) -> Result<Vec<Option<ProofRecord>>, ProverError>;
     /// Recommended time between queries of the verdicts, ns per queried prover, so that queries take little time.
     fn poll_spacing_ns(&self) -> u64;
-    /// The verdicts on all installed provers, in no order. For any other round the result is empty.
+    /// The verdicts on all installed provers, in no order, in a round as for [`ProverSet::round_results_of`]. For any other
+    /// round the result is empty.
     ///
     /// # Errors
     /// `SwitchFailed`.
@@ -60,7 +61,7 @@ impl ProverSet for Provers {
     fn open_round(&mut self, open: &OpenRound) -> Result<(), ProverError> {
         Self::open_round(self, open)
     }
-    fn verdicts_of(
+    fn round_results_of(
         &self,
         devices: &[DeviceId],
         round: RoundNumber,

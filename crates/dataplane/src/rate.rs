@@ -13,9 +13,9 @@ impl RateWindow {
         if self.second != second {
             *self = Self { second, count: 0 };
         }
-        let allowed = self.count < u64::from(per_s);
-        self.count += u64::from(allowed);
-        allowed
+        let is_allowed = self.count < u64::from(per_s);
+        self.count += u64::from(is_allowed);
+        is_allowed
     }
 }
 

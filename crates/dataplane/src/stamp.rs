@@ -8,7 +8,7 @@ pub const STAMP_LIFETIME_NS: u64 = 16_000_000_000;
 /// Evidence of the measured state.
 #[derive(Clone, Debug)]
 pub struct Stamp {
-    /// The part of it that packets carry.
+    /// The part of the evidence that packets carry.
     pub template: Template,
     /// Expiry, CLOCK_MONOTONIC: [`STAMP_LIFETIME_NS`] after the measurement began. Later packets carry no evidence.
     pub until_ns: u64,

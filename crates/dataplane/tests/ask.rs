@@ -1,5 +1,5 @@
 //! Attest requests to devices: under the key of the session or without a session, from the gateway's own address and
-//! the LAP port, past an open and a sealed gate, and the PROOFs that the devices send back.
+//! the LAP port, past a bound and a sealed gate, and the PROOFs that the devices send back.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -45,11 +45,11 @@ fn boot_s() -> u32 {
     (real_now().boot_ms / 1000) as u32
 }
 
-/// Waits until the condition is true.
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+/// Waits until the condition is true; fails with `description` after the timeout.
+fn wait_until(description: &str, mut is_true: impl FnMut() -> bool) {
     let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < TIMEOUT, "{what}");
+    while !is_true() {
+        assert!(start.elapsed() < TIMEOUT, "{description}");
         thread::yield_now();
     }
 }
@@ -65,7 +65,7 @@ fn response(idx: u32) -> Response {
     }
 }
 
-fn prover(data_plane: &mut dyn DataPlane, device: TestDevice) {
+fn install_prover(data_plane: &mut dyn DataPlane, device: TestDevice) {
     let keys = ProverKeys {
         current: key(device, GATEWAY, 4, 1),
         alternate: None,
@@ -74,7 +74,8 @@ fn prover(data_plane: &mut dyn DataPlane, device: TestDevice) {
     provers.install(device.id(), Period(4), &keys).unwrap();
 }
 
-fn begin(data_plane: &mut dyn DataPlane, number: u32) -> Round {
+/// Opens round `number` of period 4.
+fn begin_round(data_plane: &mut dyn DataPlane, number: u32) -> Round {
     let (round, now_ms) = (round(4, number), real_now().monotonic_ms);
     let open = OpenRound {
         round,
@@ -93,8 +94,8 @@ struct ListeningDevice {
 }
 
 impl ListeningDevice {
-    fn at(device: TestDevice, here: IpAddr, gateway: SocketAddr) -> Self {
-        let socket = UdpSocket::bind((here, DEVICE_PORT)).unwrap();
+    fn new(device: TestDevice, address: IpAddr, gateway: SocketAddr) -> Self {
+        let socket = UdpSocket::bind((address, DEVICE_PORT)).unwrap();
         socket.set_read_timeout(Some(TIMEOUT)).unwrap();
         Self {
             device,
@@ -107,33 +108,41 @@ impl ListeningDevice {
         self.socket.local_addr().unwrap()
     }
 
-    /// Receives a request, which must be this one, and replies to it.
+    /// Receives a request, which must equal `request`, and replies to it.
     fn answer_request(&self, request: &AttestRequest) {
-        let mut got = [0; MESSAGE_BYTES + 1];
-        let (bytes, from) = self.socket.recv_from(&mut got).unwrap();
-        assert_eq!(&got[..bytes], request.as_bytes());
+        let mut buffer = [0; MESSAGE_BYTES + 1];
+        let (bytes, from) = self.socket.recv_from(&mut buffer).unwrap();
+        assert_eq!(&buffer[..bytes], request.as_bytes());
         assert_eq!(from, self.gateway);
         let proof = proof(self.device, &Round::from(request), 1);
         self.socket.send_to(&proof, from).unwrap();
     }
 }
 
-/// A, which has that session, and other devices without one are challenged in a separate round; all are ok.
-fn a_round(data_plane: &mut dyn DataPlane, number: u32, held: &DeviceSession, devices: &[ListeningDevice]) {
-    devices.iter().for_each(|one| prover(data_plane, one.device));
-    let round = begin(data_plane, number);
-    let request_for = |one: &ListeningDevice| {
-        let id = one.device.id();
-        let without = round.request_without_session(id, &RequestKey::from_hmac(&[one.device.0 as u8; 32]));
+/// Runs round `number`: A, which has `session`, and other devices without a session get requests, and all are ok.
+fn run_round(
+    data_plane: &mut dyn DataPlane,
+    number: u32,
+    session: &DeviceSession,
+    devices: &[ListeningDevice],
+) {
+    devices
+        .iter()
+        .for_each(|listener| install_prover(data_plane, listener.device));
+    let round = begin_round(data_plane, number);
+    let request_for = |listener: &ListeningDevice| {
+        let id = listener.device.id();
+        let sessionless_request =
+            round.request_without_session(id, &RequestKey::from_hmac(&[listener.device.0 as u8; 32]));
         match data_plane.session_request(id, &round, boot_s()) {
             Some((ip, request)) => {
-                assert_eq!((one.device, ip), (A, one.address().ip()));
-                assert_eq!(request.as_bytes(), round.request(id, &held.key).as_bytes());
-                (one.address(), request)
+                assert_eq!((listener.device, ip), (A, listener.address().ip()));
+                assert_eq!(request.as_bytes(), round.request(id, &session.key).as_bytes());
+                (listener.address(), request)
             }
             None => {
-                assert_ne!(one.device, A);
-                (one.address(), without)
+                assert_ne!(listener.device, A);
+                (listener.address(), sessionless_request)
             }
         }
     };
@@ -143,23 +152,23 @@ fn a_round(data_plane: &mut dyn DataPlane, number: u32, held: &DeviceSession, de
         data_plane.send_attest_requests(&requests).unwrap(),
         requests.len()
     );
-    for (one, (_, request)) in devices.iter().zip(&requests) {
-        one.answer_request(request);
+    for (listener, (_, request)) in devices.iter().zip(&requests) {
+        listener.answer_request(request);
     }
     let count = devices.len() as u64;
-    until("every PROOF is checked", || {
+    wait_until("every PROOF is checked", || {
         let counters = data_plane.counters().unwrap();
         counters.since(&before).get(Verdict::ProofOk) == count
     });
     let provers = data_plane.provers().unwrap();
-    for one in devices {
-        let proved = provers.verdicts_of(&[one.device.id()], round.number);
+    for listener in devices {
+        let proved = provers.round_results_of(&[listener.device.id()], round.number);
         assert!(proved.unwrap().iter().all(Option::is_some));
     }
 }
 
-/// The devices' side of a link in its own network namespace, and their sockets for gateway addresses.
-fn behind_a_link(
+/// Creates the devices' side of a link in its own network namespace; returns the listening devices.
+fn listen_across_a_link(
     is_ready: &mpsc::Sender<libc::pid_t>,
     is_linked: &mpsc::Receiver<()>,
 ) -> Option<Vec<ListeningDevice>> {
@@ -178,23 +187,22 @@ fn behind_a_link(
     ip("link set there up");
     let gateway = |v6| SocketAddr::new(gateway_end(v6).ip, LAP_PORT);
     Some(vec![
-        ListeningDevice::at(A, A.end(false).ip, gateway(false)),
-        ListeningDevice::at(B, B.end(false).ip, gateway(false)),
-        ListeningDevice::at(
+        ListeningDevice::new(A, A.end(false).ip, gateway(false)),
+        ListeningDevice::new(B, B.end(false).ip, gateway(false)),
+        ListeningDevice::new(
             TestDevice(3),
             Ipv4Addr::new(10, 67, 0, 1).into(),
             (SECOND, LAP_PORT).into(),
         ),
-        ListeningDevice::at(TestDevice(4), B.end(true).ip, gateway(true)),
+        ListeningDevice::new(TestDevice(4), B.end(true).ip, gateway(true)),
     ])
 }
 
 /// The gateway's second IPv4 address.
 const SECOND: Ipv4Addr = Ipv4Addr::new(10, 67, 0, 254);
 
-/// State of the UDP sockets on the LAP port in the calling thread's network namespace, from the kernel: unread bytes,
-/// dropped datagrams.
-fn kept_and_dropped() -> Vec<(u64, u64)> {
+/// Unread bytes and dropped datagrams of the UDP sockets on the LAP port in the calling thread's network namespace.
+fn unread_and_dropped() -> Vec<(u64, u64)> {
     let text = std::fs::read_to_string("/proc/thread-self/net/udp").unwrap();
     let port = format!(":{LAP_PORT:04X}");
     let socket = |line: &str| {
@@ -215,7 +223,7 @@ fn kept_and_dropped() -> Vec<(u64, u64)> {
 fn xdp_requests_over_a_link(gate: Gate) {
     let (ready, is_ready) = mpsc::channel();
     let (linked, is_linked) = mpsc::channel();
-    let other_side = thread::spawn(move || behind_a_link(&ready, &is_linked));
+    let device_side = thread::spawn(move || listen_across_a_link(&ready, &is_linked));
     let Ok(thread_id) = is_ready.recv() else {
         return;
     };
@@ -242,35 +250,39 @@ fn xdp_requests_over_a_link(gate: Gate) {
     ip("address add fd66::fe/64 dev here nodad");
     ip("link set here up");
     linked.send(()).unwrap();
-    let devices = other_side.join().unwrap().unwrap();
+    let devices = device_side.join().unwrap().unwrap();
     xdp.attach(index_of("here")).unwrap();
     install_key(&mut xdp, A, FRESH);
     let bound = A.response(&response(0).bound(A.mac()));
     let frame = A.frame(false).udp(bound.as_bytes());
     assert_eq!(xdp.test_run(&frame).unwrap().action, 3);
-    let held = DeviceSession::of(A, Mode::Key, &bound);
+    let session = DeviceSession::of(A, Mode::Key, &bound);
     for number in 1..=3 {
-        a_round(&mut xdp, number, &held, &devices);
+        run_round(&mut xdp, number, &session, &devices);
     }
 
-    // A datagram that arrives at another interface than the requests leave from is not read and takes no memory.
+    // A datagram at another interface than the one of the requests is not read and takes no memory.
     let sender = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
     for _ in 0..200 {
         sender
             .send_to(&[0; 1000], (gateway_end(false).ip, LAP_PORT))
             .unwrap();
     }
-    until("the received datagrams are dropped", || {
-        kept_and_dropped().iter().map(|(_, dropped)| dropped).sum::<u64>() == 200
+    wait_until("the received datagrams are dropped", || {
+        unread_and_dropped()
+            .iter()
+            .map(|(_, dropped)| dropped)
+            .sum::<u64>()
+            == 200
     });
-    assert!(kept_and_dropped().iter().all(|(kept, _)| *kept == 0));
+    assert!(unread_and_dropped().iter().all(|(unread, _)| *unread == 0));
 
     // A request without a route is reported separately and does not delay the others.
-    let round = begin(&mut xdp, 4);
-    let request = |one: &ListeningDevice| {
-        let id = one.device.id();
+    let round = begin_round(&mut xdp, 4);
+    let request = |listener: &ListeningDevice| {
+        let id = listener.device.id();
         (
-            one.address(),
+            listener.address(),
             round.request_without_session(id, &RequestKey::from_hmac(&[7; 32])),
         )
     };
@@ -284,10 +296,10 @@ fn xdp_requests_over_a_link(gate: Gate) {
         unreachable,
         request(&devices[2]),
     ];
-    for from in [0, 2] {
-        let refused = xdp.send_attest_requests(&requests[from..]).unwrap_err();
-        assert!(format!("{refused}").contains("192.0.2.1:20554"), "{refused}");
-        assert_eq!(xdp.send_attest_requests(&requests[from + 1..]).unwrap(), 1);
+    for first in [0, 2] {
+        let error = xdp.send_attest_requests(&requests[first..]).unwrap_err();
+        assert!(format!("{error}").contains("192.0.2.1:20554"), "{error}");
+        assert_eq!(xdp.send_attest_requests(&requests[first + 1..]).unwrap(), 1);
     }
     devices[1].answer_request(&requests[1].1);
     devices[2].answer_request(&requests[3].1);
@@ -299,8 +311,8 @@ fn xdp_sends_requests_without_a_gate() {
 }
 
 #[test]
-fn xdp_sends_requests_past_an_open_gate() {
-    xdp_requests_over_a_link(Gate::Open);
+fn xdp_sends_requests_past_a_bound_gate() {
+    xdp_requests_over_a_link(Gate::Bound);
 }
 
 #[test]
@@ -308,8 +320,8 @@ fn xdp_sends_requests_past_a_sealed_gate() {
     xdp_requests_over_a_link(Gate::Sealed);
 }
 
-/// At loopback addresses that only this test uses, since tests run side by side.
-fn host_at(addresses: &[IpAddr]) -> Config {
+/// The configuration of `host` at loopback addresses that only one test uses, since tests run side by side.
+fn host_config(addresses: &[IpAddr]) -> Config {
     Config {
         local: addresses.to_vec(),
         device_prefixes: vec!["127.0.0.0/8".parse().unwrap()],
@@ -317,7 +329,7 @@ fn host_at(addresses: &[IpAddr]) -> Config {
     }
 }
 
-/// A session that A opens from that address with its RESPONSE `idx`.
+/// Opens a session of A from the given address with its RESPONSE `idx`.
 fn open_session(host: &mut Host, from: IpAddr, idx: u32) -> DeviceSession {
     let (engine, mut thread) = (host.engine(), host.thread_state());
     let response = A.response(&response(idx));
@@ -334,11 +346,11 @@ fn open_session(host: &mut Host, from: IpAddr, idx: u32) -> DeviceSession {
 
 #[test]
 fn host_sends_requests_over_loopback() {
-    let own = |last: u8| IpAddr::from([127, 31, 0, last]);
+    let loopback = |last: u8| IpAddr::from([127, 31, 0, last]);
     let gateway = |ip| SocketAddr::new(ip, LAP_PORT);
-    let mut host = Host::new(&host_at(&[own(1)])).unwrap();
+    let mut host = Host::new(&host_config(&[loopback(1)])).unwrap();
     install_key(&mut host, A, FRESH);
-    let request = (gateway(own(9)), begin_and_request(&mut host));
+    let request = (gateway(loopback(9)), begin_and_request(&mut host));
     assert_eq!(
         host.send_attest_requests(&[request]).unwrap(),
         0,
@@ -348,44 +360,44 @@ fn host_sends_requests_over_loopback() {
         threads: 2,
         ..HostOptions::default()
     };
-    host.listen(&host_at(&[own(1)]), &options).unwrap();
-    let held = open_session(&mut host, own(11), 0);
+    host.listen(&host_config(&[loopback(1)]), &options).unwrap();
+    let session = open_session(&mut host, loopback(11), 0);
     let devices = [
-        ListeningDevice::at(A, own(11), gateway(own(1))),
-        ListeningDevice::at(B, own(12), gateway(own(1))),
+        ListeningDevice::new(A, loopback(11), gateway(loopback(1))),
+        ListeningDevice::new(B, loopback(12), gateway(loopback(1))),
     ];
     for number in 2..=4 {
-        a_round(&mut host, number, &held, &devices);
+        run_round(&mut host, number, &session, &devices);
     }
-    // More than one system call can send; each of them arrives.
-    let round = begin(&mut host, 5);
+    // More requests than one system call can send: each request arrives.
+    let round = begin_round(&mut host, 5);
     let request = |number: u16| {
         round.request_without_session(TestDevice(number).id(), &RequestKey::from_hmac(&[7; 32]))
     };
-    let all: Vec<_> = (0..200)
+    let requests: Vec<_> = (0..200)
         .map(|number| (devices[1].address(), request(number)))
         .collect();
-    let mut done = 0;
-    let mut got = [0; PROOF_BYTES];
+    let mut sent = 0;
+    let mut buffer = [0; PROOF_BYTES];
     let mut received = 0;
-    while received < all.len() {
-        done += host.send_attest_requests(&all[done..]).unwrap();
-        assert_eq!(devices[1].socket.recv(&mut got).unwrap(), MESSAGE_BYTES);
-        assert_eq!(&got[..MESSAGE_BYTES], all[received].1.as_bytes());
+    while received < requests.len() {
+        sent += host.send_attest_requests(&requests[sent..]).unwrap();
+        assert_eq!(devices[1].socket.recv(&mut buffer).unwrap(), MESSAGE_BYTES);
+        assert_eq!(&buffer[..MESSAGE_BYTES], requests[received].1.as_bytes());
         received += 1;
     }
-    assert_eq!(done, all.len());
+    assert_eq!(sent, requests.len());
     host.stop();
     assert_eq!(
-        host.send_attest_requests(&all).unwrap(),
+        host.send_attest_requests(&requests).unwrap(),
         0,
         "no request is sent after it has stopped"
     );
 }
 
 fn begin_and_request(host: &mut Host) -> AttestRequest {
-    prover(host, B);
-    let round = begin(host, 1);
+    install_prover(host, B);
+    let round = begin_round(host, 1);
     round.request_without_session(B.id(), &RequestKey::from_hmac(&[7; 32]))
 }
 
@@ -396,7 +408,7 @@ fn only_a_live_session_has_a_request() {
     let requested = round(4, 1);
     assert!(
         host.session_request(A.id(), &requested, boot_s()).is_none(),
-        "not here"
+        "the device is not installed"
     );
     install_key(&mut host, A, FRESH);
     assert!(
@@ -404,12 +416,12 @@ fn only_a_live_session_has_a_request() {
         "no session"
     );
     let before_s = boot_s();
-    let held = open_session(&mut host, from, 0);
+    let session = open_session(&mut host, from, 0);
     let (ip, request) = host.session_request(A.id(), &requested, before_s).unwrap();
     assert_eq!(ip, from);
     assert_eq!(
         request.as_bytes(),
-        requested.request(A.id(), &held.key).as_bytes()
+        requested.request(A.id(), &session.key).as_bytes()
     );
     let until_s = host.session(A.id()).unwrap().session_until_s;
     assert!((before_s + SESSION_LIFETIME_S..=boot_s() + SESSION_LIFETIME_S).contains(&until_s));
@@ -446,7 +458,7 @@ fn a_request_belongs_to_one_session_during_renewals() {
     install_key(&mut host, A, FRESH);
     let requested = round(4, 1);
     let (engine, mut thread) = (host.engine(), host.thread_state());
-    // One time for all: on a busy machine the freshness value would otherwise expire in between.
+    // All renewals have the same time: on a busy machine, the fresh value would otherwise expire in between.
     let (now, now_s) = (Timestamps::from(real_now()), boot_s());
     let (renewing, reads, mut seen) = (AtomicBool::new(true), AtomicU32::new(0), Vec::new());
     let mut tags = BTreeMap::new();
@@ -467,22 +479,22 @@ fn a_request_belongs_to_one_session_during_renewals() {
                 let mut payload: [u8; MESSAGE_BYTES] = response.as_bytes().try_into().unwrap();
                 let verdict = engine.process(&mut thread, now, &meta, &mut payload);
                 assert_eq!(verdict, Verdict::ReplyAck);
-                let held = DeviceSession::of(A, Mode::Key, &response);
-                tags.insert(requested.request(A.id(), &held.key).tag, from(idx));
-                // Of two renewals that end from now on, the second has begun since, so every session is seen on a
-                // busy machine too.
-                let seen = reads.load(Ordering::Acquire);
-                while renewing.load(Ordering::Acquire) && reads.load(Ordering::Acquire) < seen + 2 {
+                let session = DeviceSession::of(A, Mode::Key, &response);
+                tags.insert(requested.request(A.id(), &session.key).tag, from(idx));
+                // Two further reads end before the next renewal. The second of them has begun after this renewal, so
+                // every session is read, also on a busy machine.
+                let reads_before = reads.load(Ordering::Acquire);
+                while renewing.load(Ordering::Acquire) && reads.load(Ordering::Acquire) < reads_before + 2 {
                     thread::yield_now();
                 }
             }
         });
-        let _looking = RunningFlag(&renewing);
+        let _reading = RunningFlag(&renewing);
         pin_to(cpus[cpus.len() - 1]);
         while renewing.load(Ordering::Acquire) {
             seen.extend(host.session_request(A.id(), &requested, now_s));
             reads.fetch_add(1, Ordering::AcqRel);
-            // Without its own processor the other thread would wait for a time slice at each renewal.
+            // On a shared CPU, the other thread would otherwise wait for a time slice at each renewal.
             thread::yield_now();
         }
     });

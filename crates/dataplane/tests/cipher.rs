@@ -33,12 +33,12 @@ const PASS: u32 = libbpf_rs::libbpf_sys::XDP_PASS;
 const DROP: u32 = libbpf_rs::libbpf_sys::XDP_DROP;
 const TX: u32 = libbpf_rs::libbpf_sys::XDP_TX;
 
-/// Start of the payload: behind Ethernet, IPv4 and UDP.
+/// Start of the payload: after the Ethernet, IPv4 and UDP headers.
 const PAYLOAD_AT: usize = 42;
-/// Bytes behind the datagram, as in short frames; they must stay unchanged.
+/// Bytes after the datagram, as in short frames; they must stay unchanged.
 const PADDING: [u8; 5] = [0xa5; 5];
 
-const ENDS: [Endpoint; 2] = [
+const ENDPOINTS: [Endpoint; 2] = [
     Endpoint {
         mac: [2, 0, 0, 0, 0, 1],
         ip: IpAddr::V4(Ipv4Addr::new(10, 66, 1, 1)),
@@ -67,7 +67,7 @@ fn load(programs: &[Program]) -> Option<CipherBench> {
 fn rng() -> ChaCha8Rng {
     let seed = std::env::var("LINEWARDEN_SEED")
         .map_or_else(|_| getrandom::u64().unwrap(), |seed| seed.parse().unwrap());
-    println!("LINEWARDEN_SEED={seed} repeats this");
+    println!("LINEWARDEN_SEED={seed} repeats this run");
     ChaCha8Rng::seed_from_u64(seed)
 }
 
@@ -84,7 +84,7 @@ fn words(bytes: &[u8]) -> Vec<u32> {
         .collect()
 }
 
-/// Key, counter and nonce as the ciphers take them.
+/// Key, counter and nonce of a cipher.
 #[derive(Clone, Debug)]
 struct Stream {
     key: [u8; 32],
@@ -156,23 +156,27 @@ impl Stream {
 }
 
 fn frame(payload: &[u8]) -> Vec<u8> {
-    FrameBuilder::new(ENDS[0], ENDS[1]).padding(&PADDING).udp(payload)
+    FrameBuilder::new(ENDPOINTS[0], ENDPOINTS[1])
+        .padding(&PADDING)
+        .udp(payload)
 }
 
 /// The expected reply to a datagram: addresses swapped, no checksum.
 fn expected_reply(payload: &[u8]) -> Vec<u8> {
-    let mut frame = FrameBuilder::new(ENDS[1], ENDS[0]).padding(&PADDING).udp(payload);
+    let mut frame = FrameBuilder::new(ENDPOINTS[1], ENDPOINTS[0])
+        .padding(&PADDING)
+        .udp(payload);
     frame[40..42].fill(0);
     frame
 }
 
-/// Every length up to a little over four blocks, and some up to the longest.
-fn lengths(rng: &mut ChaCha8Rng, most: usize) -> Vec<usize> {
+/// Every length up to a little over four blocks, and several lengths up to the maximum.
+fn lengths(rng: &mut ChaCha8Rng, length_max: usize) -> Vec<usize> {
     let long = [320, 511, 512, 513, 575, 1023, 1024, 1025, 1280, 1407, 1408];
-    let random = std::iter::repeat_with(|| rng.random_range(257..=most)).take(20);
+    let random = std::iter::repeat_with(|| rng.random_range(257..=length_max)).take(20);
     (0..=257)
         .chain(long)
-        .chain([most - 1, most])
+        .chain([length_max - 1, length_max])
         .chain(random)
         .collect()
 }
@@ -228,21 +232,23 @@ fn payloads_of_every_length_are_encrypted_in_place_and_decrypted_again() {
             let stream = Stream::random(&mut rng, 0xffff_fff8);
             let plain = bytes(&mut rng, length);
             fixture.set_matrix(stream.matrix(cipher)).unwrap();
-            let there = fixture
+            let encrypted_run = fixture
                 .run(Program::Answer(Some(cipher)), &frame(&plain))
                 .unwrap();
             let keystream = stream.keystream(cipher, length);
             let encrypted: Vec<u8> = plain.iter().zip(keystream).map(|(a, b)| a ^ b).collect();
-            assert_eq!(there.action, TX, "{cipher:?} {length}");
+            assert_eq!(encrypted_run.action, TX, "{cipher:?} {length}");
             assert_eq!(
-                there.frame,
+                encrypted_run.frame,
                 expected_reply(&encrypted),
                 "{cipher:?} {length} {stream:x?}"
             );
-            let back = fixture.run(Program::Answer(Some(cipher)), &there.frame).unwrap();
+            let decrypted_run = fixture
+                .run(Program::Answer(Some(cipher)), &encrypted_run.frame)
+                .unwrap();
             let mut expected = frame(&plain);
             expected[40..42].fill(0);
-            assert_eq!(back.frame, expected, "{cipher:?} {length} {stream:x?}");
+            assert_eq!(decrypted_run.frame, expected, "{cipher:?} {length} {stream:x?}");
         }
     }
 }
@@ -273,7 +279,8 @@ fn random_input(rng: &mut ChaCha8Rng) -> AeadInput {
 #[test]
 fn messages_of_every_length_are_sealed_as_in_user_space_and_opened_again() {
     let programs = Aead::ALL.map(|aead| {
-        [AeadOperation::Seal, AeadOperation::Open, AeadOperation::Both].map(|act| Program::Aead(aead, act))
+        [AeadOperation::Seal, AeadOperation::Open, AeadOperation::Both]
+            .map(|operation| Program::Aead(aead, operation))
     });
     let Some(fixture) = load(&programs.concat()) else {
         return;
@@ -351,7 +358,7 @@ fn a_wrong_tag_opens_nothing() {
 }
 
 /// The input that Poly1305 authenticates in an AEAD.
-fn mac_data(aad: &[u8], text: &[u8]) -> Vec<u8> {
+fn poly1305_input(aad: &[u8], text: &[u8]) -> Vec<u8> {
     let padded = |part: &[u8]| [part, &vec![0; part.len().next_multiple_of(16) - part.len()]].concat();
     let lengths = [aad.len() as u64, text.len() as u64]
         .map(u64::to_le_bytes)
@@ -392,7 +399,7 @@ fn poly1305_carries_like_rustcrypto() {
         let with_room = [text.as_slice(), &[0; TAG_BYTES]].concat();
         let run = fixture.run(Program::Poly1305, &frame(&with_room)).unwrap();
         let key: [u8; 32] = key.try_into().unwrap();
-        let tag = Poly1305::new(&key.into()).compute_unpadded(&mac_data(&aad, &text));
+        let tag = Poly1305::new(&key.into()).compute_unpadded(&poly1305_input(&aad, &text));
         assert_eq!(
             run.frame,
             expected_reply(&[text, tag.to_vec()].concat()),
@@ -409,12 +416,12 @@ fn incomplete_datagrams_pass_unchanged() {
         return;
     };
     let complete = frame(&[7; 100]);
-    let changed = |at: usize, value: u8| {
+    let changed = |index: usize, value: u8| {
         let mut frame = complete.clone();
-        frame[at] = value;
+        frame[index] = value;
         frame
     };
-    let v6 = [ENDS[0], ENDS[1]].map(|end| Endpoint {
+    let v6 = [ENDPOINTS[0], ENDPOINTS[1]].map(|end| Endpoint {
         ip: IpAddr::V6(std::net::Ipv6Addr::LOCALHOST),
         ..end
     });
@@ -423,13 +430,13 @@ fn incomplete_datagrams_pass_unchanged() {
         ("TCP", changed(23, 6)),
         ("options", changed(14, 0x46)),
         ("fragment", changed(20, 0x20)),
-        ("cut off", complete[..41].to_vec()),
+        ("truncated", complete[..41].to_vec()),
         ("IPv6", FrameBuilder::new(v6[0], v6[1]).udp(&[7; 100])),
     ];
-    for (what, frame) in &cases {
+    for (name, frame) in &cases {
         for program in [aead, stream] {
             let run = fixture.run(program, frame).unwrap();
-            assert_eq!((run.action, &run.frame), (PASS, frame), "{what}, {program:?}");
+            assert_eq!((run.action, &run.frame), (PASS, frame), "{name}, {program:?}");
         }
     }
     // The addresses are already swapped, since the length is checked later; the payload is unchanged.
@@ -449,10 +456,10 @@ fn vectors() -> Value {
 }
 
 /// A field as hexadecimal digits, or as text if its name ends in `_ascii`.
-fn field(of: &Value, name: &str) -> Vec<u8> {
-    match of[name].as_str() {
+fn field(object: &Value, name: &str) -> Vec<u8> {
+    match object[name].as_str() {
         Some(digits) => hex::decode(digits).unwrap(),
-        None => of[format!("{name}_ascii")].as_str().unwrap().into(),
+        None => object[format!("{name}_ascii")].as_str().unwrap().into(),
     }
 }
 
@@ -513,9 +520,9 @@ fn aeads_match_the_published_vectors() {
     let expected = [field(vector, "ciphertext"), field(vector, "tag")].concat();
     assert_eq!(sealed(Aead::XForro14Poly1305, &input, &text), expected);
     input.aad.clear();
-    let without = sealed(Aead::XForro14Poly1305, &input, &text);
+    let sealed_without_aad = sealed(Aead::XForro14Poly1305, &input, &text);
     assert_eq!(
-        hex::encode(&without[text.len()..]),
+        hex::encode(&sealed_without_aad[text.len()..]),
         "cf1c92b14adbffa77dff2cd8486ff3c8"
     );
 
@@ -546,17 +553,17 @@ fn aeads_match_the_published_vectors() {
 fn programs_fit_the_kernel_limits() {
     let replies = Cipher::ALL.map(|cipher| Program::Answer(Some(cipher)));
     let aeads = Aead::ALL.map(|aead| Program::Aead(aead, AeadOperation::Both));
-    let all = [&replies[..], &aeads[..]].concat();
-    let Some(fixture) = load(&all) else {
+    let programs = [&replies[..], &aeads[..]].concat();
+    let Some(fixture) = load(&programs) else {
         return;
     };
-    for program in all {
-        let facts = fixture.stats(program).unwrap();
-        assert!(facts.stack_bytes <= 512, "{program:?} {facts:?}");
-        assert!((1..500_000).contains(&facts.verified), "{program:?} {facts:?}");
+    for program in programs {
+        let stats = fixture.stats(program).unwrap();
+        assert!(stats.stack_bytes <= 512, "{program:?} {stats:?}");
+        assert!((1..500_000).contains(&stats.verified), "{program:?} {stats:?}");
         assert!(
-            facts.instructions > 100 && facts.jited_bytes > facts.instructions,
-            "{program:?} {facts:?}"
+            stats.instructions > 100 && stats.jited_bytes > stats.instructions,
+            "{program:?} {stats:?}"
         );
     }
 }

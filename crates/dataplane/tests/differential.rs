@@ -1,4 +1,4 @@
-//! Random operations of user space and random packets (right, wrong and mutated) on the oracle, `xdp`, `host` and a
+//! Random operations of user space and random packets (valid, invalid and mutated) on the oracle, `xdp`, `host` and a
 //! P4 switch: verdicts, bytes, events and memory agree after every step.
 //! `LINEWARDEN_SEEDS` sets the number of runs (default 90), `LINEWARDEN_SEED` the first seed; a failure prints the
 //! seed of its run.
@@ -33,8 +33,9 @@ use support::test_config::{RING, SESSION_LIFETIME_S, TestConfig, devices_with_on
 
 /// Number of packets in one run.
 const PACKETS: usize = 800;
-/// Sums of waits never come near one of these: records test that edge. The last is longer than the clock can count.
-const LEASES_S: [u32; 5] = [200, 600, 700, SESSION_LIFETIME_S, u32::MAX];
+/// Session lifetimes. No sum of clock advances comes near one of them: records test that edge. The last one is longer
+/// than the clock can count.
+const SESSION_LIFETIMES_S: [u32; 5] = [200, 600, 700, SESSION_LIFETIME_S, u32::MAX];
 
 struct Run<'a> {
     fixture: &'a mut TestFixture,
@@ -61,8 +62,8 @@ impl Run<'_> {
         self.rng.random_range(0..n) == 0
     }
 
-    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
-        of[self.rng.random_range(0..of.len())]
+    fn pick<T: Copy>(&mut self, values: &[T]) -> T {
+        values[self.rng.random_range(0..values.len())]
     }
 
     fn device(&mut self) -> TestDevice {
@@ -93,7 +94,7 @@ impl Run<'_> {
             114..134 => {
                 self.fixture.rotate_fresh();
             }
-            // Sums of these never come near the session lifetime or the 16 s of a fresh value: records test those
+            // No sum of these advances comes near the session lifetime or the 16 s of a fresh value: records test those
             // edges.
             134..144 | 170..174 if self.has_switch => self.packet(),
             134..140 if self.short_waits < 15 && self.fixture.can_advance(6) => {
@@ -104,12 +105,12 @@ impl Run<'_> {
                 self.fixture.advance(400);
                 self.fixture.rotate_fresh();
             }
-            144..147 => self.fixture.stopping(true),
-            147..160 => self.fixture.stopping(false),
+            144..147 => self.fixture.set_stopping(true),
+            147..160 => self.fixture.set_stopping(false),
             160..170 => self.fixture.sweep(),
             170..174 => self.interrupted_winner(),
             174..190 => {
-                // Other data planes count credit down from what fits into the word; a switch knows the mark itself.
+                // The other data planes count down a credit, whose size the word limits; a switch stores the mark.
                 let aheads: &[u32] = match self.has_switch {
                     true => &[0, 1, 2, 14],
                     false => &[0, 1, 2, 14, 15, u32::MAX],
@@ -123,15 +124,15 @@ impl Run<'_> {
         }
     }
 
-    /// Changes one or two settings; possibly because the last ACK was lost.
+    /// Changes one or two settings. In half of the cases, the last winning RESPONSE is then repeated.
     fn reconfigure(&mut self) {
         let mut live = self.fixture.live();
         for _ in 0..self.rng.random_range(1..=2) {
-            // Limits between these would depend on clock ticks.
+            // Other limits would depend on clock ticks.
             let limit = self.pick(&[0, u32::MAX]);
             match self.rng.random_range(0..9) {
                 8 => live.sources = self.other_sources(),
-                0..3 => live.session_lifetime_s = self.pick(&LEASES_S),
+                0..3 => live.session_lifetime_s = self.pick(&SESSION_LIFETIMES_S),
                 3 => live.low_rows = self.rng.random_range(0..RING),
                 4 => live.low_credit = self.rng.random_range(0..commit::CREDIT_MAX),
                 5 => live.nak_per_s = limit,
@@ -143,7 +144,7 @@ impl Run<'_> {
         if !interfaces.is_empty() && self.one_in(2) {
             live.forward_to = interfaces.into_iter().filter(|_| !self.one_in(4)).collect();
             if self.one_in(8) {
-                self.fixture.refuse(&live);
+                self.fixture.assert_refused(&live);
                 return;
             }
         }
@@ -154,7 +155,7 @@ impl Run<'_> {
         }
     }
 
-    /// Addresses where devices may be; usually those where they are.
+    /// Prefixes where devices may be; usually those of their addresses.
     fn other_sources(&mut self) -> DeviceSources {
         let sets: [&[&str]; 5] = [
             &["10.66.0.0/16", "fd66::/64"],
@@ -170,16 +171,20 @@ impl Run<'_> {
             &["10.66.128.0/30", "10.66.128.4/32", "fd66::1:0/126"],
             &["192.0.2.0/24"],
         ];
-        let at = self.pick(&[0, 0, 0, 0, 1, 1, 2, 2, 3, 4]);
-        let prefixes: Vec<Prefix> = sets[at].iter().map(|text| text.parse().unwrap()).collect();
+        let index = self.pick(&[0, 0, 0, 0, 1, 1, 2, 2, 3, 4]);
+        let prefixes: Vec<Prefix> = sets[index].iter().map(|text| text.parse().unwrap()).collect();
         let subnet = "10.66.128.0/17".parse().unwrap();
         let own = |number: u16| OwnAddress {
             address: TestDevice(number * 5).end(false).ip,
             subnet,
         };
-        let others: Vec<OwnAddress> = (1..20).map(own).collect();
-        let others = if self.one_in(4) { &others[..] } else { &[] };
-        DeviceSources::new(&prefixes, &[gateway_end(false).ip, gateway_end(true).ip], others)
+        let own_addresses: Vec<OwnAddress> = (1..20).map(own).collect();
+        let own_addresses = if self.one_in(4) { &own_addresses[..] } else { &[] };
+        DeviceSources::new(
+            &prefixes,
+            &[gateway_end(false).ip, gateway_end(true).ip],
+            own_addresses,
+        )
     }
 
     fn check_frame(&mut self, frame: &[u8]) -> (Verdict, Vec<u8>) {
@@ -191,20 +196,22 @@ impl Run<'_> {
     /// Ends a session: the device's current one, an earlier one, or one that it never had.
     fn close(&mut self) {
         let device = self.device();
-        let had: Vec<_> = self
+        let device_sessions: Vec<_> = self
             .sessions
             .iter()
-            .filter(|(of, _)| *of == device.id())
+            .filter(|(id, _)| *id == device.id())
             .collect();
-        let named = match self.rng.random_range(0..4) {
-            0..2 => self.fixture.last_device_session(device).map(|held| held.id),
-            2 if !had.is_empty() => Some(had[self.rng.random_range(0..had.len())].1),
+        let session = match self.rng.random_range(0..4) {
+            0..2 => self.fixture.last_device_session(device).map(|session| session.id),
+            2 if !device_sessions.is_empty() => {
+                Some(device_sessions[self.rng.random_range(0..device_sessions.len())].1)
+            }
             _ => SessionId::from_wire(self.rng.random()),
         };
-        let Some(named) = named else {
+        let Some(session) = session else {
             return;
         };
-        if self.fixture.close_one(device, named) {
+        if self.fixture.close_session_of(device, session) {
             self.closed += 1;
         }
     }
@@ -229,7 +236,7 @@ impl Run<'_> {
         }
     }
 
-    /// Another CPU has won and continues only after a few packets, or never, and is cleaned up later.
+    /// Another CPU wins and is interrupted; a few packets later its line is cleaned up.
     fn interrupted_winner(&mut self) {
         let device = self.device();
         let commit = self.fixture.commit(device);
@@ -257,8 +264,8 @@ impl Run<'_> {
             0..25 => self.request(),
             25..65 => self.response(),
             65..80 if !self.history.is_empty() => {
-                let at = self.rng.random_range(0..self.history.len());
-                self.history[at].clone()
+                let index = self.rng.random_range(0..self.history.len());
+                self.history[index].clone()
             }
             80..92 => self.other_traffic(),
             _ => self.garbage(),
@@ -283,12 +290,12 @@ impl Run<'_> {
         if self.history.len() < 40 {
             self.history.push(frame);
         } else {
-            let at = self.rng.random_range(0..40);
-            self.history[at] = frame;
+            let index = self.rng.random_range(0..40);
+            self.history[index] = frame;
         }
     }
 
-    /// A message that only gateways send, to a gateway: mutation seldom or never produces one.
+    /// Sends messages that only gateways send to a gateway: mutation seldom or never produces one.
     fn misdirected(&mut self) {
         let Some(device) = self.devices.first().copied() else {
             return;
@@ -412,11 +419,11 @@ fn gate_off() {
 
 #[test]
 fn gate_off_without_naks() {
-    let none = TestConfig {
+    let config = TestConfig {
         nak_per_s: 0,
         ..TestConfig::OFF
     };
-    let verdicts = run(none, number("LINEWARDEN_SEEDS", 90).div_ceil(3));
+    let verdicts = run(config, number("LINEWARDEN_SEEDS", 90).div_ceil(3));
     assert_common(&verdicts, &[Verdict::ReplyAck, Verdict::DropNakLimit]);
 }
 
@@ -427,9 +434,9 @@ fn gate_off_with_a_slow_path() {
 }
 
 #[test]
-fn gate_open() {
+fn bound_gate() {
     use Verdict::*;
-    let verdicts = run(TestConfig::OPEN, number("LINEWARDEN_SEEDS", 90).div_ceil(3));
+    let verdicts = run(TestConfig::BOUND, number("LINEWARDEN_SEEDS", 90).div_ceil(3));
     assert_common(
         &verdicts,
         &[
@@ -445,13 +452,13 @@ fn gate_open() {
     );
 }
 
-/// The registers of a P4 switch are read after each packet, which is slow.
+/// Runs fewer seeds: the registers of a P4 switch are read after each packet, which is slow.
 fn run_on_a_switch(shape: TestConfig) -> BTreeMap<Verdict, u64> {
     let mut fixture = TestFixture::with_switch(shape);
     let verdicts = run_in(&mut fixture, shape, number("LINEWARDEN_SEEDS", 90).div_ceil(9));
-    let through = fixture.sent_to_switch();
-    println!("{through} frames went through the switch");
-    assert!(through > PACKETS as u64 / 2, "only {through}");
+    let sent = fixture.sent_to_switch();
+    println!("{sent} frames went through the switch");
+    assert!(sent > PACKETS as u64 / 2, "only {sent}");
     verdicts
 }
 
@@ -466,9 +473,9 @@ fn gate_off_on_a_switch() {
 }
 
 #[test]
-fn gate_open_on_a_switch() {
+fn bound_gate_on_a_switch() {
     use Verdict::*;
-    let verdicts = run_on_a_switch(TestConfig::OPEN);
+    let verdicts = run_on_a_switch(TestConfig::BOUND);
     assert_common(&verdicts, &[ReplyAck, PassAlways, PassSession, DropGate]);
 }
 
@@ -507,7 +514,7 @@ fn gate_sealed_that_forwards() {
         number("LINEWARDEN_SEEDS", 90).div_ceil(3),
     );
     assert_common(&verdicts, &[ReplyAck, PassAlways, PassData, PassSealed]);
-    let [sent, left] = fixture.forwarded();
-    println!("{sent} datagrams forwarded without the stack, {left} passed to it");
-    assert!(sent > 0 && left > 0, "{sent} {left}");
+    let [forwarded, passed] = fixture.forwarded();
+    println!("{forwarded} datagrams forwarded without the stack, {passed} passed to it");
+    assert!(forwarded > 0 && passed > 0, "{forwarded} {passed}");
 }

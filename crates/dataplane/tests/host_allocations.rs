@@ -1,5 +1,5 @@
-//! The packet path of `host` allocates no memory: REQUESTs, RESPONSEs and invalid datagrams are counted over all
-//! threads.
+//! The packet path of `host` allocates no memory: with REQUESTs, RESPONSEs and invalid datagrams, the allocations of
+//! all threads are counted.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -26,9 +26,9 @@ unsafe impl GlobalAlloc for Counting {
         unsafe { System.alloc(layout) }
     }
 
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         // SAFETY: the caller's promise.
-        unsafe { System.dealloc(at, layout) }
+        unsafe { System.dealloc(pointer, layout) }
     }
 }
 
@@ -120,7 +120,7 @@ fn packets_are_handled_without_the_allocator() {
     };
     host.install(DEVICE, Mode::Key, RowIndex(0), &[row], None)
         .unwrap();
-    // Drawn once: it is valid for longer than the test runs.
+    // One fresh value suffices: it is valid for longer than the test runs.
     let mut now = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
@@ -134,6 +134,6 @@ fn packets_are_handled_without_the_allocator() {
     exchange(&socket, 0);
     let before = ALLOCATIONS.load(Ordering::Relaxed);
     (1..=EXCHANGES).for_each(|number| exchange(&socket, number));
-    let taken = ALLOCATIONS.load(Ordering::Relaxed) - before;
-    assert_eq!(taken, 0, "allocations in {} packets", 4 * EXCHANGES);
+    let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    assert_eq!(allocations, 0, "allocations in {} packets", 4 * EXCHANGES);
 }

@@ -89,7 +89,7 @@ fn own_loopback(test: u8) -> IpAddr {
     Ipv4Addr::new(127, 20, test, 1).into()
 }
 
-/// An unused port at that address.
+/// An unused port at an address.
 fn free_port(ip: IpAddr) -> u16 {
     UdpSocket::bind((ip, 0)).unwrap().local_addr().unwrap().port()
 }
@@ -110,7 +110,7 @@ struct Peer {
 impl Peer {
     fn connect(number: u64, mode: Mode, from: IpAddr, to: SocketAddr) -> Self {
         let socket = UdpSocket::bind((from, 0)).unwrap();
-        // Connected: a reply from another address than that of the request is not received.
+        // A connected socket does not receive a reply from another address than that of the request.
         socket.connect(to).unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
         Self {
@@ -192,16 +192,16 @@ fn sessions(host: &mut Host) -> usize {
 
 fn loopbacks() -> Vec<IpAddr> {
     let v6 = IpAddr::from(Ipv6Addr::LOCALHOST);
-    let mut all = vec![IpAddr::from(Ipv4Addr::LOCALHOST)];
+    let mut addresses = vec![IpAddr::from(Ipv4Addr::LOCALHOST)];
     match UdpSocket::bind((v6, 0)) {
-        Ok(_) => all.push(v6),
+        Ok(_) => addresses.push(v6),
         Err(error) => println!("SKIPPED: IPv6 over the loopback interface: {error}"),
     }
-    all
+    addresses
 }
 
-/// Locked while a port is released and bound again, and while a program is started: between fork and exec the child
-/// has copies of all sockets, and their ports are in use.
+/// Locked while a port is closed and bound again, and while a program is started: between fork and exec, the child
+/// has copies of all sockets, so that their ports are in use.
 static EXCLUSIVE: Mutex<()> = Mutex::new(());
 
 #[test]
@@ -212,7 +212,7 @@ fn devices_authenticate_over_loopback() {
     let mut peers = Vec::new();
     for (number, ip) in (1u64..).zip(addresses.iter().cycle().take(20)) {
         let mode = if number % 4 < 2 { Mode::Pool } else { Mode::Key };
-        // Each from its own address, since a session owns its address.
+        // Each peer has its own address, since a session owns its address.
         let from = match ip {
             IpAddr::V4(_) => Ipv4Addr::new(127, 1, 0, number as u8).into(),
             IpAddr::V6(_) => *ip,
@@ -252,7 +252,7 @@ fn other_datagrams_are_dropped_without_a_reply() {
     data[..8].copy_from_slice(&[0x4c, 0x57, 1, 6, 1, 0, 5, 120]);
     data[15] = 1;
     unknown.socket.send(&data).unwrap();
-    // Behind them in the queue: when this is answered, all of them have been checked.
+    // The queue keeps the order: when the peer is answered, all earlier datagrams have been checked.
     assert!(peer.authenticate(None));
     let counters = host.counters().unwrap();
     assert_eq!(counters.get(Verdict::DropLength), 1);
@@ -264,9 +264,9 @@ fn other_datagrams_are_dropped_without_a_reply() {
 
 #[test]
 fn a_wildcard_socket_replies_from_the_requested_address() {
-    let all = IpAddr::from(Ipv4Addr::UNSPECIFIED);
-    let port = free_port(all);
-    let mut host = started(&config(&[all], port), 2);
+    let wildcard = IpAddr::from(Ipv4Addr::UNSPECIFIED);
+    let port = free_port(wildcard);
+    let mut host = started(&config(&[wildcard], port), 2);
     for number in 1..=3u8 {
         let to = Ipv4Addr::new(127, 9, 9, number);
         let from = Ipv4Addr::new(127, 9, 8, number).into();
@@ -313,16 +313,16 @@ fn the_classic_profile_is_served_on_its_port() {
 
 #[test]
 fn unsupported_settings_are_refused() {
-    let _alone = EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _exclusive = EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner);
     let ip = own_loopback(3);
     let port = free_port(ip);
     let gated = Config {
-        gate: Gate::Open,
+        gate: Gate::Bound,
         ..config(&[ip], port)
     };
     match Host::start(&gated, &options(1)) {
         Err(DataPlaneError::Config(ConfigError::Unsupported { feature: "gate", .. })) => {}
-        other => panic!("{other:?}"),
+        result => panic!("{result:?}"),
     }
     let first = started(&config(&[ip], port), 2);
     let second = Host::start(&config(&[ip], port), &options(1)).unwrap_err();
@@ -337,7 +337,7 @@ fn unsupported_settings_are_refused() {
 
 #[test]
 fn the_data_plane_stops_and_starts_again() {
-    let _alone = EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _exclusive = EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner);
     let ip = own_loopback(4);
     let config = config(&[ip], free_port(ip));
     let mut host = started(&config, 3);
@@ -352,7 +352,7 @@ fn the_data_plane_stops_and_starts_again() {
 /// BOUND sessions: the MAC address comes from the neighbor table, also after the device has changed it.
 #[test]
 fn a_bound_session_takes_the_mac_address_from_the_neighbor_table() {
-    let _alone = EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _exclusive = EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner);
     let gateway_ip = Ipv4Addr::new(10, 9, 0, 254);
     let port = 20_550;
     let (ready, is_ready) = mpsc::channel();
@@ -376,8 +376,8 @@ fn a_bound_session_takes_the_mac_address_from_the_neighbor_table() {
         );
         let first = peer.authenticate(Some([2, 0, 0, 0, 0, 1]));
         ip("link set lw-device address 02:00:00:00:00:02");
-        let moved = peer.authenticate(Some([2, 0, 0, 0, 0, 2]));
-        Some((first, moved))
+        let second = peer.authenticate(Some([2, 0, 0, 0, 0, 2]));
+        Some((first, second))
     });
     let gateway_side = thread::spawn(move || {
         let Ok(thread_id) = is_ready.recv() else {
@@ -388,11 +388,11 @@ fn a_bound_session_takes_the_mac_address_from_the_neighbor_table() {
         ip(&format!("link set lw-device netns {thread_id}"));
         ip("address add 10.9.0.254/24 dev lw-gateway");
         ip("link set lw-gateway up");
-        let on_the_link = Config {
+        let config = Config {
             device_prefixes: vec!["10.9.0.0/24".parse().unwrap()],
             ..config(&[gateway_ip.into()], port)
         };
-        let mut host = started(&on_the_link, 1);
+        let mut host = started(&config, 1);
         let peer = Peer::connect(
             1,
             Mode::Key,
@@ -403,14 +403,14 @@ fn a_bound_session_takes_the_mac_address_from_the_neighbor_table() {
         linked.send(()).unwrap();
         Some((host, peer.id))
     });
-    let (Some((host, id)), Some((first, moved))) =
+    let (Some((host, id)), Some((first, second))) =
         (gateway_side.join().unwrap(), device_side.join().unwrap())
     else {
         return;
     };
     let counters = host.counters().unwrap();
     assert!(first, "{:?}", counters.nonzero().collect::<Vec<_>>());
-    assert!(moved, "{:?}", counters.nonzero().collect::<Vec<_>>());
+    assert!(second, "{:?}", counters.nonzero().collect::<Vec<_>>());
     assert_eq!(counters.get(Verdict::ReplyAck), 2);
     let (line, place) = host.store().line(id).unwrap();
     assert_ne!(line.session_id.load(std::sync::atomic::Ordering::Acquire), 0);
@@ -427,27 +427,27 @@ fn a_bound_session_takes_the_mac_address_from_the_neighbor_table() {
 fn packets_that_the_kernel_drops_are_counted() {
     let local = own_loopback(99);
     let config = config(&[local], free_port(local));
-    let small = HostOptions {
+    let small_buffer = HostOptions {
         receive_buffer_bytes: 2_304,
         ..options(1)
     };
-    let mut host = Host::start(&config, &small).unwrap();
+    let mut host = Host::start(&config, &small_buffer).unwrap();
     let socket = UdpSocket::bind((local, 0)).unwrap();
     let counted = |host: &Host| {
         let counters = host.counters().unwrap();
         (counters.by_verdict.iter().sum::<u64>(), counters.kernel_drops)
     };
-    let begin = std::time::Instant::now();
+    let start = std::time::Instant::now();
     let mut sent = 0;
     while counted(&host).1 == 0 {
-        assert!(begin.elapsed() < TIMEOUT, "{sent} datagrams sent, none dropped");
+        assert!(start.elapsed() < TIMEOUT, "{sent} datagrams sent, none dropped");
         for _ in 0..1_000 {
             socket.send_to(&[0; 64], (local, config.lap_port)).unwrap();
             sent += 1;
         }
     }
     while counted(&host).0 + counted(&host).1 < sent {
-        assert!(begin.elapsed() < TIMEOUT, "{:?} of {sent}", counted(&host));
+        assert!(start.elapsed() < TIMEOUT, "{:?} of {sent}", counted(&host));
         thread::yield_now();
     }
     let (seen, dropped) = counted(&host);

@@ -1,5 +1,5 @@
-//! The parts of a sealed gate that outlive its process: the data plane is dropped, as when its process ends, and the program
-//! that stays on the interface is run on frames. Needs root.
+//! The parts of a sealed gate that outlive its process: the data plane is dropped, as when its process ends, and the
+//! program that stays on the interface is run on frames. Needs root.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -59,7 +59,7 @@ impl Drop for BpfFilesystem {
     }
 }
 
-/// A gateway's data plane at a sealed gate that stays.
+/// A gateway's data plane at a sealed gate that outlives the process.
 fn start(pins: &Path, interfaces: &[u32]) -> Result<Xdp, DataPlaneError> {
     let shape = TestConfig {
         provers: 16,
@@ -85,7 +85,7 @@ fn interfaces() -> [u32; 2] {
     ["lw-a", "lw-b"].map(index_of)
 }
 
-/// A's pool of four rows, under a value that was fresh at `now_ns`.
+/// Installs A with four rows, and a fresh value of the time `now_ns`.
 fn install_a(data_plane: &mut Xdp, now_ns: u64) {
     let row = |idx| Row {
         challenge: A.challenge(Mode::Pool, RowIndex(idx)),
@@ -114,16 +114,16 @@ fn response_fields() -> Response {
     }
 }
 
-/// A datagram of the session that this RESPONSE opens.
+/// A datagram of the session that the RESPONSE opens.
 fn data(seq: u32) -> Vec<u8> {
-    let held = DeviceSession::of(A, Mode::Pool, &A.response(&response_fields()));
+    let session = DeviceSession::of(A, Mode::Pool, &A.response(&response_fields()));
     let to = service_end(false);
-    sealed_frame(A, &to).udp(&held.seal(seq, &to, b"reading"))
+    sealed_frame(A, &to).udp(&session.seal(seq, &to, b"reading"))
 }
 
 #[test]
 fn a_sealed_gate_replies_without_its_process_and_other_functions_end() {
-    let filesystem = match capability() {
+    let filesystem = match enter_namespace() {
         true => BpfFilesystem::mount("mode=0700"),
         false => return,
     };
@@ -132,30 +132,30 @@ fn a_sealed_gate_replies_without_its_process_and_other_functions_end() {
     let now_ns = real_now().monotonic_ms * 1_000_000;
     let mut data_plane = start(&pins, &interfaces).unwrap();
     install_a(&mut data_plane, now_ns);
-    let before = AttachedProgram::of(interfaces[0]);
-    assert_eq!(before.run(&request()), (XDP_TX, Some(ReplyChallenge)));
+    let program = AttachedProgram::of(interfaces[0]);
+    assert_eq!(program.run(&request()), (XDP_TX, Some(ReplyChallenge)));
     let claim = A.frame(false).udp(&proof(A, &round(4, 1), 1));
-    assert_eq!(before.run(&claim), (XDP_DROP, Some(DropRound)));
+    assert_eq!(program.run(&claim), (XDP_DROP, Some(DropRound)));
 
     drop(data_plane);
-    replies_without_its_process(&before, &claim, &interfaces);
-    the_next_process_takes_its_place(&before, &pins, &interfaces);
+    replies_without_its_process(&program, &claim, &interfaces);
+    the_next_process_takes_its_place(&program, &pins, &interfaces);
     expired_fresh_value_stops_replies(&pins, &interfaces, now_ns);
 
     for interface in interfaces {
-        assert!(xdp::release(&pins, interface).unwrap());
+        assert!(xdp::remove_gate(&pins, interface).unwrap());
     }
-    assert!(xdp::release_memory(&pins, GATEWAY.0).unwrap());
+    assert!(xdp::remove_memory(&pins, GATEWAY.0).unwrap());
     assert_eq!(names(&pins), BTreeSet::new());
 }
 
-fn replies_without_its_process(before: &AttachedProgram, claim: &[u8], interfaces: &[u32; 2]) {
+fn replies_without_its_process(program: &AttachedProgram, claim: &[u8], interfaces: &[u32; 2]) {
     // The kernel empties the tables of programs a moment later, in its own thread.
-    let until = Instant::now() + Duration::from_secs(60);
-    while before.run(claim).1 != Some(DropStopped) {
-        assert!(Instant::now() < until, "PROOFs are still checked");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while program.run(claim).1 != Some(DropStopped) {
+        assert!(Instant::now() < deadline, "PROOFs are still checked");
     }
-    // The tables of the kept program are not empty, on either interface: the whole handshake works, and DATA.
+    // The tables of the kept programs are not empty on either interface: the whole handshake and DATA still work.
     for interface in interfaces {
         assert_eq!(
             AttachedProgram::of(*interface).run(&request()),
@@ -163,20 +163,20 @@ fn replies_without_its_process(before: &AttachedProgram, claim: &[u8], interface
         );
     }
     let response = A.frame(false).udp(&response_fields().bytes(A));
-    assert_eq!(before.run(&response), (XDP_TX, Some(ReplyAck)));
-    assert_eq!(before.run(&response), (XDP_TX, Some(ReplyAckRepeated)));
-    assert_eq!(before.run(&data(1)), (XDP_PASS, Some(PassData)));
+    assert_eq!(program.run(&response), (XDP_TX, Some(ReplyAck)));
+    assert_eq!(program.run(&response), (XDP_TX, Some(ReplyAckRepeated)));
+    assert_eq!(program.run(&data(1)), (XDP_PASS, Some(PassData)));
 }
 
-/// One table remains at each interface.
-fn the_next_process_takes_its_place(before: &AttachedProgram, pins: &Path, interfaces: &[u32; 2]) {
+/// The programs of the next process replace the kept ones; one table of programs remains at each interface.
+fn the_next_process_takes_its_place(kept_program: &AttachedProgram, pins: &Path, interfaces: &[u32; 2]) {
     let data_plane = start(pins, interfaces).unwrap();
-    let after = AttachedProgram::of(interfaces[0]);
-    assert_ne!(before.id, after.id);
-    assert_eq!(after.run(&request()), (XDP_TX, Some(ReplyChallenge)));
-    assert_eq!(after.run(&data(2)), (XDP_PASS, Some(PassData)));
+    let new_program = AttachedProgram::of(interfaces[0]);
+    assert_ne!(kept_program.id, new_program.id);
+    assert_eq!(new_program.run(&request()), (XDP_TX, Some(ReplyChallenge)));
+    assert_eq!(new_program.run(&data(2)), (XDP_PASS, Some(PassData)));
     for interface in interfaces {
-        let names = names(&place(pins, *interface));
+        let names = names(&interface_pins(pins, *interface));
         let tables = names.iter().filter(|name| name.starts_with("programs-"));
         assert_eq!((names.len(), tables.count()), (3, 1), "{names:?}");
     }
@@ -203,7 +203,7 @@ fn expired_fresh_value_stops_replies(pins: &Path, interfaces: &[u32; 2], now_ns:
 /// unchanged.
 #[test]
 fn a_failed_start_leaves_the_previous_gate_unchanged() {
-    let filesystem = match capability() {
+    let filesystem = match enter_namespace() {
         true => BpfFilesystem::mount("mode=0700"),
         false => return,
     };
@@ -214,55 +214,58 @@ fn a_failed_start_leaves_the_previous_gate_unchanged() {
     drop(start(&other_directory, &[interface]).unwrap());
     let error = start(&pins, &[interface]).err().unwrap().to_string();
     assert!(error.contains("has an XDP program"), "{error}");
-    assert_eq!(names(&place(&pins, interface)), BTreeSet::new());
-    let names = names(&place(&other_directory, interface));
+    assert_eq!(names(&interface_pins(&pins, interface)), BTreeSet::new());
+    let names = names(&interface_pins(&other_directory, interface));
     assert!(
         names.contains("link") && names.contains("programs-0"),
         "{names:?}"
     );
-    assert!(xdp::release(&other_directory, interface).unwrap());
+    assert!(xdp::remove_gate(&other_directory, interface).unwrap());
 }
 
-/// A release does not check who owns the directories, so that planted directories can be released too.
+/// The owner of the directories is not checked, so that planted directories can be removed, too.
 #[test]
-fn a_release_affects_only_its_own_interface() {
-    let filesystem = match capability() {
+fn removing_a_gate_affects_only_its_own_interface() {
+    let filesystem = match enter_namespace() {
         true => BpfFilesystem::mount("mode=0700"),
         false => return,
     };
     let pins = filesystem.0.path().join("gates");
     let [own, other] = interfaces();
-    let attached = |interface: u32| {
+    let has_program = |interface: u32| {
         let null = std::fs::File::open("/dev/null").unwrap();
         let hook = libbpf_rs::Xdp::new(null.as_fd());
         hook.query_id(interface.cast_signed(), XdpFlags::NONE)
             .is_ok_and(|id| id != 0)
     };
     drop(start(&pins, &[own, other]).unwrap());
-    let (pin, others_pin) = (place(&pins, own).join("link"), place(&pins, other).join("link"));
-    let moved = filesystem.0.path().join("aside");
+    let (pin, others_pin) = (
+        interface_pins(&pins, own).join("link"),
+        interface_pins(&pins, other).join("link"),
+    );
+    let moved_pin = filesystem.0.path().join("aside");
     for plant in [
         |from: &Path, to: &Path| std::os::unix::fs::symlink(from, to).unwrap(),
         |from: &Path, to: &Path| std::fs::hard_link(from, to).unwrap(),
     ] {
-        std::fs::rename(&pin, &moved).unwrap();
+        std::fs::rename(&pin, &moved_pin).unwrap();
         plant(&others_pin, &pin);
-        let _ = xdp::release(&pins, own);
-        assert!(attached(own) && attached(other) && others_pin.exists());
+        let _ = xdp::remove_gate(&pins, own);
+        assert!(has_program(own) && has_program(other) && others_pin.exists());
         // The planted pin is removed with the directory; the original one is restored.
         std::fs::create_dir_all(pin.parent().unwrap()).unwrap();
-        std::fs::rename(&moved, &pin).unwrap();
+        std::fs::rename(&moved_pin, &pin).unwrap();
     }
     for interface in [own, other] {
-        assert!(xdp::release(&pins, interface).unwrap() && !attached(interface));
+        assert!(xdp::remove_gate(&pins, interface).unwrap() && !has_program(interface));
     }
-    assert!(xdp::release_memory(&pins, GATEWAY.0).unwrap());
+    assert!(xdp::remove_memory(&pins, GATEWAY.0).unwrap());
 }
 
-/// The directories that are still to be created are in the current directory.
+/// Missing directories of a relative path are created in the current directory.
 #[test]
 fn a_relative_directory_is_as_secure_as_the_current_one() {
-    if !capability() {
+    if !enter_namespace() {
         return;
     }
     for (mode, is_secure) in [("mode=0700", true), ("mode=1777", false)] {
@@ -271,16 +274,16 @@ fn a_relative_directory_is_as_secure_as_the_current_one() {
             // SAFETY: takes no pointer; from here on the current directory belongs to this thread alone.
             assert_eq!(unsafe { libc::unshare(libc::CLONE_FS) }, 0);
             std::env::set_current_dir(filesystem.0.path()).unwrap();
-            let found = xdp::pin_directory_problem(Path::new("gates/of-here"));
-            assert_eq!(found.is_none(), is_secure, "{mode}: {found:?}");
+            let problem = xdp::pin_directory_problem(Path::new("gates/of-here"));
+            assert_eq!(problem.is_none(), is_secure, "{mode}: {problem:?}");
             std::env::set_current_dir("/").unwrap();
         });
         thread.join().unwrap();
     }
 }
 
-/// Enters a new network namespace; `false`, with the reason printed, without the privilege.
-fn capability() -> bool {
+/// Enters a new network namespace; `false`, with the reason printed, if privileges are missing.
+fn enter_namespace() -> bool {
     load_xdp(&TestConfig::SEALED.config()).is_some() && leave_namespace()
 }
 
@@ -292,7 +295,7 @@ fn names(directory: &Path) -> BTreeSet<String> {
 }
 
 /// The directory of an interface's pins.
-fn place(pins: &Path, interface: u32) -> PathBuf {
+fn interface_pins(pins: &Path, interface: u32) -> PathBuf {
     let name = names(pins)
         .into_iter()
         .find(|name| name.ends_with(&format!("-if-{interface}")));
@@ -337,7 +340,7 @@ impl AttachedProgram {
         })
     }
 
-    /// The result for a frame: the action, and the counted verdict.
+    /// Runs the program on a frame; returns the action and the counted verdict.
     fn run(&self, frame: &[u8]) -> (u32, Option<Verdict>) {
         let before = self.counts();
         let mut out = vec![0u8; frame.len() + 256];
@@ -355,8 +358,8 @@ impl AttachedProgram {
         assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
         let after = self.counts();
         let counted = |verdict: &Verdict| {
-            let at = usize::from(verdict.number());
-            after[at] != before[at]
+            let index = usize::from(verdict.number());
+            after[index] != before[index]
         };
         (options.retval, Verdict::ALL.iter().copied().find(counted))
     }

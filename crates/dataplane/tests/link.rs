@@ -32,11 +32,12 @@ const XDP_PASS: u32 = 2;
 const XDP_TX: u32 = 3;
 const FRESH: [u8; 8] = [7; 8];
 
-fn written(mac: Mac) -> String {
+fn mac_text(mac: Mac) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// Two interfaces, `here` and `there`, in a new namespace of the calling thread, that send nothing by themselves.
+/// Creates two interfaces, `here` and `there`, that send nothing by themselves, in a new namespace of the calling
+/// thread.
 fn link(mtu: u32) -> bool {
     if !leave_namespace() {
         return false;
@@ -47,7 +48,7 @@ fn link(mtu: u32) -> bool {
     ));
     ip(&format!(
         "link set here up address {}",
-        written(gateway_end(false).mac)
+        mac_text(gateway_end(false).mac)
     ));
     ip("link set there up");
     true
@@ -101,21 +102,21 @@ fn request_to(mac: Mac) -> Vec<u8> {
     FrameBuilder::new(A.end(false), to).udp(A.request([3; 16]).as_bytes())
 }
 
-/// In a bridge devices send to the bridge's address, and frames for an idle station behind another port are flooded
-/// to this one.
+/// In a bridge, devices send to the bridge's address, and frames for an idle station at another port are flooded
+/// to this port.
 #[test]
 fn a_bridge_port_replies_for_itself_and_its_bridge_only() {
     if !link(1500) {
         return;
     }
-    let (bridge, station, later) = (
+    let (bridge, station, new_mac) = (
         [2, 0, 0, 0, 0xb1, 1],
         [2, 0, 0, 0, 0xaa, 1],
         [2, 0, 0, 0, 0xb1, 2],
     );
     ip(&format!(
         "link add bridge address {} type bridge",
-        written(bridge)
+        mac_text(bridge)
     ));
     ip("link set here master bridge");
     ip("link set bridge up");
@@ -128,41 +129,41 @@ fn a_bridge_port_replies_for_itself_and_its_bridge_only() {
         (gateway_end(false).mac, Verdict::ReplyChallenge),
         (bridge, Verdict::ReplyChallenge),
         (station, Verdict::PassForeign),
-        (later, Verdict::PassForeign),
+        (new_mac, Verdict::PassForeign),
     ] {
         assert_eq!(
             wire.verdict_of(&data_plane, &request_to(mac)),
             expected,
             "{}",
-            written(mac)
+            mac_text(mac)
         );
     }
-    ip(&format!("link set bridge address {}", written(later)));
+    ip(&format!("link set bridge address {}", mac_text(new_mac)));
     data_plane.refresh_links();
     for (mac, expected) in [
         (gateway_end(false).mac, Verdict::ReplyChallenge),
         (bridge, Verdict::PassForeign),
-        (later, Verdict::ReplyChallenge),
+        (new_mac, Verdict::ReplyChallenge),
     ] {
         assert_eq!(
             wire.verdict_of(&data_plane, &request_to(mac)),
             expected,
             "later, {}",
-            written(mac)
+            mac_text(mac)
         );
     }
 }
 
-/// Of such a frame the program sees only the beginning, and still determines that it is complete.
+/// The program sees only the beginning of a fragmented frame, but can determine whether the frame is complete.
 #[test]
-fn an_open_gate_checks_fragmented_frames() {
+fn a_bound_gate_checks_fragmented_frames() {
     if !link(9000) {
         return;
     }
     assert!(has_large_frames(&[index_of("here")]) && !has_large_frames(&[1]));
     let config = Config {
         fragments: true,
-        ..TestConfig::OPEN.config()
+        ..TestConfig::BOUND.config()
     };
     let Some(mut data_plane) = data_plane(&config) else {
         return;
@@ -177,14 +178,14 @@ fn an_open_gate_checks_fragmented_frames() {
             Verdict::DropGate,
             "{bytes} B"
         );
-        let beyond = {
+        let too_long = {
             let mut frame = frame;
             let total = u16::try_from(frame.len() - 14).unwrap() + 1;
             frame[16..18].copy_from_slice(&total.to_be_bytes());
             frame
         };
         assert_eq!(
-            wire.verdict_of(&data_plane, &beyond),
+            wire.verdict_of(&data_plane, &too_long),
             Verdict::DropTruncated,
             "{bytes} B"
         );
@@ -195,12 +196,12 @@ fn an_open_gate_checks_fragmented_frames() {
     );
 }
 
-/// Bytes in fragments count as bytes behind the packet. Drivers put less into the first buffer than veth does.
+/// Bytes in fragments count as bytes after the packet. Other drivers put less into the first buffer than veth.
 #[test]
 fn frames_that_always_pass_hide_nothing_in_fragments() {
     let config = Config {
         fragments: true,
-        ..TestConfig::OPEN.config()
+        ..TestConfig::BOUND.config()
     };
     let Some(data_plane) = data_plane(&config) else {
         return;
@@ -224,24 +225,24 @@ fn frames_that_always_pass_hide_nothing_in_fragments() {
         FrameBuilder::new(from("0.0.0.0"), end("255.255.255.255", 67)).dhcp(),
     ];
     for frame in frames {
-        for (behind, action) in [(0, XDP_PASS), (18, XDP_PASS), (19, XDP_DROP), (1400, XDP_DROP)] {
-            let complete = [&frame[..], &vec![0x5a; behind]].concat();
+        for (trailing_bytes, action) in [(0, XDP_PASS), (18, XDP_PASS), (19, XDP_DROP), (1400, XDP_DROP)] {
+            let complete = [&frame[..], &vec![0x5a; trailing_bytes]].concat();
             let Ok(run) = data_plane.test_run_in_fragments(&complete, frame.len()) else {
                 println!("SKIPPED: this kernel splits no frame in test runs (Linux 6.18)");
                 return;
             };
-            assert_eq!(run.action, action, "{behind} B behind {frame:02x?}");
+            assert_eq!(run.action, action, "{trailing_bytes} B after {frame:02x?}");
         }
     }
 }
 
-/// The type of a control message determines whether a device may send it. A driver may put less than that into the
-/// first buffer.
+/// The type of a control message determines whether a device may send it. A driver may put so little into the
+/// first buffer that the type is missing.
 #[test]
 fn control_messages_with_an_unreadable_type_are_dropped() {
     let config = Config {
         fragments: true,
-        ..TestConfig::OPEN.config()
+        ..TestConfig::BOUND.config()
     };
     let Some(data_plane) = data_plane(&config) else {
         return;
@@ -264,7 +265,7 @@ fn control_messages_with_an_unreadable_type_are_dropped() {
     let echo = to(false).ip(1, &[&[8][..], &[0; 63]].concat());
     let advertisement = to(true).icmpv6(134, &[0; 60]);
     let echo6 = to(true).icmpv6(128, &[0; 60]);
-    let other = to(false).ip(6, &[0; 64]);
+    let tcp = to(false).ip(6, &[0; 64]);
     let (before4, before6) = (14 + 20, 14 + 40);
     for (frame, first_buffer, action) in [
         (&igmp, before4, XDP_DROP),
@@ -277,7 +278,7 @@ fn control_messages_with_an_unreadable_type_are_dropped() {
         (&advertisement, before6 + 1, XDP_DROP),
         (&echo, before4 + 1, XDP_PASS),
         (&echo6, before6 + 1, XDP_PASS),
-        (&other, before4, XDP_PASS),
+        (&tcp, before4, XDP_PASS),
     ] {
         let Ok(run) = data_plane.test_run_in_fragments(frame, first_buffer) else {
             println!("SKIPPED: this kernel splits no frame in test runs (Linux 6.18)");
@@ -296,22 +297,19 @@ fn a_large_mtu_is_not_reported_as_another_program() {
     let Some(mut data_plane) = data_plane(&TestConfig::SEALED.config()) else {
         return;
     };
-    let refused = data_plane.attach(index_of("here")).unwrap_err().to_string();
+    let error = data_plane.attach(index_of("here")).unwrap_err().to_string();
+    assert!(error.contains("interface here failed: with MTU 9000"), "{error}");
     assert!(
-        refused.contains("interface here failed: with MTU 9000"),
-        "{refused}"
-    );
-    assert!(
-        refused.contains("mtu 3498") && !refused.contains("already has an XDP program"),
-        "{refused}"
+        error.contains("mtu 3498") && !error.contains("already has an XDP program"),
+        "{error}"
     );
     ip("link set there mtu 3498");
     ip("link set here mtu 3498");
     data_plane.attach(index_of("here")).unwrap();
     let mut second = load_xdp(&TestConfig::OFF.config()).unwrap();
-    let refused = second.attach(index_of("here")).unwrap_err().to_string();
+    let error = second.attach(index_of("here")).unwrap_err().to_string();
     assert!(
-        refused.contains("interface here failed, it already has an XDP program"),
-        "{refused}"
+        error.contains("interface here failed, it already has an XDP program"),
+        "{error}"
     );
 }

@@ -29,14 +29,12 @@ use linewarden_protocol::sources::{DeviceSources, OwnAddress, Prefix};
 use support::netns::{index_of, ip, leave_namespace};
 use support::test_config::{TestConfig, device_prefixes};
 
-/// `None`, with the reason printed, if it cannot be loaded.
+/// `None`, with the reason printed, if the programs cannot be loaded.
 fn load(config: &Config) -> Option<Xdp> {
     match Xdp::load(config) {
         Ok(data_plane) => Some(data_plane),
-        Err(DataPlaneError::Privilege {
-            capability: needed, ..
-        }) => {
-            println!("SKIPPED: requires {needed}");
+        Err(DataPlaneError::Privilege { capability, .. }) => {
+            println!("SKIPPED: requires {capability}");
             None
         }
         Err(error) => panic!("{error}"),
@@ -49,7 +47,8 @@ fn config(seed: u64) -> Config {
     config
 }
 
-fn entry_value(measurement: &Measurement) -> BTreeMap<String, String> {
+/// The contents of the entries by name.
+fn contents(measurement: &Measurement) -> BTreeMap<String, String> {
     let line = |entry: &Entry| {
         (
             format!("{} {}", entry.object(), entry.entry_name()),
@@ -59,9 +58,9 @@ fn entry_value(measurement: &Measurement) -> BTreeMap<String, String> {
     measurement.entries.iter().map(line).collect()
 }
 
-/// The difference between two contents, in words.
+/// The names of the entries that differ.
 fn changed(before: &Measurement, after: &Measurement) -> Vec<String> {
-    let (before, after) = (entry_value(before), entry_value(after));
+    let (before, after) = (contents(before), contents(after));
     let mut names: Vec<_> = before.keys().chain(after.keys()).collect();
     names.sort();
     names.dedup();
@@ -83,9 +82,9 @@ fn the_same_object_loaded_twice_measures_the_same() {
             .iter()
             .any(|program| program.name == "linewarden_gateway")
     );
-    let mut other = config(1);
-    other.session_lifetime_s += 1;
-    let other = load(&other).unwrap().measure().unwrap();
+    let mut changed_config = config(1);
+    changed_config.session_lifetime_s += 1;
+    let other = load(&changed_config).unwrap().measure().unwrap();
     assert_eq!(changed(&first, &other), ["eBPF map control entry 00000000"]);
 }
 
@@ -105,8 +104,8 @@ fn packets_and_the_node_do_not_change_the_measurement() {
     assert_eq!(before, after, "{:?}", changed(&before, &after));
 }
 
-/// When the machine's addresses change, the configured prefixes are measured, and the memory has what the gateway
-/// wrote.
+/// The measurement has the configured prefixes, but not the machine's addresses, as long as the memory has what the
+/// gateway wrote.
 #[test]
 fn addresses_are_excluded_until_another_process_writes_them() {
     let Some(mut data_plane) = load(&config(1)) else {
@@ -119,29 +118,35 @@ fn addresses_are_excluded_until_another_process_writes_them() {
         (1..=hosts).map(|host| OwnAddress::host(address(host))).collect()
     };
     let configured = device_prefixes();
-    let mut of = |sources: &DeviceSources| {
+    let mut measure_with = |sources: &DeviceSources| {
         data_plane.set_sources(sources);
         data_plane.measure().unwrap()
     };
-    let before = of(&DeviceSources::new(&configured, &[], &own(1)));
-    assert_eq!(of(&DeviceSources::new(&configured, &[], &own(9))), before);
+    let before = measure_with(&DeviceSources::new(&configured, &[], &own(1)));
+    assert_eq!(
+        measure_with(&DeviceSources::new(&configured, &[], &own(9))),
+        before
+    );
     let too_many = DeviceSources::new(&configured, &[], &own(70));
     assert!(too_many.overflows(true));
-    assert_eq!(of(&too_many), before);
+    assert_eq!(measure_with(&too_many), before);
     let names = ["eBPF map control entry 64657669636520736f7572636573"];
-    let wider = of(&DeviceSources::new(&prefixes(&["0.0.0.0/0"]), &[], &own(9)));
+    let wider = measure_with(&DeviceSources::new(&prefixes(&["0.0.0.0/0"]), &[], &own(9)));
     assert_eq!(changed(&before, &wider), names);
-    let found = |texts| DeviceSources::new(&prefixes(texts), &[], &own(2)).following_interfaces();
-    let followed = of(&found(&["10.66.0.0/16"]));
+    let followed_sources = |texts| DeviceSources::new(&prefixes(texts), &[], &own(2)).following_interfaces();
+    let followed = measure_with(&followed_sources(&["10.66.0.0/16"]));
     assert_eq!(changed(&before, &followed), names);
-    assert_eq!(of(&found(&["10.66.0.0/16", "10.9.0.0/16"])), followed);
+    assert_eq!(
+        measure_with(&followed_sources(&["10.66.0.0/16", "10.9.0.0/16"])),
+        followed
+    );
 
     // The same prefixes and the same addresses except one, written by a process that has opened the memory.
     data_plane
         .store()
-        .set_sources(&found(&["10.66.0.0/16", "10.8.0.0/15"]));
+        .set_sources(&followed_sources(&["10.66.0.0/16", "10.8.0.0/15"]));
     assert_eq!(changed(&followed, &data_plane.measure().unwrap()), names);
-    data_plane.set_sources(&found(&["10.66.0.0/16"]));
+    data_plane.set_sources(&followed_sources(&["10.66.0.0/16"]));
     assert_eq!(data_plane.measure().unwrap(), followed);
     let fewer = DeviceSources::new(&prefixes(&["10.66.0.0/16"]), &[], &own(1));
     data_plane.store().set_sources(&fewer.following_interfaces());
@@ -151,11 +156,11 @@ fn addresses_are_excluded_until_another_process_writes_them() {
 /// Evidence in packets is not part of what it attests; the program that writes it is.
 #[test]
 fn evidence_in_packets_changes_nothing_and_its_program_is_measured() {
-    let of = |form| TestConfig {
+    let test_config = |form| TestConfig {
         inband_evidence: form,
-        ..TestConfig::OPEN
+        ..TestConfig::BOUND
     };
-    let Some(data_plane) = load(&of(Some(ContentFormat::Default)).config()) else {
+    let Some(data_plane) = load(&test_config(Some(ContentFormat::Default)).config()) else {
         return;
     };
     let before = data_plane.measure().unwrap();
@@ -178,29 +183,32 @@ fn evidence_in_packets_changes_nothing_and_its_program_is_measured() {
     let after = data_plane.measure().unwrap();
     assert_eq!(before, after, "{:?}", changed(&before, &after));
 
-    let is_there = |measurement: &Measurement, name: &str| {
+    let contains_program = |measurement: &Measurement, name: &str| {
         let mut programs = measurement.programs.iter();
         programs.any(|program| program.name == name)
     };
-    let off = load(&of(None).config()).unwrap().measure().unwrap();
+    let without_evidence = load(&test_config(None).config()).unwrap().measure().unwrap();
     for (name, with, without) in [
         ("linewarden_stamp", true, false),
         ("linewarden_gateway_stamping", true, false),
         ("linewarden_gateway", false, true),
     ] {
         assert_eq!(
-            (is_there(&before, name), is_there(&off, name)),
+            (
+                contains_program(&before, name),
+                contains_program(&without_evidence, name)
+            ),
             (with, without),
             "{name}"
         );
     }
-    let names = changed(&off, &before);
+    let names = changed(&without_evidence, &before);
     assert!(
         names.contains(&"eBPF map programs entry 00000002".to_owned()),
         "{names:?}"
     );
-    // The value that it writes is a constant of the program.
-    let classic = load(&of(Some(ContentFormat::Classic)).config())
+    // The format of the evidence is a constant of the program.
+    let classic = load(&test_config(Some(ContentFormat::Classic)).config())
         .unwrap()
         .measure()
         .unwrap();
@@ -224,7 +232,7 @@ fn foreign_programs_and_settings_are_reported() {
     let index = index_of("lw-a");
     data_plane.attach(index).unwrap();
     let before = data_plane.measure().unwrap();
-    let attached = entry_value(&before);
+    let attached = contents(&before);
     let mut hooks = attached.iter().filter(|(name, _)| name.contains("of interface"));
     let (hook_name, program) = hooks.next().unwrap();
     assert!(
@@ -236,7 +244,7 @@ fn foreign_programs_and_settings_are_reported() {
         "{program}"
     );
 
-    // A filter of another program.
+    // Another program attaches a filter.
     let filter = foreign(libbpf_sys::BPF_PROG_TYPE_SCHED_CLS, c"let_all_out");
     let mut hook = TcHook::new(filter.as_fd());
     hook.ifindex(index.cast_signed())
@@ -255,18 +263,18 @@ fn foreign_programs_and_settings_are_reported() {
     hook.detach().unwrap();
     assert_eq!(data_plane.measure().unwrap(), before);
 
-    // The hook itself, replaced by a process that has opened the link.
+    // Another process that has opened the link replaces the program at the hook.
     let program = foreign(libbpf_sys::BPF_PROG_TYPE_XDP, c"linewarden_gateway");
-    let own = Xdp::measure(&data_plane).unwrap();
-    let back = exchange(index, &program);
+    let own_measurement = Xdp::measure(&data_plane).unwrap();
+    let previous = exchange(index, &program);
     let after = data_plane.measure().unwrap();
-    let now = &entry_value(&after)[hook_name];
-    assert!(now.contains("foreign linewarden_gate, tag "), "{now}");
-    assert_ne!(after.programs, own.programs);
-    exchange(index, &back);
+    let content = &contents(&after)[hook_name];
+    assert!(content.contains("foreign linewarden_gate, tag "), "{content}");
+    assert_ne!(after.programs, own_measurement.programs);
+    exchange(index, &previous);
     assert_eq!(data_plane.measure().unwrap(), before);
 
-    // Another MAC address, and one that another process has written to the map.
+    // The gateway sets another MAC address; then another process writes one to the map.
     let entry = format!("eBPF map control entry {}", hex(b"lw-a"));
     data_plane.set_own_macs(index, &[[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]]);
     assert_eq!(data_plane.measure().unwrap(), before);
@@ -275,7 +283,7 @@ fn foreign_programs_and_settings_are_reported() {
     data_plane.refresh_links();
     assert_eq!(data_plane.measure().unwrap(), before);
 
-    // The settings, changed by a process that has opened the map.
+    // Another process that has opened the map changes the settings.
     let control = map_of(index, "control");
     let key = 0u32.to_ne_bytes();
     let mut value = control.lookup(&key, MapFlags::ANY).unwrap().unwrap();
@@ -300,7 +308,7 @@ fn foreign(kind: libbpf_sys::bpf_prog_type, name: &CStr) -> OwnedFd {
         ..Default::default()
     };
     if kind == libbpf_sys::BPF_PROG_TYPE_XDP {
-        // As libbpf loads the gateway's programs: a link accepts no other type.
+        // The type with which libbpf loads the gateway's programs: a link accepts no other one.
         options.expected_attach_type = libbpf_sys::BPF_XDP;
     }
     // SAFETY: strings that end with a zero byte, and the given number of instructions.
@@ -321,8 +329,8 @@ fn foreign(kind: libbpf_sys::bpf_prog_type, name: &CStr) -> OwnedFd {
 
 /// Replaces the program in the link at an interface; returns the previous one.
 fn exchange(index: u32, program: &OwnedFd) -> OwnedFd {
-    // Found by its program: other namespaces, including those of tests that run beside this one, have interfaces with
-    // the same number.
+    // The link is identified by its program: other namespaces, also those of tests that run at the same time, have
+    // interfaces with the same number.
     let program_id = program_on(index);
     let link = LinkInfoIter::default()
         .find(|link| link.prog_id == program_id && matches!(link.info, LinkTypeInfo::Xdp(_)))

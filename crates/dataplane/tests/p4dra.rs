@@ -1,4 +1,4 @@
-//! `p4dra-classic` (LAP/1 3.1): each bit of a frame; random rounds and frames (right, wrong and mutated) on the
+//! `p4dra-classic` (LAP/1 3.1): each bit of a frame; random rounds and frames (valid, invalid and mutated) on the
 //! oracle, `xdp` and `host`; many frames at once; several CPUs with the same frames; frames over a link.
 //!
 //! `LINEWARDEN_SEEDS` sets the number of random runs (default 30), `LINEWARDEN_SEED` the first seed; a failure prints
@@ -41,7 +41,7 @@ fn all_data_planes_agree_on_each_bit_of_a_frame() {
     let mut fixture = TestFixture::new(TestConfig::P4DRA);
     let mut seen: BTreeMap<Verdict, u64> = BTreeMap::new();
     for bit in 0..111 * 8 {
-        // A frame that still verifies belongs to another round than the last.
+        // Each frame has its own round, since a frame may verify although a bit is flipped.
         let requested = fixture.p4dra_round();
         let mut frame = reply(A, &requested, 1);
         frame[bit / 8] ^= 1 << (bit % 8);
@@ -76,23 +76,23 @@ impl Run<'_> {
             self.fixture.p4dra_round();
         }
         let device = TestDevice(self.rng.random_range(1..=P4DRA_PROVERS + 2));
-        let ago = if self.one_in(3) {
+        let rounds_ago = if self.one_in(3) {
             self.rng.random_range(0..4)
         } else {
             0
         };
-        let mut requested = self.fixture.p4dra_ago(ago);
+        let mut requested = self.fixture.p4dra_ago(rounds_ago);
         if self.one_in(20) {
             requested.n = round(self.rng.random()).n;
         }
         let runs = if self.one_in(4) { 2 } else { 1 };
         let mut frame = match self.one_in(10) {
-            true => frame(device, &self.other(device, requested)),
+            true => frame(device, &self.other_message(device, requested)),
             false => reply(device, &requested, runs),
         };
         if self.one_in(8) {
-            let at = self.rng.random_range(0..frame.len());
-            frame[at] ^= 1 << self.rng.random_range(0..8);
+            let index = self.rng.random_range(0..frame.len());
+            frame[index] ^= 1 << self.rng.random_range(0..8);
         }
         if self.one_in(15) {
             frame.resize(self.rng.random_range(14..220), 0);
@@ -111,13 +111,13 @@ impl Run<'_> {
         }
     }
 
-    fn other(&mut self, device: TestDevice, requested: Round) -> Message {
-        let any = [self.rng.random(); 64];
+    fn other_message(&mut self, device: TestDevice, requested: Round) -> Message {
+        let random_bytes = [self.rng.random(); 64];
         match self.rng.random_range(0..4) {
             0 => Message::Start(requested),
             1 => Message::Request(requested),
-            2 => Message::Calculating(requested, id(device), self.rng.random(), [7; 16], any),
-            _ => Message::Verified(requested, id(device), any, any),
+            2 => Message::Calculating(requested, id(device), self.rng.random(), [7; 16], random_bytes),
+            _ => Message::Verified(requested, id(device), random_bytes, random_bytes),
         }
     }
 }
@@ -127,7 +127,7 @@ fn all_data_planes_agree() {
     use Verdict::*;
     let (first, runs) = (number("LINEWARDEN_SEED", 1), number("LINEWARDEN_SEEDS", 30));
     let mut verdicts: BTreeMap<Verdict, u64> = BTreeMap::new();
-    for gate in [Gate::Off, Gate::Open, Gate::Sealed] {
+    for gate in [Gate::Off, Gate::Bound, Gate::Sealed] {
         let mut fixture = TestFixture::new(TestConfig {
             gate,
             ..TestConfig::P4DRA
@@ -195,8 +195,8 @@ fn counted(host: &Host) -> BTreeMap<Verdict, u64> {
     host.counters().unwrap().nonzero().collect()
 }
 
-/// Right, wrong, repeated and malformed frames are mixed. In a batch a wrong proof beside the right one is hashed;
-/// after it, it is not.
+/// Mixes valid, invalid, repeated and malformed frames. In a batch, an invalid proof is hashed although the batch has a
+/// valid one of the same prover; a single proof after the valid one is not hashed.
 #[test]
 fn batches_have_the_same_verdicts_as_single_frames() {
     let seed = number("LINEWARDEN_SEED", 1);
@@ -209,36 +209,36 @@ fn batches_have_the_same_verdicts_as_single_frames() {
                 let device = TestDevice(rng.random_range(1..=P4DRA_PROVERS + 3));
                 let mut frame = reply(device, &round(1), rng.random_range(1..=2));
                 if rng.random_range(0..10) == 0 {
-                    let at = rng.random_range(0..frame.len());
-                    frame[at] ^= 1 << rng.random_range(0..8);
+                    let index = rng.random_range(0..frame.len());
+                    frame[index] ^= 1 << rng.random_range(0..8);
                 }
                 frame
             })
             .collect();
-        let (mut at_once, mut one_by_one) = (host(lanes), host(Backend::SCALAR));
-        let (mut batch, mut thread) = (P4draBatch::default(), at_once.thread_state());
+        let (mut batched, mut one_by_one) = (host(lanes), host(Backend::SCALAR));
+        let (mut batch, mut thread) = (P4draBatch::default(), batched.thread_state());
         assert_eq!(batch.fill(&frames), count);
-        at_once.engine().process_p4dra(&mut thread, &mut batch);
+        batched.engine().process_p4dra(&mut thread, &mut batch);
         assert_eq!(batch.results().count(), count);
         let mut single = (P4draBatch::default(), one_by_one.thread_state());
-        for (frame, (verdict, became)) in frames.iter().zip(batch.results()) {
+        for (frame, (verdict, result)) in frames.iter().zip(batch.results()) {
             single.0.fill(std::slice::from_ref(frame));
             one_by_one.engine().process_p4dra(&mut single.1, &mut single.0);
-            let (alone, alone_became) = single.0.results().next().unwrap();
-            let is_late = alone == Verdict::DropP4draProved && verdict == Verdict::DropP4draProof;
-            assert!(alone == verdict || is_late, "{alone} {verdict}");
-            assert_eq!(alone_became, became);
+            let (single_verdict, single_result) = single.0.results().next().unwrap();
+            let is_late = single_verdict == Verdict::DropP4draProved && verdict == Verdict::DropP4draProof;
+            assert!(single_verdict == verdict || is_late, "{single_verdict} {verdict}");
+            assert_eq!(single_result, result);
         }
         for device in (1..=P4DRA_PROVERS).map(TestDevice) {
             let ok = |host: &mut Host| DataPlane::p4dra(host).unwrap().is_proved(&id(device), &round(1));
-            assert_eq!(ok(&mut at_once), ok(&mut one_by_one));
+            assert_eq!(ok(&mut batched), ok(&mut one_by_one));
         }
     }
 }
 
-/// One verdict per prover and round, even if several CPUs have the same proof at the same time.
+/// A prover's proof is accepted once per round, even if several CPUs have it at the same time.
 #[test]
-fn of_several_cpus_with_one_proof_one_wins() {
+fn only_one_of_several_cpus_accepts_a_proof() {
     const ROUNDS: u64 = 40;
     let frames = |requested| -> Vec<Vec<u8>> {
         let provers = (1..=P4DRA_PROVERS).map(TestDevice);
@@ -264,10 +264,10 @@ fn of_several_cpus_with_one_proof_one_wins() {
             }
         });
     }
-    let each = u64::from(P4DRA_PROVERS) * ROUNDS;
+    let count = u64::from(P4DRA_PROVERS) * ROUNDS;
     let expected = BTreeMap::from([
-        (Verdict::ReplyP4draVerified, each),
-        (Verdict::DropP4draProved, each),
+        (Verdict::ReplyP4draVerified, count),
+        (Verdict::DropP4draProved, count),
     ]);
     assert_eq!(counted(&host), expected);
     let Some(mut xdp) = load_xdp(&TestConfig::P4DRA.config()) else {
@@ -323,8 +323,8 @@ impl Station {
     fn receive(&self) -> Option<Vec<u8>> {
         let mut frame = vec![0; 2000];
         // SAFETY: the buffer is valid for its length during the call.
-        let got = unsafe { libc::recv(self.0.as_raw_fd(), frame.as_mut_ptr().cast(), frame.len(), 0) };
-        frame.truncate(usize::try_from(got).ok()?);
+        let length = unsafe { libc::recv(self.0.as_raw_fd(), frame.as_mut_ptr().cast(), frame.len(), 0) };
+        frame.truncate(usize::try_from(length).ok()?);
         Some(frame)
     }
 }
@@ -337,8 +337,8 @@ fn request(requested: u64) -> Vec<u8> {
     [&[0xff; 6][..], &mac, &ETHER_TYPE.to_be_bytes(), &message].concat()
 }
 
-/// The exchange of the published tools, over a link: request out, reply in, "verified" out, to the controller. At the
-/// end the interface goes down and is removed, which the data plane reports as an error.
+/// The exchange of the published tools over a link: the data plane sends a request, gets the reply, and sends VERIFIED
+/// to the controller. At the end, the interface goes down and is removed, which the data plane reports as an error.
 fn over_a_link(failure_text: &str, start: impl FnOnce(&mut Config, u32) -> Option<Box<dyn DataPlane>>) {
     if !leave_namespace() {
         return;
@@ -346,7 +346,7 @@ fn over_a_link(failure_text: &str, start: impl FnOnce(&mut Config, u32) -> Optio
     ip("link add here type veth peer name there");
     let mac = gateway_end(false).mac.map(|byte| format!("{byte:02x}")).join(":");
     ip(&format!("link set here address {mac}"));
-    // The controller and a prover; the prover receives what the controller has requested.
+    // `there` is the controller and a prover.
     ip(&format!(
         "link set there address {}",
         CONTROLLER.map(|byte| format!("{byte:02x}")).join(":")
@@ -357,7 +357,7 @@ fn over_a_link(failure_text: &str, start: impl FnOnce(&mut Config, u32) -> Optio
     let Some(mut data_plane) = start(&mut config, index_of("here")) else {
         return;
     };
-    // Frames that an XDP program sends arrive at a veth with NAPI enabled, which another program there enables.
+    // A veth receives the frames that an XDP program sends only with NAPI, which an XDP program on it enables.
     let mut receiver = load_xdp(&TestConfig::OFF.config());
     receiver
         .iter_mut()
@@ -371,31 +371,33 @@ fn over_a_link(failure_text: &str, start: impl FnOnce(&mut Config, u32) -> Optio
         );
         data_plane.send_p4dra_requests(&round(requested)).unwrap();
         assert_eq!(station.receive(), Some(request(requested)));
-        let right = reply(A, &round(requested), 1);
+        let valid_reply = reply(A, &round(requested), 1);
         for frame in [
-            &right[..110],
+            &valid_reply[..110],
             &frame(A, &Message::Verified(round(requested), id(A), [7; 64], [7; 64])),
             &reply(A, &round(requested), 2),
-            &right,
+            &valid_reply,
         ] {
             station.send(frame);
         }
         let expected = [
             &CONTROLLER,
-            &right[..6],
-            &right[12..14],
+            &valid_reply[..6],
+            &valid_reply[12..14],
             &[4],
-            &right[15..],
-            &right[47..],
+            &valid_reply[15..],
+            &valid_reply[47..],
         ]
         .concat();
-        // All frames sent before it were checked and not answered.
+        // All frames that were sent before the valid one were checked and not answered.
         let got = station.receive();
         assert_eq!(
             got,
             Some(expected),
             "{:?}",
-            data_plane.counters().map(|all| all.nonzero().collect::<Vec<_>>())
+            data_plane
+                .counters()
+                .map(|counters| counters.nonzero().collect::<Vec<_>>())
         );
         let unproved: Vec<_> = data_plane
             .p4dra()
@@ -403,8 +405,8 @@ fn over_a_link(failure_text: &str, start: impl FnOnce(&mut Config, u32) -> Optio
             .unproved(&round(requested))
             .copied()
             .collect();
-        let others = (1..=P4DRA_PROVERS).map(TestDevice).filter(|device| *device != A);
-        assert_eq!(unproved, others.map(id).collect::<Vec<_>>());
+        let other_devices = (1..=P4DRA_PROVERS).map(TestDevice).filter(|device| *device != A);
+        assert_eq!(unproved, other_devices.map(id).collect::<Vec<_>>());
     }
     let expected = [
         (Verdict::ReplyP4draVerified, 3),
@@ -423,7 +425,7 @@ fn over_a_link(failure_text: &str, start: impl FnOnce(&mut Config, u32) -> Optio
         .expect_err("no frame leaves by an interface that is down");
     assert!(error.to_string().contains("on interface here"), "{error}");
     assert_eq!(data_plane.failure(), None, "the interface may come up again");
-    // Down before it is removed: the kernel reports only the former to sockets that listen on it.
+    // The interface is down before it is removed: the kernel reports only the former to sockets that listen on it.
     ip("link del here");
     let start = Instant::now();
     let failure = loop {
@@ -459,7 +461,7 @@ fn host_serves_an_interface() {
 
 #[test]
 fn xdp_serves_an_interface() {
-    for gate in [Gate::Off, Gate::Open, Gate::Sealed] {
+    for gate in [Gate::Off, Gate::Bound, Gate::Sealed] {
         over_a_link("an interface", |config, interface| {
             config.gate = gate;
             let mut xdp = load_xdp(config)?;
@@ -471,27 +473,27 @@ fn xdp_serves_an_interface() {
 
 #[test]
 fn unsupported_settings_are_refused() {
-    let right = TestConfig::P4DRA.config();
-    assert_eq!(right.check(), Ok(()));
+    let valid_config = TestConfig::P4DRA.config();
+    assert_eq!(valid_config.check(), Ok(()));
     let field = |change: &dyn Fn(&mut P4dra)| {
-        let mut config = right.clone();
+        let mut config = valid_config.clone();
         change(config.p4dra.as_mut().unwrap());
         match config.check() {
             Err(ConfigError::Field { field, .. }) => field,
-            other => panic!("{other:?}"),
+            result => panic!("{result:?}"),
         }
     };
-    for other in [0, 0x05ff, 0x0800, 0x0806, 0x8100, 0x88a8, 0x86dd] {
-        assert_eq!(field(&|p4dra| p4dra.ether_type = other), "p4dra.ether_type");
+    for ether_type in [0, 0x05ff, 0x0800, 0x0806, 0x8100, 0x88a8, 0x86dd] {
+        assert_eq!(field(&|p4dra| p4dra.ether_type = ether_type), "p4dra.ether_type");
     }
     for mac in [[0; 6], [1, 0, 0, 0, 0, 0], [0xff; 6]] {
         assert_eq!(field(&|p4dra| p4dra.controller = mac), "p4dra.controller");
     }
-    let twice = |p4dra: &mut P4dra| p4dra.provers.push(p4dra.provers[0].clone());
-    assert_eq!(field(&twice), "p4dra.provers");
+    let duplicate_prover = |p4dra: &mut P4dra| p4dra.provers.push(p4dra.provers[0].clone());
+    assert_eq!(field(&duplicate_prover), "p4dra.provers");
 }
 
-/// As many as a published switch holds, with several seeds: each prover is found, and no other id is.
+/// As many provers as the published switch holds, with several seeds: each prover is found, and no other id is.
 #[test]
 fn as_many_provers_as_a_switch_holds_are_found() {
     for seed in 0..3 {
@@ -504,9 +506,9 @@ fn as_many_provers_as_a_switch_holds_are_found() {
         let mut host = Host::new(&config).unwrap();
         assert!(DataPlane::p4dra(&mut host).unwrap().open_round(round(1)));
         let (engine, mut thread, mut batch) = (host.engine(), host.thread_state(), P4draBatch::default());
-        let all: Vec<u16> = (1..=20_064).collect();
-        for some in all.chunks(64) {
-            let frames: Vec<_> = some
+        let numbers: Vec<u16> = (1..=20_064).collect();
+        for batch_numbers in numbers.chunks(64) {
+            let frames: Vec<_> = batch_numbers
                 .iter()
                 .map(|number| reply(TestDevice(*number), &round(1), 1))
                 .collect();

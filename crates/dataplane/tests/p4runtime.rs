@@ -1,5 +1,5 @@
-//! The packet tests on a P4 switch that `p4runtime` controls: those of the common suite for which it declares a
-//! capability, beside the oracle and the other data planes.
+//! The packet tests on a P4 switch that `p4runtime` controls, together with the oracle and the other data planes. Only
+//! those records of the common suite run whose features `p4runtime` declares as capabilities.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -32,8 +32,8 @@ use support::fixture::attest::round;
 use support::fixture::switch::{DEVICES, LONG_TIMEOUT, Switch};
 use support::test_config::TestConfig;
 
-/// Whether the switch has the feature that these records test. Its limits are buckets that fill steadily, not counts
-/// per second.
+/// Whether the switch supports what these records test. Its rate limits are token buckets, so that records which count
+/// messages per second do not apply.
 fn is_declared(Group { shape, .. }: &Group) -> bool {
     P4Runtime::CAPABILITIES.first_missing(&shape.config()).is_none()
         && shape.nak_per_s == u32::MAX
@@ -47,13 +47,13 @@ fn run(groups: Vec<Group>) {
         let mut fixture = TestFixture::with_switch(group.shape);
         for Record {
             description,
-            setup: given,
+            setup,
             packet,
             verdict,
         } in group.records
         {
             fixture.reset();
-            given(&mut fixture);
+            setup(&mut fixture);
             let frame = packet(&fixture);
             let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 let got = fixture.send(&frame);
@@ -76,7 +76,7 @@ fn run(groups: Vec<Group>) {
 
 #[test]
 fn a_device_is_installed_challenged_admitted_and_revoked() {
-    let mut fixture = TestFixture::with_switch(TestConfig::OPEN);
+    let mut fixture = TestFixture::with_switch(TestConfig::BOUND);
     fixture.pool(A, 7, 3);
     let request = A.frame(false).udp(&fixture.request(A));
     assert_eq!(fixture.send(&request), Verdict::ReplyChallenge);
@@ -92,12 +92,12 @@ fn a_device_is_installed_challenged_admitted_and_revoked() {
 #[test]
 fn a_lost_switch_is_reported_and_accepts_nothing() {
     let mut fixture = TestFixture::with_switch(TestConfig::OFF);
-    let (reason, refused) = fixture.lose_switch();
+    let (reason, result) = fixture.lose_switch();
     println!("{reason}");
-    assert_eq!(refused, Err(StoreError::SwitchFailed(A.id())));
+    assert_eq!(result, Err(StoreError::SwitchFailed(A.id())));
 }
 
-/// A frame that is no IP packet, from the gateway to another host.
+/// A frame from the gateway to the given MAC address that is no IP packet.
 fn frame_to(mac: [u8; 6], number: u8) -> Vec<u8> {
     [&mac[..], &gateway_end(false).mac, &[0x88, 0xb5, number], &[0; 45]].concat()
 }
@@ -109,7 +109,7 @@ fn unlisted_devices_are_at_another_gateway() {
     let (mut options, config) = (switch.options(), TestConfig::OFF.config());
     let _data_plane = P4Runtime::connect(&config, &options).unwrap();
     assert!(switch.services.send(&frame_to(UNKNOWN_MAC, 1)));
-    // The earliest value that the switch accepts.
+    // A frame to a listed address is forwarded.
     let known = frame_to(gateway_end(false).mac, 2);
     assert!(switch.devices.send(&known));
     assert_eq!(switch.services.receive(LONG_TIMEOUT).unwrap(), known);
@@ -122,8 +122,8 @@ fn unlisted_devices_are_at_another_gateway() {
     assert_eq!(switch.devices.receive(LONG_TIMEOUT).unwrap(), to_unknown);
 
     options.default_port = Some(SwitchPort { port: 510, ..DEVICES });
-    let refused = P4Runtime::connect(&config, &options).unwrap_err().to_string();
-    assert!(refused.contains("510"), "{refused}");
+    let error = P4Runtime::connect(&config, &options).unwrap_err().to_string();
+    assert!(error.contains("510"), "{error}");
 }
 
 /// Frames to unknown devices must not be dropped as frames of an unknown sender.
@@ -156,22 +156,22 @@ fn messages_that_are_not_lap() {
     run(records::malformed::groups());
 }
 
-/// A switch that another gateway has taken over since knows the prefixes of its configuration, and those of its
+/// A switch that another gateway takes over uses the prefixes of that gateway's configuration, and follows its
 /// changes.
 #[test]
 fn device_prefixes_follow_changes_and_a_new_start() {
     let mut fixture = TestFixture::with_switch(TestConfig::SLOW);
-    let at = |ip: [u8; 4]| {
+    let request_from_ip = |ip: [u8; 4]| {
         let end = Endpoint {
             ip: ip.into(),
             ..A.end(false)
         };
         FrameBuilder::new(end, gateway_end(false)).udp(&fixture.request(A))
     };
-    let [home, far, own] = [[10, 66, 0, 9], [8, 8, 8, 8], [10, 66, 0, 254]].map(at);
+    let [inside, outside, own] = [[10, 66, 0, 9], [8, 8, 8, 8], [10, 66, 0, 254]].map(request_from_ip);
     for _ in 0..2 {
         let expect = |fixture: &mut TestFixture, verdicts: [Verdict; 3]| {
-            let got = [&home, &far, &own].map(|frame| fixture.send_to_switch_alone(frame));
+            let got = [&inside, &outside, &own].map(|frame| fixture.send_to_switch_alone(frame));
             assert_eq!(got, verdicts);
         };
         let (passes, refused) = (Verdict::SlowPath, Verdict::DropSourceNotDevice);
@@ -226,7 +226,7 @@ fn frames_with_the_gate_off() {
 }
 
 #[test]
-fn frames_with_the_gate_open() {
+fn frames_with_a_bound_gate() {
     run(records::gate::groups());
 }
 
@@ -240,7 +240,8 @@ fn proofs() {
     run(records::attest::groups());
 }
 
-/// A request to a port of the device, as its frame leaves: from the address under which the device knows the gateway.
+/// The frame in which an attestation request leaves for a port of the device. It comes from the address under which the
+/// device knows the gateway.
 fn request_at_device(device: TestDevice, port: u16, request: &AttestRequest) -> Vec<u8> {
     let to = Endpoint {
         port,
@@ -251,9 +252,9 @@ fn request_at_device(device: TestDevice, port: u16, request: &AttestRequest) -> 
         .udp(request.as_bytes())
 }
 
-/// A message in a device's name, from any address, that the gateway registers.
-fn request_from(fixture: &mut TestFixture, from: Endpoint, device: TestDevice) {
-    let frame = FrameBuilder::new(from, gateway_end(false)).udp(&fixture.request(device));
+/// Sends a REQUEST in the device's name from `sender`, and waits until the gateway has received it.
+fn request_from(fixture: &mut TestFixture, sender: Endpoint, device: TestDevice) {
+    let frame = FrameBuilder::new(sender, gateway_end(false)).udp(&fixture.request(device));
     assert_eq!(fixture.send(&frame), Verdict::SlowPath);
     let deadline = Instant::now() + LONG_TIMEOUT;
     while fixture.drain_misses_at_switch() == 0 {
@@ -262,7 +263,7 @@ fn request_from(fixture: &mut TestFixture, from: Endpoint, device: TestDevice) {
     }
 }
 
-/// Tickets are proven by it (LAP/1 1.7.2).
+/// The proofs for tickets use the session key (LAP/1 1.7.2).
 #[test]
 fn a_session_key_is_reported_as_long_as_the_device_has_it() {
     let mut fixture = TestFixture::with_switch(TestConfig::SLOW);
@@ -280,11 +281,11 @@ fn a_session_key_is_reported_as_long_as_the_device_has_it() {
     let key = fixture.device_session(A).key;
     let sessions = fixture.keyed_sessions(&devices);
     assert!(sessions.len() > 1, "the switch reports sessions too");
-    for of_data_plane in sessions {
-        let [None, Some(held), None] = &of_data_plane[..] else {
-            panic!("{of_data_plane:?}");
+    for reported in sessions {
+        let [None, Some(session), None] = &reported[..] else {
+            panic!("{reported:?}");
         };
-        assert_eq!((&held.key, held.view.port), (&key, A.end(false).port));
+        assert_eq!((&session.key, session.view.port), (&key, A.end(false).port));
     }
     fixture.revoke(A);
     assert!(
@@ -307,7 +308,7 @@ fn requests_go_only_to_the_known_addresses_of_provers() {
     let requests = |fixture: &mut TestFixture| fixture.session_requests(A, &round);
     let to = |device: TestDevice| SocketAddr::new(device.end(false).ip, PORT);
     for device in [A, B] {
-        assert!(fixture.prover(device, 4, 1, None));
+        assert!(fixture.install_prover(device, 4, 1, None));
     }
     assert!(fixture.open_round(round, false));
     fixture.pool(A, 7, 3);
@@ -315,8 +316,8 @@ fn requests_go_only_to_the_known_addresses_of_provers() {
     fixture.open_bound(A, false);
     let key = fixture.device_session(A).key;
     let request = round.request(A.id(), &key);
-    for in_session in requests(&mut fixture) {
-        let (ip, got) = in_session.unwrap();
+    for session_request in requests(&mut fixture) {
+        let (ip, got) = session_request.unwrap();
         assert_eq!((ip, got.as_bytes()), (A.end(false).ip, request.as_bytes()));
     }
     assert_eq!(
@@ -332,7 +333,8 @@ fn requests_go_only_to_the_known_addresses_of_provers() {
     assert!(requests(&mut fixture).iter().all(Option::is_none));
     fixture.wipe(A);
     assert!(requests(&mut fixture).iter().all(Option::is_none));
-    // An excluded device may prove itself again, even if other hosts send in its name from its address.
+    // A device that was revoked and wiped still receives requests, even if other hosts send in its name from its
+    // address.
     let forger = Endpoint {
         mac: [2, 6, 6, 6, 6, 6],
         ..A.end(false)
@@ -349,9 +351,9 @@ fn requests_go_only_to_the_known_addresses_of_provers() {
     );
 
     let request = round.request_without_session(B.id(), &RequestKey::from_bytes([7; 16]));
-    let asked_of_b = fixture.send_requests_at_switch(to(B), request);
+    let result = fixture.send_requests_at_switch(to(B), request);
     assert!(
-        matches!(asked_of_b, Err(DataPlaneError::DeviceLocationUnknown { .. })),
+        matches!(result, Err(DataPlaneError::DeviceLocationUnknown { .. })),
         "the device has sent nothing"
     );
     request_from(&mut fixture, B.end(false), B);

@@ -24,13 +24,13 @@ fn run(groups: Vec<Group>) {
         let mut fixture = TestFixture::new(group.shape);
         for Record {
             description,
-            setup: given,
+            setup,
             packet,
             verdict,
         } in group.records
         {
             fixture.reset();
-            given(&mut fixture);
+            setup(&mut fixture);
             let frame = packet(&fixture);
             let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 let got = fixture.send(&frame);
@@ -94,7 +94,7 @@ fn frames_with_the_gate_off() {
 }
 
 #[test]
-fn frames_at_the_open_gate() {
+fn frames_at_the_bound_gate() {
     run(records::gate::groups());
 }
 

@@ -1,4 +1,4 @@
-//! Random keys, periods, rounds and PROOFs (right, wrong and mutated) on the oracle, `xdp` and `host`; many PROOFs at
+//! Random keys, periods, rounds and PROOFs (valid, invalid and mutated) on the oracle, `xdp` and `host`; many PROOFs at
 //! once; several CPUs with the same PROOFs.
 //!
 //! `LINEWARDEN_SEEDS` sets the number of runs (default 30), `LINEWARDEN_SEED` the first seed; a failure prints the
@@ -77,24 +77,24 @@ impl Run<'_> {
 
     fn install(&mut self) {
         let device = self.device();
-        let ahead = u64::from(self.one_in(3));
+        let periods_ahead = u64::from(self.one_in(3));
         let (current, alternate) = (self.runs(), self.runs());
         let alternate = self.one_in(3).then_some(alternate);
         if device != UNKNOWN {
             self.fixture
-                .prover(device, self.period + ahead, current, alternate);
+                .install_prover(device, self.period + periods_ahead, current, alternate);
         }
     }
 
     fn open(&mut self) {
         self.number += if self.one_in(6) { 2 } else { 1 };
         if self.one_in(6) {
-            // Far enough that verdicts, which name their rounds by fewer bits, could be mistaken for others.
+            // Results name their round by fewer bits: after such a gap, a result could be taken for another round's.
             self.number += 1 << self.rng.random_range(10..20);
         }
         let is_late = self.one_in(12);
-        let ahead = u64::from(self.one_in(12));
-        // A few are repeated, or older than the last.
+        let periods_ahead = u64::from(self.one_in(12));
+        // A few numbers repeat an earlier one or precede the last one.
         let number = match self.one_in(8) {
             true => self.number.saturating_sub(self.rng.random_range(1..4)),
             false => self.number,
@@ -102,7 +102,7 @@ impl Run<'_> {
         let last = self.fixture.last_round().map_or(0, |last| last.number.0);
         let is_open = self
             .fixture
-            .open_round(round(self.period + ahead, number), is_late);
+            .open_round(round(self.period + periods_ahead, number), is_late);
         assert!(!is_open || number > last, "{number} after {last}");
     }
 
@@ -121,11 +121,11 @@ impl Run<'_> {
         let runs = self.runs();
         let mut message = proof(device, &requested, runs);
         if self.one_in(8) {
-            let (at, bit) = (
+            let (index, bit) = (
                 self.rng.random_range(0..message.len()),
                 self.rng.random_range(0..8),
             );
-            message[at] ^= 1 << bit;
+            message[index] ^= 1 << bit;
         }
         if self.one_in(20) {
             // An all-zero round, as in an unused place.
@@ -203,7 +203,7 @@ fn open(round: Round) -> OpenRound {
     }
 }
 
-/// Provers that may prove 1, and every third one 2 as well.
+/// Installs provers that may prove configuration 1; every third one may prove configuration 2, too. Opens round 1.
 fn install(data_plane: &mut dyn DataPlane) {
     let provers = data_plane.provers().unwrap();
     for number in 1..=PROVERS {
@@ -222,8 +222,8 @@ fn proof_bytes(message: Vec<u8>) -> [u8; PROOF_BYTES] {
     message.try_into().unwrap()
 }
 
-/// More than a batch: right and wrong PROOFs, PROOFs under the other key, of both rounds and of one that is not open,
-/// repeated and malformed ones are mixed.
+/// Mixes more PROOFs than fit a batch: valid and invalid ones, PROOFs under the other key, PROOFs of both rounds and of
+/// a round that is not open, repeated and malformed ones.
 #[test]
 fn batches_have_the_same_verdicts_as_single_messages() {
     let seed = number("LINEWARDEN_SEED", 1);
@@ -242,7 +242,7 @@ fn batches_have_the_same_verdicts_as_single_messages() {
         let messages: Vec<[u8; PROOF_BYTES]> = (0..count)
             .map(|_| {
                 let device = TestDevice(rng.random_range(1..=PROVERS + 3));
-                // Usually one, as on a wire.
+                // Usually the same round, as on a network.
                 let number = [1, 1, 1, 1, 2, 3][rng.random_range(0..6)];
                 let mut message = proof_bytes(proof(device, &round(4, number), rng.random_range(1..=3)));
                 if rng.random_range(0..20) == 0 {
@@ -255,41 +255,42 @@ fn batches_have_the_same_verdicts_as_single_messages() {
             })
             .collect();
         let now = Timestamps::from(real_now());
-        let (engine, mut thread, at_once) = data_planes(lanes);
+        let (engine, mut thread, batched) = data_planes(lanes);
         engine.process_proofs(&mut thread, now, &messages);
         let (engine, mut thread, one_by_one) = data_planes(Backend::SCALAR);
         for message in &messages {
             engine.process_proofs(&mut thread, now, std::slice::from_ref(message));
         }
-        // In a batch a wrong PROOF beside the right one is hashed; after it, it is not.
+        // In a batch, an invalid PROOF is hashed although the batch has a valid one of the same prover; a single
+        // PROOF after the valid one is not hashed.
         let counted = |host: &Host| {
             let mut counted: BTreeMap<Verdict, u64> = BTreeMap::new();
             for (verdict, count) in host.counters().unwrap().nonzero() {
                 let verdict = match verdict {
                     Verdict::DropProved => Verdict::DropProof,
-                    other => other,
+                    verdict => verdict,
                 };
                 *counted.entry(verdict).or_default() += count;
             }
             counted
         };
-        assert_eq!(counted(&at_once), counted(&one_by_one), "{count}");
+        assert_eq!(counted(&batched), counted(&one_by_one), "{count}");
         let ok = |mut host: Host| {
             let provers = host.prover_store().unwrap();
             let proved = |(device, number)| provers.proved(TestDevice(device).id(), RoundNumber(number));
-            // For a device that proves both configurations, only the order may differ.
+            // Which configuration is recorded for a device that proves both depends on the order of the PROOFs.
             (1..=PROVERS)
                 .flat_map(|device| [(device, 1), (device, 2)])
-                .map(|of_round| proved(of_round).is_some())
+                .map(|device_round| proved(device_round).is_some())
                 .collect::<Vec<_>>()
         };
-        assert_eq!(ok(at_once), ok(one_by_one), "{count}");
+        assert_eq!(ok(batched), ok(one_by_one), "{count}");
     }
 }
 
-/// One verdict per prover and round, even if several CPUs have the same PROOF at the same time.
+/// A prover's PROOF is accepted once per round, even if several CPUs have it at the same time.
 #[test]
-fn of_several_cpus_with_one_proof_one_wins() {
+fn only_one_of_several_cpus_accepts_a_proof() {
     let rounds = 40;
     let messages = |number| -> Vec<Vec<u8>> {
         (1..=PROVERS)
@@ -342,26 +343,26 @@ fn of_several_cpus_with_one_proof_one_wins() {
         });
     }
     for counters in [host.counters().unwrap(), xdp.counters().unwrap()] {
-        let each = u64::from(PROVERS) * u64::from(rounds);
+        let count = u64::from(PROVERS) * u64::from(rounds);
         let by_verdict: Vec<_> = counters.nonzero().collect();
         assert_eq!(
             by_verdict,
-            [(Verdict::ProofOk, each), (Verdict::DropProved, each)]
+            [(Verdict::ProofOk, count), (Verdict::DropProved, count)]
         );
     }
 }
 
-/// Like a packet path that has been suspended since before.
-fn write_verdicts(provers: &Provers, word: u32) {
+/// Writes a result for all provers, like a packet path that was suspended before the results were cleared.
+fn write_results(provers: &Provers, word: u32) {
     let lines = provers.regions().lines.iter();
     lines
         .flat_map(|line| &line.proved)
         .for_each(|cell| cell.store(word, std::sync::atomic::Ordering::Release));
 }
 
-/// Verdicts name their rounds by 16 bits, which repeat every 2^17 rounds.
+/// Results name their round by 16 bits, which repeat every 2^17 rounds.
 #[test]
-fn no_verdict_counts_in_a_much_later_round() {
+fn no_proof_counts_in_a_much_later_round() {
     let mut host = Host::new(&TestConfig::ATTESTING.config()).unwrap();
     install(&mut host);
     let (engine, mut thread) = (host.engine(), host.thread_state());
@@ -393,30 +394,30 @@ fn no_verdict_counts_in_a_much_later_round() {
         provers.open_round(&open(round(4, number))).unwrap();
         prove(&mut host, number);
     }
-    // Nothing is known of any round but the newest of its lane.
+    // Only the newest round of each lane has results.
     let provers = host.prover_store().unwrap();
     assert_eq!(provers.proved(device.id(), RoundNumber(1 << 31)), None);
     assert_eq!(provers.verdicts(RoundNumber(1 << 31)).count(), 0);
 }
 
-/// A packet path that is suspended while the words are cleared writes an old round's verdict afterwards; it excludes
-/// no device for long.
+/// A packet path that is suspended while the results are cleared writes the result of an old round afterwards. It must
+/// not prevent a device from proving.
 #[test]
-fn a_late_verdict_excludes_no_device() {
+fn a_late_result_of_an_old_round_excludes_no_device() {
     let mut host = Host::new(&TestConfig::ATTESTING.config()).unwrap();
     install(&mut host);
     let (engine, mut thread) = (host.engine(), host.thread_state());
     let device = TestDevice(1);
     let mut number = 1;
-    let far = 1 << 14;
-    while number < 5 * far {
-        number += far - 1;
+    let gap = 1 << 14;
+    while number < 5 * gap {
+        number += gap - 1;
         let provers = host.prover_store().unwrap();
         provers.open_round(&open(round(4, number))).unwrap();
-        for age in [1, far / 2, far, 2 * far] {
+        for age in [1, gap / 2, gap, 2 * gap] {
             let provers = host.prover_store().unwrap();
-            let mark = number.wrapping_sub(age * 2) >> 1 & 0xffff;
-            write_verdicts(provers, mark << 16 | PROVED);
+            let round_bits = number.wrapping_sub(age * 2) >> 1 & 0xffff;
+            write_results(provers, round_bits << 16 | PROVED);
             let message = proof_bytes(proof(device, &round(4, number), 1));
             engine.process_proofs(&mut thread, Timestamps::from(real_now()), &[message]);
             assert!(
@@ -430,20 +431,20 @@ fn a_late_verdict_excludes_no_device() {
 /// A tenth of the provers are not in the bucket of their id's hash.
 #[test]
 fn all_provers_are_found_in_a_full_table() {
-    let full = TestConfig {
+    let config = TestConfig {
         provers: 1_000,
         ..TestConfig::ATTESTING
     };
-    let mut host = Host::new(&full.config()).unwrap();
+    let mut host = Host::new(&config.config()).unwrap();
     let (engine, mut thread) = (host.engine(), host.thread_state());
-    let mut live: Vec<u16> = Vec::new();
+    let mut installed: Vec<u16> = Vec::new();
     for number in 1..6_u32 {
-        let fresh: Vec<u16> = (0..)
+        let added: Vec<u16> = (0..)
             .map(|step| number as u16 * 2_000 + step)
-            .take(1_000 - live.len())
+            .take(1_000 - installed.len())
             .collect();
         let provers = host.prover_store().unwrap();
-        for number in &fresh {
+        for number in &added {
             let keys = ProverKeys {
                 current: key(TestDevice(*number), GATEWAY, 4, 1),
                 alternate: number
@@ -454,7 +455,7 @@ fn all_provers_are_found_in_a_full_table() {
                 .install(TestDevice(*number).id(), Period(4), &keys)
                 .unwrap();
         }
-        live.extend(fresh);
+        installed.extend(added);
         let other_keys = ProverKeys {
             current: key(TestDevice(1), GATEWAY, 4, 1),
             alternate: None,
@@ -465,8 +466,14 @@ fn all_provers_are_found_in_a_full_table() {
         );
         provers.open_round(&open(round(4, number))).unwrap();
         let runs = |number: u16| if number.is_multiple_of(6) { 2 } else { 1 };
-        let message = |of: &u16| proof_bytes(proof(TestDevice(*of), &round(4, number), runs(*of)));
-        let messages: Vec<_> = live.iter().map(message).collect();
+        let message = |device_number: &u16| {
+            proof_bytes(proof(
+                TestDevice(*device_number),
+                &round(4, number),
+                runs(*device_number),
+            ))
+        };
+        let messages: Vec<_> = installed.iter().map(message).collect();
         engine.process_proofs(&mut thread, Timestamps::from(real_now()), &messages);
         let counters: Vec<_> = host.counters().unwrap().nonzero().collect();
         assert_eq!(counters, [(Verdict::ProofOk, u64::from(number) * 1_000)]);
@@ -475,11 +482,11 @@ fn all_provers_are_found_in_a_full_table() {
             .verdicts(RoundNumber(number))
             .filter(|(_, proved)| proved.is_some());
         assert_eq!(ok.count(), 1_000);
-        for (at, wiped) in std::mem::take(&mut live).into_iter().enumerate() {
-            if at.is_multiple_of(2) {
-                assert!(provers.wipe(TestDevice(wiped).id()));
+        for (index, device_number) in std::mem::take(&mut installed).into_iter().enumerate() {
+            if index.is_multiple_of(2) {
+                assert!(provers.wipe(TestDevice(device_number).id()));
             } else {
-                live.push(wiped);
+                installed.push(device_number);
             }
         }
         host.housekeep();
@@ -487,15 +494,15 @@ fn all_provers_are_found_in_a_full_table() {
     }
 }
 
-/// A proof that is being checked while its prover is wiped may be recorded afterwards; the next prover in that place
-/// does not become ok by it.
+/// If a prover is wiped while its PROOF is being checked, the result may be recorded afterwards. It must not count for
+/// the next prover in that place.
 #[test]
-fn no_prover_inherits_the_verdict_of_another() {
-    let one = TestConfig {
+fn no_prover_inherits_the_result_of_another() {
+    let config = TestConfig {
         provers: 1,
         ..TestConfig::ATTESTING
     };
-    let mut host = Host::new(&one.config()).unwrap();
+    let mut host = Host::new(&config.config()).unwrap();
     let install = |host: &mut Host, device: TestDevice| {
         let keys = ProverKeys {
             current: key(device, GATEWAY, 4, 1),
@@ -508,7 +515,7 @@ fn no_prover_inherits_the_verdict_of_another() {
     let provers = host.prover_store().unwrap();
     provers.open_round(&open(round(4, 1))).unwrap();
     provers.wipe(TestDevice(1).id());
-    write_verdicts(provers, PROVED);
+    write_results(provers, PROVED);
     host.housekeep();
     host.housekeep();
     install(&mut host, TestDevice(2));

@@ -51,8 +51,8 @@ fn from_service(v6: bool) -> FrameBuilder {
     FrameBuilder::new(service_end(v6), A.end(v6))
 }
 
-/// Opens a sealed frame like a device: number, port field, payload.
-fn open(held: &DeviceSession, frame: &[u8]) -> (u32, u16, Vec<u8>) {
+/// Opens a sealed frame like a device; returns number, port field and payload.
+fn open(session: &DeviceSession, frame: &[u8]) -> (u32, u16, Vec<u8>) {
     let (ip, udp) = parse(frame).unwrap().datagram().unwrap();
     let Ok(Message::DataDown(message, payload)) = wire::parse(&frame[udp.payload()]) else {
         panic!("no DATA_DOWN");
@@ -64,7 +64,7 @@ fn open(held: &DeviceSession, frame: &[u8]) -> (u32, u16, Vec<u8>) {
         source: ip_bytes(ip.src),
         destination: ip_bytes(ip.dst),
     };
-    let channel = held.channel(ip.dst.is_ipv6());
+    let channel = session.channel(ip.dst.is_ipv6());
     let opened = data::open(&channel, direction, &route, message, payload).unwrap();
     (opened.seq().0.get(), opened.port(), payload.to_vec())
 }
@@ -73,13 +73,13 @@ fn open(held: &DeviceSession, frame: &[u8]) -> (u32, u16, Vec<u8>) {
 fn every_length_is_opened_and_sealed_like_the_oracle() {
     for v6 in [false, true] {
         let mut fixture = site(v6);
-        let held = fixture.device_session(A);
+        let session = fixture.device_session(A);
         let tagged = |builder: FrameBuilder, tags: usize| {
             (0..tags).fold(builder, |builder, tag| builder.vlan(7 + tag as u16))
         };
         for bytes in 0..=PAYLOAD_BYTES_MAX {
             let (tags, seq, to) = (bytes % 3, bytes as u32 + 1, service_end(v6));
-            let sealed = held.seal(seq, &to, &payload(bytes));
+            let sealed = session.seal(seq, &to, &payload(bytes));
             let frame = tagged(sealed_frame(A, &to), tags).udp(&sealed);
             let (verdict, plain) = fixture.send_for_reply(&frame);
             assert_eq!(verdict, PassData, "{bytes} B up");
@@ -89,14 +89,14 @@ fn every_length_is_opened_and_sealed_like_the_oracle() {
             let plain = tagged(from_service(v6), tags);
             let (verdict, frame) = fixture.send_down(&plain.udp(&payload(bytes)));
             assert_eq!(verdict, PassSealed, "{bytes} B down");
-            assert_eq!(open(&held, &frame), (seq, A.end(v6).port, payload(bytes)));
+            assert_eq!(open(&session, &frame), (seq, A.end(v6).port, payload(bytes)));
         }
     }
 }
 
 type Down = (&'static str, Vec<u8>, Verdict);
 
-/// From the gateway's side of the link to A's address, with the hop limit of packets that pass no router.
+/// A frame from the gateway's side of the link to A's address, with the hop limit of packets that pass no router.
 fn near(from: &str) -> FrameBuilder {
     let from = Endpoint {
         ip: from.parse().unwrap(),
@@ -134,27 +134,27 @@ fn always_downwards() -> Vec<Down> {
             PassAlways,
         ),
         (
-            "one with sixteen options",
+            "a router advertisement with sixteen options",
             to("fe80::1", "ff02::1").icmpv6(134, &advertisement(16)),
             PassAlways,
         ),
         (
-            "one with seventeen",
+            "a router advertisement with seventeen options",
             to("fe80::1", "ff02::1").icmpv6(134, &advertisement(17)),
             DropUnsealed,
         ),
         (
-            "one from a routed address",
+            "a router advertisement from a routed address",
             to("fd66::fe", "ff02::1").icmpv6(134, &advertisement(1)),
             DropUnsealed,
         ),
         (
-            "one of 15 B",
+            "a router advertisement of 15 B",
             to("fe80::1", "ff02::1").icmpv6(134, &[0; 11]),
             DropUnsealed,
         ),
         (
-            "one that passed a router",
+            "a router advertisement that passed a router",
             to("fe80::1", "ff02::1")
                 .ip_fields(0, 0, 254)
                 .icmpv6(134, &advertisement(1)),
@@ -166,12 +166,12 @@ fn always_downwards() -> Vec<Down> {
             PassAlways,
         ),
         (
-            "one from another network",
+            "a neighbor solicitation from another network",
             to("fd77::9", "fd66::1:7").icmpv6(135, &solicitation(1)),
             DropUnsealed,
         ),
         (
-            "one with nine options",
+            "a neighbor solicitation with nine options",
             to("fe80::1", "ff02::1:ff00:7").icmpv6(135, &solicitation(9)),
             DropUnsealed,
         ),
@@ -214,7 +214,7 @@ fn unsealed_frames_towards_a_device_have_an_exact_form() {
     for (name, frame, verdict) in always_downwards() {
         assert_eq!(fixture.send_down(&frame).0, verdict, "{name}");
     }
-    // A neighbor in the devices' other prefix, and a service in a /64 that devices have a part of.
+    // A neighbor in the devices' second prefix, and a service in a /64 of which devices have a part.
     for (prefixes, from, to, verdict) in [
         (
             ["fd66::/64", "fd66:0:0:1::/64"],
@@ -304,7 +304,7 @@ fn downwards(v6: bool) -> Vec<Down> {
         frame[at + if v6 { 20 } else { 0 }] ^= by;
         frame
     };
-    let own = |from: Endpoint, at: usize, by: u8| {
+    let attest_request = |from: Endpoint, at: usize, by: u8| {
         let mut request =
             zerocopy::IntoBytes::as_bytes(&round(4, 1).request(B.id(), &SessionKey::from_bytes([7; 16])))
                 .to_vec();
@@ -344,21 +344,37 @@ fn downwards(v6: bool) -> Vec<Down> {
         ),
         (
             "an ATTEST_REQUEST from the gateway",
-            own(gateway_end(v6), 63, 0),
+            attest_request(gateway_end(v6), 63, 0),
             PassAlways,
         ),
-        ("of another type", own(gateway_end(v6), 3, 1), DropSession),
-        ("of another length", own(gateway_end(v6), 7, 1), DropSession),
-        ("from a service", own(service_end(v6), 63, 0), DropSession),
         (
-            "from another port of the gateway",
-            own(other_endpoint, 63, 0),
+            "an ATTEST_REQUEST with another type",
+            attest_request(gateway_end(v6), 3, 1),
+            DropSession,
+        ),
+        (
+            "an ATTEST_REQUEST with another length",
+            attest_request(gateway_end(v6), 7, 1),
+            DropSession,
+        ),
+        (
+            "an ATTEST_REQUEST from a service",
+            attest_request(service_end(v6), 63, 0),
+            DropSession,
+        ),
+        (
+            "an ATTEST_REQUEST from another port of the gateway",
+            attest_request(other_endpoint, 63, 0),
             DropSession,
         ),
         ("TCP", back().ip(6, &[0x50; 20]), DropUnsealed),
         ("ICMP", back().ip(1, &[3, 4, 0, 0]), DropUnsealed),
         ("ARP", back().arp_request(), PassAlways),
-        ("neither", back().ethernet(0x88cc, &[0; 40]), DropUnsealed),
+        (
+            "neither IP nor ARP",
+            back().ethernet(0x88cc, &[0; 40]),
+            DropUnsealed,
+        ),
         (
             "three tags",
             back().vlan(1).vlan(2).vlan(3).udp(b"x"),
@@ -366,7 +382,7 @@ fn downwards(v6: bool) -> Vec<Down> {
         ),
         ("a fragment", back().fragment(0, true).udp(b"x"), DropGateFragment),
         (
-            "cut off",
+            "truncated",
             {
                 let mut frame = back().udp(b"x");
                 frame.pop();
@@ -416,9 +432,9 @@ fn downwards(v6: bool) -> Vec<Down> {
             )
         }));
     } else {
-        let mut none = back().udp(b"reading");
-        none[40..42].fill(0);
-        cases.push(("no UDP checksum", none, PassSealed));
+        let mut without_checksum = back().udp(b"reading");
+        without_checksum[40..42].fill(0);
+        cases.push(("no UDP checksum", without_checksum, PassSealed));
         cases.push(("a wrong IPv4 checksum", changed(24, 1), PassSealed));
     }
     cases
@@ -453,7 +469,7 @@ fn a_session_that_is_not_live_gets_nothing() {
             },
             DropSession,
         ),
-        // To the address it was bound to before.
+        // The frame goes to the address to which the session was bound before.
         (|fixture| fixture.open_bound(A, true), DropSession),
     ];
     for (end, verdict) in ends {
@@ -488,8 +504,8 @@ fn xdp_with_session() -> Option<(Xdp, DeviceSession)> {
     };
     xdp.install(A.id(), Mode::Key, RowIndex(0), &[row], None).unwrap();
     refresh(&mut xdp);
-    let held = open_session(&xdp, 0);
-    Some((xdp, held))
+    let session = open_session(&xdp, 0);
+    Some((xdp, session))
 }
 
 fn refresh(xdp: &mut Xdp) {
@@ -513,13 +529,13 @@ fn open_session(xdp: &Xdp, idx: u32) -> DeviceSession {
     DeviceSession::of(A, Mode::Key, &response)
 }
 
-/// Several threads send the same numbers, and several have packets sealed for the same device: each number passes
-/// once, in both directions.
+/// Several threads send the same numbers, and let packets be sealed for the same device: each number passes once, in
+/// both directions.
 #[test]
 fn several_cpus_use_and_accept_no_number_twice() {
     const THREADS: u32 = 4;
     const NUMBERS: u32 = 400;
-    let Some((xdp, held)) = xdp_with_session() else {
+    let Some((xdp, session)) = xdp_with_session() else {
         return;
     };
     let to = Endpoint {
@@ -527,20 +543,20 @@ fn several_cpus_use_and_accept_no_number_twice() {
         ..service_end(false)
     };
     let passed: Vec<AtomicU64> = (0..=NUMBERS).map(|_| AtomicU64::new(0)).collect();
-    let given: Vec<AtomicU64> = (0..=NUMBERS * THREADS).map(|_| AtomicU64::new(0)).collect();
+    let used: Vec<AtomicU64> = (0..=NUMBERS * THREADS).map(|_| AtomicU64::new(0)).collect();
     let barrier = Barrier::new(THREADS as usize);
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
                 for seq in 1..=NUMBERS {
-                    let frame = sealed_frame(A, &to).udp(&held.seal(seq, &to, b"x"));
+                    let frame = sealed_frame(A, &to).udp(&session.seal(seq, &to, b"x"));
                     barrier.wait();
                     if xdp.test_run(&frame).unwrap().action == 2 {
                         passed[seq as usize].fetch_add(1, Ordering::Relaxed);
                     }
                     let run = xdp.test_seal(&from_service(false).udp(b"y"), 1).unwrap();
-                    let (number, ..) = open(&held, &run.frame);
-                    given[number as usize].fetch_add(1, Ordering::Relaxed);
+                    let (number, ..) = open(&session, &run.frame);
+                    used[number as usize].fetch_add(1, Ordering::Relaxed);
                 }
             });
         }
@@ -555,7 +571,7 @@ fn several_cpus_use_and_accept_no_number_twice() {
         once(&passed),
         "only one of several packets with one number passes"
     );
-    assert!(once(&given), "every number is used once");
+    assert!(once(&used), "every number is used once");
 }
 
 /// The session is renewed repeatedly, more often than the generation has values, while other threads send and seal:
@@ -575,7 +591,7 @@ fn renewals_during_traffic_use_no_number_twice_under_one_key() {
         scope.spawn(|| {
             let _renewing = RunningFlag(&renewing);
             for idx in 1..=RENEWALS {
-                // On a busy machine the freshness value would otherwise expire before the last one.
+                // On a busy machine, the fresh value would otherwise expire before the last renewal.
                 if idx % 100 == 0 {
                     refresh(&mut xdp.write().unwrap());
                 }
@@ -584,8 +600,8 @@ fn renewals_during_traffic_use_no_number_twice_under_one_key() {
                 {
                     std::thread::yield_now();
                 }
-                let held = open_session(&xdp.read().unwrap(), idx);
-                sessions.lock().unwrap().push(held);
+                let session = open_session(&xdp.read().unwrap(), idx);
+                sessions.lock().unwrap().push(session);
             }
         });
         for _ in 0..2 {
@@ -599,18 +615,21 @@ fn renewals_during_traffic_use_no_number_twice_under_one_key() {
                         sealed.lock().unwrap().push(run.frame);
                     }
                     rounds.fetch_add(1, Ordering::AcqRel);
-                    let held = sessions.lock().unwrap().last().unwrap().clone();
+                    let session = sessions.lock().unwrap().last().unwrap().clone();
                     seq = seq % 40 + 1;
-                    let frame = sealed_frame(A, &to).udp(&held.seal(seq, &to, b"x"));
+                    let frame = sealed_frame(A, &to).udp(&session.seal(seq, &to, b"x"));
                     if xdp.test_run(&frame).unwrap().action == 2 {
-                        passed.lock().unwrap().push((held.id.to_wire(), seq));
+                        passed.lock().unwrap().push((session.id.to_wire(), seq));
                     }
                 }
             });
         }
     });
     let sessions = sessions.into_inner().unwrap();
-    let by_id: BTreeMap<_, _> = sessions.iter().map(|held| (held.id.to_wire(), held)).collect();
+    let by_id: BTreeMap<_, _> = sessions
+        .iter()
+        .map(|session| (session.id.to_wire(), session))
+        .collect();
     let sealed = sealed.into_inner().unwrap();
     let numbers: BTreeSet<_> = sealed
         .iter()
@@ -621,7 +640,7 @@ fn renewals_during_traffic_use_no_number_twice_under_one_key() {
         .collect();
     assert_eq!(numbers.len(), sealed.len(), "numbers of {RENEWALS} sessions");
     let passed = passed.into_inner().unwrap();
-    let once: BTreeSet<_> = passed.iter().collect();
-    assert_eq!(once.len(), passed.len());
+    let distinct: BTreeSet<_> = passed.iter().collect();
+    assert_eq!(distinct.len(), passed.len());
     println!("{} sealed, {} opened", sealed.len(), passed.len());
 }

@@ -28,7 +28,7 @@ use support::test_config::TestConfig;
 
 const FRESH: [u8; 8] = [3; 8];
 
-/// A data plane that takes frames.
+/// A data plane under test.
 enum DataPlaneUnderTest {
     Xdp(Box<Xdp>),
     Host(Box<Host>, Arc<Engine>, Box<ThreadState>),
@@ -49,8 +49,8 @@ impl DataPlaneUnderTest {
                 let before = DataPlane::counters(&**xdp).unwrap();
                 xdp.test_run(&frame).unwrap();
                 let after = DataPlane::counters(&**xdp).unwrap();
-                let moved = |verdict: &&Verdict| after.get(**verdict) > before.get(**verdict);
-                *Verdict::ALL.iter().find(moved).unwrap()
+                let has_counted = |verdict: &&Verdict| after.get(**verdict) > before.get(**verdict);
+                *Verdict::ALL.iter().find(has_counted).unwrap()
             }
             Self::Host(_, engine, thread) => {
                 let now = Timestamps {
@@ -65,8 +65,8 @@ impl DataPlaneUnderTest {
     }
 }
 
-/// Both data planes, with a share of `miss_per_s`.
-fn sides(miss_per_s: u32) -> Vec<DataPlaneUnderTest> {
+/// Both data planes, with the limit `miss_per_s`.
+fn data_planes(miss_per_s: u32) -> Vec<DataPlaneUnderTest> {
     let config = Config {
         miss_per_s,
         ..TestConfig::SLOW.config()
@@ -75,12 +75,12 @@ fn sides(miss_per_s: u32) -> Vec<DataPlaneUnderTest> {
     let (engine, thread) = (host.engine(), host.thread_state());
     let host = DataPlaneUnderTest::Host(Box::new(host), engine, Box::new(thread));
     let xdp = load_xdp(&config).map(|xdp| DataPlaneUnderTest::Xdp(Box::new(xdp)));
-    let mut sides: Vec<DataPlaneUnderTest> = xdp.into_iter().chain([host]).collect();
-    for side in &mut sides {
+    let mut data_planes: Vec<DataPlaneUnderTest> = xdp.into_iter().chain([host]).collect();
+    for data_plane in &mut data_planes {
         let now_ns = real_now().monotonic_ms * 1_000_000;
-        side.data_plane().set_fresh(FRESH, now_ns);
+        data_plane.data_plane().set_fresh(FRESH, now_ns);
     }
-    sides
+    data_planes
 }
 
 fn request(device: TestDevice, nonce: u8) -> Vec<u8> {
@@ -106,7 +106,7 @@ fn as_miss(message: &[u8]) -> Miss {
 #[test]
 fn messages_of_devices_that_are_not_enrolled_are_dropped() {
     let _pinned = support::pin_to_one_cpu();
-    for mut side in sides(u32::MAX) {
+    for mut side in data_planes(u32::MAX) {
         assert_eq!(
             side.send(TestDevice(5), &request(TestDevice(5), 1)),
             SlowPath,
@@ -126,7 +126,7 @@ fn messages_of_devices_that_are_not_enrolled_are_dropped() {
     }
 }
 
-/// Windows of 67 ms that may have been used since.
+/// The number of windows of 67 ms that may have been used since `began`.
 fn windows_since(began: Instant) -> usize {
     began.elapsed().as_millis() as usize / 67 + 2
 }
@@ -134,7 +134,7 @@ fn windows_since(began: Instant) -> usize {
 #[test]
 fn a_flood_is_limited_per_source_and_in_total() {
     let _pinned = support::pin_to_one_cpu();
-    for mut side in sides(960) {
+    for mut side in data_planes(960) {
         // 960 per second are 65 per window; one source gets at most half of them.
         let began = Instant::now();
         let mut passed = 0;
@@ -156,7 +156,7 @@ fn a_flood_is_limited_per_source_and_in_total() {
 #[test]
 fn the_response_to_a_challenge_passes_once_during_a_flood() {
     let _pinned = support::pin_to_one_cpu();
-    for mut side in sides(15) {
+    for mut side in data_planes(15) {
         let legitimate = TestDevice(1);
         let mut challenge = [0; 64];
         challenge[3] = message_type::CHALLENGE;
@@ -166,10 +166,10 @@ fn the_response_to_a_challenge_passes_once_during_a_flood() {
             side.send(TestDevice(number), &request(TestDevice(number), 1));
             side.send(TestDevice(number), &response(TestDevice(number), 1));
         }
-        // Its own source has nothing left, either.
+        // Uses up the share of its own source, too.
         while side.send(legitimate, &response(legitimate, 7)) == SlowPath {}
         assert_eq!(side.send(legitimate, &response(legitimate, 9)), SlowPath);
-        // User space has not read any.
+        // User space expects the same RESPONSE again.
         side.data_plane()
             .expect_response(&as_miss(&response(legitimate, 9)));
         assert_eq!(side.send(legitimate, &response(legitimate, 9)), SlowPath);

@@ -79,7 +79,7 @@ fn stamp(form: ContentFormat, sequence: u64) -> Stamp {
     }
 }
 
-/// Device 1 has a session without a VLAN tag, 2 behind one, 3 behind two.
+/// Device 1 has a session without a VLAN tag, device 2 behind one tag, device 3 behind two.
 fn device(tags: usize) -> TestDevice {
     TestDevice(1 + tags as u16)
 }
@@ -91,7 +91,7 @@ fn tagged(builder: FrameBuilder, tags: usize) -> FrameBuilder {
     })
 }
 
-/// A frame from that device to a service.
+/// A frame from the device with this number of tags to a service.
 fn frame(tags: usize) -> FrameBuilder {
     tagged(FrameBuilder::new(device(tags).end(true), service_end(true)), tags)
 }
@@ -99,8 +99,8 @@ fn frame(tags: usize) -> FrameBuilder {
 fn load(shape: TestConfig) -> Option<(Xdp, Vec<DeviceSession>)> {
     let mut xdp = load_xdp(&shape.config())?;
     xdp.set_fresh(FRESH, now_ns());
-    let held = (0..3).map(|tags| open(&mut xdp, tags)).collect();
-    Some((xdp, held))
+    let sessions = (0..3).map(|tags| open(&mut xdp, tags)).collect();
+    Some((xdp, sessions))
 }
 
 fn open(xdp: &mut Xdp, tags: usize) -> DeviceSession {
@@ -124,10 +124,10 @@ fn open(xdp: &mut Xdp, tags: usize) -> DeviceSession {
     DeviceSession::of(device, Mode::Key, &response)
 }
 
-fn open_gate(form: ContentFormat) -> TestConfig {
+fn bound_gate(form: ContentFormat) -> TestConfig {
     TestConfig {
         inband_evidence: Some(form),
-        ..TestConfig::OPEN
+        ..TestConfig::BOUND
     }
 }
 
@@ -146,13 +146,13 @@ fn counter(frame: &[u8]) -> Counter {
     }
 }
 
-/// The packet as the evidence crate creates it.
+/// The frame with the evidence that the evidence crate adds to it.
 fn expected(frame: &[u8], form: ContentFormat, counter: Counter) -> Vec<u8> {
     let snapshot = snapshot(1);
     let mut front = Vec::new();
     let mut stamper = Stamper::new(key(&snapshot), form, &snapshot);
-    let taken = stamper.stamp(frame, counter, None, &mut front).unwrap();
-    [&front, &frame[taken..]].concat()
+    let consumed = stamper.stamp(frame, counter, None, &mut front).unwrap();
+    [&front, &frame[consumed..]].concat()
 }
 
 /// Packets of all kinds that the gate passes: TCP, UDP, ICMPv6, ESP, SCTP and others, tagged or not, with padding or
@@ -185,8 +185,8 @@ fn packet(rng: &mut ChaCha8Rng) -> Vec<u8> {
         0 | 1 => builder.udp(&body),
         2 => builder.icmpv6(128 + rng.random_range(0..2), &body),
         _ => {
-            let others = [1, 6, 6, 50, 132, 4, 47, 59, 89, 255];
-            builder.ip(others[rng.random_range(0..others.len())], &body)
+            let protocols = [1, 6, 6, 50, 132, 4, 47, 59, 89, 255];
+            builder.ip(protocols[rng.random_range(0..protocols.len())], &body)
         }
     }
 }
@@ -196,7 +196,7 @@ fn evidence_in_packets_equals_that_of_the_evidence_crate() {
     let seed = support::number("LINEWARDEN_SEED", 1);
     println!("LINEWARDEN_SEED={seed}");
     for form in [ContentFormat::Default, ContentFormat::Classic] {
-        let Some((xdp, _)) = load(open_gate(form)) else {
+        let Some((xdp, _)) = load(bound_gate(form)) else {
             return;
         };
         xdp.set_stamp(Some(&stamp(form, 1)));
@@ -231,20 +231,20 @@ fn evidence_in_packets_equals_that_of_the_evidence_crate() {
     }
 }
 
-/// A repeated packet, packets changed on the way, and packets that attest another state.
+/// Checks that the appraiser refuses a repeated packet, altered packets, and packets that attest another state.
 fn refusals(appraiser: &mut Appraiser, frame: &[u8]) {
     let known = snapshot(1).digests;
     assert!(matches!(
         appraiser.appraise(&carried(frame), &known),
         Err(PacketEvidenceError::Replayed(_))
     ));
-    let at = frame.windows(2).position(|type_| type_ == [0x86, 0xdd]).unwrap() + 2;
+    let ip_start = frame.windows(2).position(|type_| type_ == [0x86, 0xdd]).unwrap() + 2;
     // A byte of the destination, the source, the counter.
-    for place in [39, 20, 40 + 87] {
+    for offset in [39, 20, 40 + 87] {
         let mut altered = frame.to_vec();
-        altered[at + place] ^= 1;
+        altered[ip_start + offset] ^= 1;
         let appraisal = Appraiser::new(master()).appraise(&carried(&altered), &known);
-        assert_eq!(appraisal, Err(PacketEvidenceError::InvalidTag), "byte {place}");
+        assert_eq!(appraisal, Err(PacketEvidenceError::InvalidTag), "byte {offset}");
     }
     let appraisal = Appraiser::new(master()).appraise(&carried(frame), &snapshot(2).digests);
     assert!(matches!(
@@ -255,7 +255,7 @@ fn refusals(appraiser: &mut Appraiser, frame: &[u8]) {
     assert_eq!(appraisal, Err(PacketEvidenceError::InvalidTag));
 }
 
-/// The verdict, and the resulting frame.
+/// Runs the program on a frame; returns the verdict and the resulting frame.
 #[track_caller]
 fn run(xdp: &Xdp, frame: &[u8]) -> (Verdict, TestRun) {
     let before = xdp.counters().unwrap();
@@ -270,36 +270,36 @@ fn run(xdp: &Xdp, frame: &[u8]) -> (Verdict, TestRun) {
 
 type Case = (&'static str, Vec<u8>, Verdict);
 
-/// With a hop-by-hop header that contains evidence.
+/// A packet whose hop-by-hop header contains evidence.
 fn with_option(builder: FrameBuilder) -> Vec<u8> {
     expected(&builder.udp(b"reading"), ContentFormat::Default, Counter(99))
 }
 
-fn others() -> Vec<Case> {
+fn other_frames() -> Vec<Case> {
     let v4 = FrameBuilder::new(device(0).end(false), service_end(false));
     let unknown = FrameBuilder::new(UNKNOWN.end(true), service_end(true));
-    let own = Endpoint {
+    let gateway = Endpoint {
         port: 80,
         ..gateway_end(true)
     };
-    let own_discovery = FrameBuilder::new(device(0).end(true), own).ip_fields(0, 0, 255);
-    let icmp = |kind| own_discovery.icmpv6(kind, &[0; 20]);
-    let near = Endpoint {
+    let discovery = FrameBuilder::new(device(0).end(true), gateway).ip_fields(0, 0, 255);
+    let icmp = |kind| discovery.icmpv6(kind, &[0; 20]);
+    let link_local = Endpoint {
         ip: [0xfe80, 0, 0, 0, 0, 0, 0, 1].into(),
         ..device(0).end(true)
     };
-    let reports = Endpoint {
+    let report_group = Endpoint {
         ip: [0xff02, 0, 0, 0, 0, 0, 0, 0x16].into(),
         ..service_end(true)
     };
-    let report = FrameBuilder::new(near, reports)
+    let report = FrameBuilder::new(link_local, report_group)
         .ip_fields(0, 0, 1)
         .ip(0, &[&[58, 0, 5, 2, 0, 0, 1, 0, 143][..], &[0; 7]].concat());
     vec![
         ("IPv4", v4.udp(b"reading"), Verdict::PassSession),
         ("ARP", v4.arp_request(), Verdict::PassAlways),
         (
-            "of another type",
+            "of another Ethernet type",
             v4.ethernet(0x88cc, &[0; 46]),
             Verdict::PassSession,
         ),
@@ -308,7 +308,7 @@ fn others() -> Vec<Case> {
         ("a membership report", report, Verdict::PassSession),
         (
             "to the gateway itself",
-            FrameBuilder::new(device(0).end(true), own).udp(b"x"),
+            FrameBuilder::new(device(0).end(true), gateway).udp(b"x"),
             Verdict::PassSession,
         ),
         ("from another host", unknown.udp(b"x"), Verdict::DropGate),
@@ -366,7 +366,7 @@ fn hidden_evidence() -> Vec<(&'static str, Vec<u8>)> {
             with_tags(&[0x9200], &clone(frame(0))),
         ),
         (
-            "evidence behind another",
+            "evidence behind another made-up tag",
             with_tags(&[0x9300], &with_option(frame(0))),
         ),
         (
@@ -383,14 +383,14 @@ fn hidden_evidence() -> Vec<(&'static str, Vec<u8>)> {
 
 #[test]
 fn other_frames_get_no_evidence_and_received_evidence_is_dropped() {
-    let Some((xdp, _)) = load(open_gate(ContentFormat::Default)) else {
+    let Some((xdp, _)) = load(bound_gate(ContentFormat::Default)) else {
         return;
     };
-    let (off, _) = load(TestConfig::OPEN).unwrap();
-    assert_eq!(off.stamp_counts().unwrap(), None);
+    let (without_evidence, _) = load(TestConfig::BOUND).unwrap();
+    assert_eq!(without_evidence.stamp_counts().unwrap(), None);
     xdp.set_stamp(Some(&stamp(ContentFormat::Default, 1)));
-    for (name, frame, verdict) in others() {
-        for data_plane in [&xdp, &off] {
+    for (name, frame, verdict) in other_frames() {
+        for data_plane in [&xdp, &without_evidence] {
             let (got, run) = run(data_plane, &frame);
             assert_eq!(got, verdict, "{name}");
             assert_eq!(run.action == PASS, (verdict as u8) < 16, "{name}");
@@ -398,7 +398,7 @@ fn other_frames_get_no_evidence_and_received_evidence_is_dropped() {
         }
     }
     assert_eq!((counts(&xdp).stamped, counts(&xdp).not_ipv6), (0, 2));
-    // The report, whose own header is its last.
+    // The membership report, which already has a hop-by-hop header.
     assert_eq!(counts(&xdp).unfit, 1);
     for (name, frame) in clones() {
         let (verdict, stamped) = run(&xdp, &frame);
@@ -407,10 +407,10 @@ fn other_frames_get_no_evidence_and_received_evidence_is_dropped() {
             (Verdict::DropGateExtension, DROP),
             "{name}"
         );
-        assert_eq!(run(&off, &frame).0, Verdict::PassSession, "{name}");
+        assert_eq!(run(&without_evidence, &frame).0, Verdict::PassSession, "{name}");
     }
     for (name, frame) in hidden_evidence() {
-        for data_plane in [&xdp, &off] {
+        for data_plane in [&xdp, &without_evidence] {
             let (verdict, stamped) = run(data_plane, &frame);
             assert_eq!((verdict, stamped.action), (Verdict::DropGateTag, DROP), "{name}");
         }
@@ -419,29 +419,29 @@ fn other_frames_get_no_evidence_and_received_evidence_is_dropped() {
 
 #[test]
 fn a_state_that_is_not_confirmed_expires() {
-    let Some((xdp, _)) = load(open_gate(ContentFormat::Default)) else {
+    let Some((xdp, _)) = load(bound_gate(ContentFormat::Default)) else {
         return;
     };
     let plain = frame(0).udp(b"reading");
-    let passes_as_it_is = |xdp: &Xdp| {
+    let passes_unchanged = |xdp: &Xdp| {
         let (verdict, run) = run(xdp, &plain);
         assert_eq!(verdict, Verdict::PassSession);
         run.frame == plain
     };
-    assert!(passes_as_it_is(&xdp), "no state was confirmed yet");
+    assert!(passes_unchanged(&xdp), "no state was confirmed yet");
     let mut stamp_settings = stamp(ContentFormat::Default, 1);
     xdp.set_stamp(Some(&stamp_settings));
-    assert!(!passes_as_it_is(&xdp));
+    assert!(!passes_unchanged(&xdp));
     stamp_settings.until_ns = now_ns() - 20_000_000;
     xdp.set_stamp(Some(&stamp_settings));
-    assert!(passes_as_it_is(&xdp), "the state has expired");
+    assert!(passes_unchanged(&xdp), "the state has expired");
     xdp.set_stamp(Some(&stamp(ContentFormat::Default, 1)));
-    assert!(!passes_as_it_is(&xdp), "the state was confirmed");
+    assert!(!passes_unchanged(&xdp), "the state was confirmed");
     xdp.set_stamp(None);
-    assert!(passes_as_it_is(&xdp), "the state was withdrawn");
+    assert!(passes_unchanged(&xdp), "the state was withdrawn");
     xdp.set_stamp(Some(&stamp(ContentFormat::Default, 2)));
     let run = run(&xdp, &plain).1;
-    // The numbers continue, since the key is the same.
+    // The packets' numbers continue, since the key is the same.
     assert_eq!(counter(&run.frame), Counter(3));
     let appraisal = Appraiser::new(master()).appraise(&carried(&run.frame), &snapshot(2).digests);
     assert_eq!(*appraisal.unwrap().snapshot(), snapshot(2));
@@ -454,7 +454,7 @@ fn opened_packets_get_evidence() {
         inband_evidence: Some(ContentFormat::Default),
         ..TestConfig::SEALED
     };
-    let Some((xdp, held)) = load(shape) else {
+    let Some((xdp, sessions)) = load(shape) else {
         return;
     };
     xdp.set_stamp(Some(&stamp(ContentFormat::Default, 1)));
@@ -462,7 +462,7 @@ fn opened_packets_get_evidence() {
         let tags = bytes as usize % 3;
         let payload: Vec<u8> = (0..bytes).map(|at| at as u8).collect();
         let to = service_end(true);
-        let sealed = held[tags].seal(1 + bytes / 3, &to, &payload);
+        let sealed = sessions[tags].seal(1 + bytes / 3, &to, &payload);
         let (verdict, stamped) = run(&xdp, &tagged(sealed_frame(device(tags), &to), tags).udp(&sealed));
         assert_eq!(verdict, Verdict::PassData);
         let opened = frame(tags).udp(&payload);
@@ -490,8 +490,8 @@ fn set_mtu(mtu: usize) {
     ip(&format!("link set lo mtu {mtu}"));
 }
 
-/// An ICMPv6 message to the sender of a packet, and no other reply.
-fn entry_value(sent: &[u8], reply: &[u8], tags: usize) -> u32 {
+/// Checks that the reply is an ICMPv6 message to the sender of a packet; returns the MTU in it.
+fn reported_mtu(sent: &[u8], reply: &[u8], tags: usize) -> u32 {
     let at = 14 + 4 * tags;
     assert_eq!(reply.len(), at + 1280);
     let own = gateway_end(true).mac;
@@ -501,7 +501,7 @@ fn entry_value(sent: &[u8], reply: &[u8], tags: usize) -> u32 {
     assert_eq!(reply[at..at + 8], header);
     let (source, target) = (&reply[at + 8..at + 24], &reply[at + 24..at + 40]);
     let std::net::IpAddr::V6(gateway) = gateway_end(true).ip else {
-        unreachable!("asked for");
+        unreachable!("an IPv6 address");
     };
     assert_eq!(source, gateway.octets());
     assert_eq!(target, &sent[at + 8..at + 24]);
@@ -533,7 +533,7 @@ fn senders_of_too_large_packets_get_the_maximum_size() {
     if !leave_namespace() {
         return;
     }
-    let Some((xdp, _)) = load(open_gate(ContentFormat::Default)) else {
+    let Some((xdp, _)) = load(bound_gate(ContentFormat::Default)) else {
         return;
     };
     xdp.set_stamp(Some(&stamp(ContentFormat::Default, 1)));
@@ -550,18 +550,18 @@ fn senders_of_too_large_packets_get_the_maximum_size() {
                 let sent = ip_bytes(bytes, tags);
                 let (verdict, reply) = run(&xdp, &sent);
                 assert_eq!((verdict, reply.action), (Verdict::DropTooBig, TX), "{bytes}");
-                assert_eq!(entry_value(&sent, &reply.frame, tags) as usize, mtu - GROWTH);
-                // Not in the name of another station.
+                assert_eq!(reported_mtu(&sent, &reply.frame, tags) as usize, mtu - GROWTH);
+                // The message does not come from another station's MAC address.
                 let to_another = [&[2, 0, 0, 0, 0x77, 1], &sent[6..]].concat();
                 let (_, reply) = run(&xdp, &to_another);
                 assert_eq!(
-                    entry_value(&to_another, &reply.frame, tags) as usize,
+                    reported_mtu(&to_another, &reply.frame, tags) as usize,
                     mtu - GROWTH
                 );
             }
         }
     }
-    // No sender accepts a smaller size than this less the option; a group has no single sender to notify.
+    // No sender accepts an MTU below 1280, which would be reported here. A packet to a group is not replied to.
     set_mtu(1383);
     let sent = ip_bytes(1280, 0);
     assert_eq!(
@@ -593,7 +593,7 @@ fn senders_of_too_large_packets_get_the_maximum_size() {
 #[test]
 fn several_cpus_use_no_number_twice_and_read_whole_states() {
     const PACKETS: usize = 3000;
-    let Some((xdp, _)) = load(open_gate(ContentFormat::Default)) else {
+    let Some((xdp, _)) = load(bound_gate(ContentFormat::Default)) else {
         return;
     };
     let cpus = support::cpus();
@@ -620,8 +620,8 @@ fn several_cpus_use_no_number_twice_and_read_whole_states() {
             scope.spawn(move || {
                 support::pin_to(cpus[thread % cpus.len()]);
                 let run = || xdp.test_run(plain).unwrap().frame;
-                let own: Vec<_> = (0..PACKETS).map(|_| run()).collect();
-                frames.lock().unwrap().extend(own);
+                let thread_frames: Vec<_> = (0..PACKETS).map(|_| run()).collect();
+                frames.lock().unwrap().extend(thread_frames);
                 if done.fetch_add(1, Ordering::AcqRel) + 1 == threads {
                     running.store(false, Ordering::Release);
                 }
@@ -649,5 +649,5 @@ fn several_cpus_use_no_number_twice_and_read_whole_states() {
         );
     }
     assert_eq!(numbers.last().map(|last| last.0 as usize), Some(numbers.len()));
-    assert!(numbers.len() > threads * PACKETS / 2, "{stale} without");
+    assert!(numbers.len() > threads * PACKETS / 2, "{stale} without evidence");
 }

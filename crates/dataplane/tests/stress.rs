@@ -51,7 +51,7 @@ fn geometry() -> Geometry {
     config().geometry
 }
 
-/// Draws the same fresh value again, so that it does not expire on a slow machine.
+/// Sets the same fresh value again, so that it does not expire on a slow machine.
 fn keep_fresh(store: &Store) {
     store.set_fresh(FRESH, real_now().monotonic_ms * 1_000_000);
 }
@@ -66,9 +66,9 @@ struct Rendezvous(AtomicU64);
 impl Rendezvous {
     fn meet(&self) {
         let arrived = self.0.fetch_add(1, AcqRel);
-        let both = (arrived / 2 + 1) * 2;
+        let target = (arrived / 2 + 1) * 2;
         let mut spins = 0u32;
-        while self.0.load(Acquire) < both {
+        while self.0.load(Acquire) < target {
             spins += 1;
             if spins.is_multiple_of(10_000) {
                 thread::yield_now();
@@ -144,7 +144,7 @@ unsafe impl Sync for Shared<'_> {}
 unsafe impl Send for Shared<'_> {}
 
 impl Shared<'_> {
-    fn is_answered(&self, frame: &[u8]) -> bool {
+    fn is_acked(&self, frame: &[u8]) -> bool {
         self.0.test_run(frame).unwrap().action == 3
     }
 }
@@ -160,7 +160,7 @@ impl DataPlaneUnderTest for XdpUnderTest {
         (0..THREADS)
             .map(|_| -> Cpu<'_> {
                 let shared = Shared(&self.0);
-                Box::new(move |frame| shared.is_answered(frame))
+                Box::new(move |frame| shared.is_acked(frame))
             })
             .collect()
     }
@@ -217,7 +217,7 @@ fn end_at(ip: IpAddr, device: TestDevice) -> Endpoint {
 fn response(device: TestDevice, mode: Mode, idx: u32, n: u64, end: Endpoint) -> (Vec<u8>, [u8; 16]) {
     let mut nonce = [0x77; 16];
     nonce[..8].copy_from_slice(&n.to_be_bytes());
-    let what = Response {
+    let fields = Response {
         mode,
         idx,
         gateway: GATEWAY,
@@ -225,8 +225,8 @@ fn response(device: TestDevice, mode: Mode, idx: u32, n: u64, end: Endpoint) -> 
         bound: Some(end.mac),
         nonce,
     };
-    let message = device.response(&what);
-    let bytes = what.bytes(device);
+    let message = device.response(&fields);
+    let bytes = fields.bytes(device);
     (
         FrameBuilder::new(end, gateway_end(false)).udp(&bytes),
         message.tag,
@@ -257,8 +257,8 @@ fn line(regions: &Regions, device: TestDevice) -> (&Line, u32) {
         .unwrap()
 }
 
-/// Both threads answer the same row at the same time, row by row, while user space refills as fast as it can. No row
-/// is accepted twice, and the remaining session is that of the last winner.
+/// Both threads send RESPONSEs for the same row at the same time, row by row, while user space refills as fast as it
+/// can. No row is accepted twice, and the remaining session is that of the last winner.
 #[test]
 fn each_row_has_one_winner() {
     const ROUNDS: u64 = 4_000;
@@ -278,19 +278,19 @@ fn each_row_has_one_winner() {
                 scope.spawn(move || {
                     let _end = EndOnDrop(running);
                     let line = line(regions, A).0;
-                    let mut own = Vec::new();
+                    let mut accepted_here = Vec::new();
                     for _ in 0..ROUNDS {
                         let idx = commit(line).idx().0;
                         let number = nonces.fetch_add(1, Relaxed);
                         let (frame, tag) = response(A, Mode::Pool, idx, number, A.end(false));
                         meeting.meet();
                         if cpu(&frame) {
-                            own.push((idx, tag));
+                            accepted_here.push((idx, tag));
                         }
                         meeting.meet();
                     }
                     let mut accepted = accepted.lock().unwrap();
-                    for (idx, tag) in own {
+                    for (idx, tag) in accepted_here {
                         assert_eq!(accepted.insert(idx, tag), None, "row {idx} was accepted twice");
                     }
                 });
@@ -372,8 +372,8 @@ fn a_revocation_is_never_lost() {
                 }
                 store.revoke(A.id()).unwrap();
                 let idx = commit(line).idx();
-                let until = sent.load(Relaxed) + 50;
-                while sent.load(Relaxed) < until {
+                let target = sent.load(Relaxed) + 50;
+                while sent.load(Relaxed) < target {
                     thread::yield_now();
                 }
                 // The last winner may not have been scheduled since.
@@ -421,11 +421,11 @@ fn a_closed_session_is_not_renewed() {
             }
             let _end = EndOnDrop(&running);
             let line = line(&regions, A).0;
-            let (mut closed, mut at) = (0, 0);
+            let (mut closed, mut idx_at_close) = (0, 0);
             while closed < CLOSES {
                 keep_fresh(&store);
-                // Once it has been renewed, and is being renewed again.
-                while commit(line).idx().0 < at + 3 {
+                // Waits until the session has been renewed and may be being renewed again.
+                while commit(line).idx().0 < idx_at_close + 3 {
                     std::hint::spin_loop();
                 }
                 let id = line.session_id.load(Acquire).to_ne_bytes();
@@ -433,12 +433,12 @@ fn a_closed_session_is_not_renewed() {
                     && store.close_session(A.id(), session).unwrap()
                 {
                     closed += 1;
-                    at = commit(line).idx().0;
+                    idx_at_close = commit(line).idx().0;
                 }
             }
         });
         drop(cpus);
-        // With the last one, which may have been opened since.
+        // Opens a session after the last close, unless a thread has opened it.
         let mut cpus = data_plane.cpus();
         while line(&regions, A).0.session_id.load(Acquire) == 0 {
             authenticate(&mut cpus[0]);
@@ -454,8 +454,8 @@ fn a_closed_session_is_not_renewed() {
     }
 }
 
-/// Two devices repeatedly try to move to one address at the same time while user space sweeps the tables: never do
-/// both own it, and other devices find the owner there.
+/// Two devices repeatedly try to move to one address at the same time while user space sweeps the tables: at most one
+/// of them owns it at a time, and other devices find the owner there.
 #[test]
 fn an_address_has_one_owner() {
     const ROUNDS: u32 = 4_000;
@@ -472,7 +472,7 @@ fn an_address_has_one_owner() {
         }
         let (running, meeting, numbers) = (AtomicBool::new(true), Rendezvous::default(), AtomicU64::new(0));
         let (owners, failures) = (Mutex::new([0u32; 3]), Mutex::new(Vec::new()));
-        let fail = |what: String| failures.lock().unwrap().push(format!("{name}: {what}"));
+        let fail = |message: String| failures.lock().unwrap().push(format!("{name}: {message}"));
         let check = |round: u32| {
             let live_lines = [A, B].map(|device| is_live_at(&regions, device, shared));
             let count = live_lines.iter().filter(|is_live| **is_live).count();
@@ -501,7 +501,7 @@ fn an_address_has_one_owner() {
                         cpu(&response(device, Mode::Key, idx, number, end_at(ip, device)).0)
                     };
                     for round in 0..ROUNDS {
-                        // Leaves, then returns at the same time as the other.
+                        // Leaves the shared address, then returns to it at the same time as the other device.
                         if !authenticate(TestDevice(100 + device.0).end(false).ip) {
                             fail(format!(
                                 "round {round}: {device:?} was refused at its own address"
@@ -530,8 +530,8 @@ fn an_address_has_one_owner() {
             "{} failures, first: {first:#?}",
             failures.len()
         );
-        let [none, one, _] = owners.into_inner().unwrap();
-        println!("{name}: the address had no owner {none} times, one {one} times");
+        let [unowned, owned, _] = owners.into_inner().unwrap();
+        println!("{name}: the address had no owner {unowned} times, one {owned} times");
     }
 }
 
@@ -550,11 +550,12 @@ fn has_entry(regions: &Regions, device: TestDevice, ip: IpAddr) -> bool {
     let (_, place) = line(regions, device);
     // The sweep removes an entry for an instant before it checks again, so the entry may be missing at first.
     (0..1_000_000).any(|_| {
-        table::candidates(&regions.by_address, geometry().bucket_mask(), hash).any(|found| found == place)
+        table::candidates(&regions.by_address, geometry().bucket_mask(), hash)
+            .any(|candidate| candidate == place)
     })
 }
 
-/// Checks the helper above.
+/// Checks [`response`].
 #[test]
 fn the_frames_of_this_test_are_responses() {
     let (frame, tag) = response(A, Mode::Pool, 3, 9, A.end(false));

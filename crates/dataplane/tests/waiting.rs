@@ -1,4 +1,4 @@
-//! PROOFs that wait in `xdp` for the next one on their CPU: in pairs, alone, collected by user space, and during
+//! PROOFs that wait in `xdp` for the next PROOF on their CPU: in pairs, alone, settled by user space, and during
 //! concurrent reads.
 //!
 //! `LINEWARDEN_SEEDS` sets the number of random runs (default 30), `LINEWARDEN_SEED` the first seed; a failure prints
@@ -47,7 +47,8 @@ fn open(period: u64, number: u32) -> OpenRound {
     }
 }
 
-/// Provers that may prove 1, and every third one 2 as well; rounds 1 and 2 are open.
+/// Installs provers that may prove configuration 1; every third one may prove configuration 2, too. Opens rounds 1
+/// and 2.
 fn fill(provers: &mut Provers, period: u64) {
     for number in 1..=PROVERS {
         let device = TestDevice(number);
@@ -62,7 +63,7 @@ fn fill(provers: &mut Provers, period: u64) {
     provers.open_round(&open(period, 2)).unwrap();
 }
 
-/// On one CPU, to which this thread is pinned.
+/// Loads a data plane with provers, and pins the thread to one CPU; returns both.
 fn attesting() -> Option<(Xdp, usize)> {
     let cpu = pin_to_one_cpu();
     let mut xdp = load_xdp(&TestConfig::ATTESTING.config())?;
@@ -74,7 +75,7 @@ fn provers(xdp: &mut Xdp) -> &mut Provers {
     xdp.prover_store().unwrap()
 }
 
-/// A PROOF of a device that runs that configuration.
+/// A PROOF of a device that runs configuration `runs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Proof {
     device: u16,
@@ -105,7 +106,7 @@ impl Proof {
         }
     }
 
-    /// The report for it if it is wrong.
+    /// The event that reports the PROOF if it is wrong.
     fn event(self) -> (DeviceId, RoundNumber, IpAddr) {
         let device = TestDevice(self.device);
         (device.id(), RoundNumber(self.number), device.end(self.v6).ip)
@@ -121,15 +122,15 @@ fn state(xdp: &Xdp, cpu: usize) -> &AtomicU32 {
 }
 
 /// How many PROOFs user space has settled.
-fn taken(xdp: &Xdp) -> u64 {
-    let all = |place: &WaitingProof| {
+fn settled_by_user_space(xdp: &Xdp) -> u64 {
+    let settled_at = |place: &WaitingProof| {
         place
             .settled_counts
             .iter()
             .map(|count| count.load(Relaxed))
             .sum::<u64>()
     };
-    xdp.waiting().iter().map(all).sum()
+    xdp.waiting().iter().map(settled_at).sum()
 }
 
 fn counted(counters: &Counters) -> BTreeMap<Verdict, u64> {
@@ -149,18 +150,18 @@ fn events(xdp: &mut Xdp) -> Vec<(DeviceId, RoundNumber, IpAddr)> {
     reported
 }
 
-/// The results of two PROOFs of different provers, or of a repeated one.
-fn ends(first: Proof, second: Proof) -> BTreeMap<Verdict, u64> {
-    let mut ends = BTreeMap::new();
-    for (at, proof) in [first, second].into_iter().enumerate() {
+/// The verdicts on two PROOFs of different provers, or on a repeated PROOF.
+fn expected_verdicts(first: Proof, second: Proof) -> BTreeMap<Verdict, u64> {
+    let mut verdicts = BTreeMap::new();
+    for (index, proof) in [first, second].into_iter().enumerate() {
         let verdict = match proof.proves() {
             None => DropProof,
-            Some(_) if at == 1 && first == second => DropProved,
+            Some(_) if index == 1 && first == second => DropProved,
             Some(_) => ProofOk,
         };
-        *ends.entry(verdict).or_default() += 1;
+        *verdicts.entry(verdict).or_default() += 1;
     }
-    ends
+    verdicts
 }
 
 fn proof_of(device: u16, number: u32, runs: u8, v6: bool) -> Proof {
@@ -173,14 +174,14 @@ fn proof_of(device: u16, number: u32, runs: u8, v6: bool) -> Proof {
     }
 }
 
-/// Current, alternate and wrong, in both rounds, over both IP versions.
+/// PROOFs of the current, the alternate and a wrong configuration, in both rounds, over both IP versions.
 fn all_kinds(device: u16, period: u64) -> Vec<Proof> {
     let kinds = [1, 2, 3].into_iter().flat_map(|runs| [(runs, 1), (runs, 2)]);
-    let of_both = kinds.flat_map(|(runs, number)| [false, true].map(|v6| proof_of(device, number, runs, v6)));
-    of_both.map(|proof| Proof { period, ..proof }).collect()
+    let proofs = kinds.flat_map(|(runs, number)| [false, true].map(|v6| proof_of(device, number, runs, v6)));
+    proofs.map(|proof| Proof { period, ..proof }).collect()
 }
 
-/// In periods of both lanes.
+/// All kinds of PROOFs, in periods of both lanes.
 fn all_kinds_of(device: u16) -> Vec<Proof> {
     [4, 5]
         .into_iter()
@@ -188,7 +189,7 @@ fn all_kinds_of(device: u16) -> Vec<Proof> {
         .collect()
 }
 
-/// The state before any proof, in that period.
+/// Returns to the state before any PROOF, in the given period.
 fn begin(xdp: &mut Xdp, period: u64) {
     provers(xdp).reset_rounds();
     fill(provers(xdp), period);
@@ -202,8 +203,8 @@ fn the_first_proof_waits_for_the_second() {
     let pairs = all_kinds_of(3)
         .into_iter()
         .flat_map(|first| {
-            let others = all_kinds(6, first.period).into_iter().chain([first]);
-            others.map(move |second| (first, second))
+            let seconds = all_kinds(6, first.period).into_iter().chain([first]);
+            seconds.map(move |second| (first, second))
         })
         .collect::<Vec<_>>();
     for (first, second) in pairs {
@@ -214,7 +215,11 @@ fn the_first_proof_waits_for_the_second() {
         send(&xdp, second);
         assert_eq!(state(&xdp, cpu).load(Acquire), WAITING_FREE, "{second:?}");
         let since = xdp.counters().unwrap().since(&before);
-        assert_eq!(counted(&since), ends(first, second), "{first:?} {second:?}");
+        assert_eq!(
+            counted(&since),
+            expected_verdicts(first, second),
+            "{first:?} {second:?}"
+        );
         let wrong: Vec<_> = [first, second]
             .into_iter()
             .filter(|proof| proof.proves().is_none())
@@ -230,7 +235,7 @@ fn the_first_proof_waits_for_the_second() {
             );
         }
     }
-    assert_eq!(taken(&xdp), 0);
+    assert_eq!(settled_by_user_space(&xdp), 0);
 }
 
 #[test]
@@ -256,7 +261,7 @@ fn a_read_settles_the_waiting_proof() {
         read(&mut xdp);
         assert_eq!(state(&xdp, cpu).load(Acquire), WAITING_FREE);
         settled += 1;
-        assert_eq!(taken(&xdp), settled);
+        assert_eq!(settled_by_user_space(&xdp), settled);
         let verdict = proof.proves().map_or(DropProof, |_| ProofOk);
         let since = xdp.counters().unwrap().since(&before);
         assert_eq!(counted(&since), BTreeMap::from([(verdict, 1)]), "{proof:?}");
@@ -266,17 +271,20 @@ fn a_read_settles_the_waiting_proof() {
             proof.proves(),
             "{proof:?}"
         );
-        // It is repeated after the read.
+        // The PROOF is repeated after the read.
         send(&xdp, proof);
-        let again = proof.proves().map_or(DropProof, |_| DropProved);
+        let verdict_again = proof.proves().map_or(DropProof, |_| DropProved);
         let since = xdp.counters().unwrap().since(&before);
-        assert_eq!(since.get(again), if again == verdict { 2 } else { 1 });
-        settled += u64::from(again == DropProof);
+        assert_eq!(
+            since.get(verdict_again),
+            if verdict_again == verdict { 2 } else { 1 }
+        );
+        settled += u64::from(verdict_again == DropProof);
         xdp.drain_events(&mut |_| ()).unwrap();
     }
 }
 
-/// A PROOF without successor is reported to the operator.
+/// A wrong PROOF is reported to the operator even if no other PROOF follows.
 #[test]
 fn a_wrong_proof_that_waits_alone_is_reported() {
     let Some((mut xdp, _)) = attesting() else {
@@ -291,7 +299,7 @@ fn a_wrong_proof_that_waits_alone_is_reported() {
             frame.vlan(tag + 4)
         });
         let frame = frame.udp(&wrong.message());
-        // Alone, and of two.
+        // Alone, and as one of two.
         for times in [1, 2] {
             xdp.test_runs(&frame, times).unwrap();
             assert_eq!(
@@ -315,7 +323,7 @@ fn changes_during_the_wait_decide() {
     provers(&mut xdp).open_round(&open(4, 3)).unwrap();
     assert_eq!(xdp.counters().unwrap().get(ProofOk), 1);
     assert_eq!(provers(&mut xdp).proved(TestDevice(1).id(), RoundNumber(3)), None);
-    // Another verdict of a later round has been written in between, as by a CPU that has seen it open.
+    // Another CPU that has seen a later round open writes a result of that round in between.
     send(&xdp, proof_of(1, 3, 1, false));
     let line = |xdp: &Xdp| &regions.lines[xdp.waiting()[cpu].line.load(Relaxed) as usize];
     line(&xdp).proved[1].store(7 << 16 | PROVED, Release);
@@ -335,7 +343,7 @@ fn changes_during_the_wait_decide() {
     assert_eq!(xdp.counters().unwrap().get(ProofOk), 3);
 }
 
-/// As if user space were reading the waiting PROOFs, or was killed during that.
+/// The place is occupied as if user space were settling the waiting PROOF, or had been killed meanwhile.
 #[test]
 fn proofs_are_settled_alone_while_the_place_is_occupied() {
     let Some((mut xdp, cpu)) = attesting() else {
@@ -353,7 +361,7 @@ fn proofs_are_settled_alone_while_the_place_is_occupied() {
         assert_eq!(events(&mut xdp), wrong.into_iter().collect::<Vec<_>>());
         assert_eq!(state(&xdp, cpu).load(Acquire), WAITING_TAKEN);
     }
-    assert_eq!(taken(&xdp), 0);
+    assert_eq!(settled_by_user_space(&xdp), 0);
 }
 
 /// Any sequence of PROOFs and reads has the same results as PROOFs checked one by one.
@@ -381,8 +389,8 @@ fn random_sequences_have_the_results_of_single_proofs() {
             );
             let mut message = proof.message();
             if rng.random_range(0..10) == 0 {
-                let at = rng.random_range(8..message.len());
-                message[at] ^= 1 << rng.random_range(0..8);
+                let index = rng.random_range(8..message.len());
+                message[index] ^= 1 << rng.random_range(0..8);
             }
             xdp.test_run(&TestDevice(proof.device).frame(proof.v6).udp(&message))
                 .unwrap();
@@ -392,43 +400,44 @@ fn random_sequences_have_the_results_of_single_proofs() {
                 xdp.counters().unwrap();
             }
         }
-        let (mut here, mut there) = (
+        let (mut xdp_counts, mut host_counts) = (
             counted(&xdp.counters().unwrap().since(&before)),
             counted(&host.counters().unwrap()),
         );
-        // A wrong PROOF that arrives while the right one waits is hashed; after it, it is not.
+        // A wrong PROOF is hashed if it arrives while the valid one waits, but not if it arrives later.
         let repeated = |counts: &mut BTreeMap<Verdict, u64>| {
             let [proved, wrong] = [DropProved, DropProof].map(|verdict| counts.remove(&verdict).unwrap_or(0));
             (proved, proved + wrong)
         };
-        let ((proved_here, all_here), (proved_there, all_there)) =
-            (repeated(&mut here), repeated(&mut there));
-        assert_eq!((here, all_here), (there, all_there));
-        assert!(proved_here <= proved_there);
+        let ((xdp_proved, xdp_sum), (host_proved, host_sum)) =
+            (repeated(&mut xdp_counts), repeated(&mut host_counts));
+        assert_eq!((xdp_counts, xdp_sum), (host_counts, host_sum));
+        assert!(xdp_proved <= host_proved);
         for (device, number) in (1..=PROVERS).flat_map(|device| [(device, 1), (device, 2)]) {
-            let of = |provers: &Provers| {
+            let configuration = |provers: &Provers| {
                 let proved = provers.proved(TestDevice(device).id(), RoundNumber(number));
                 proved.map(|proved| proved.configuration)
             };
-            let expected = of(host.prover_store().unwrap());
-            assert_eq!(of(provers(&mut xdp)), expected, "{device} in {number}");
+            let expected = configuration(host.prover_store().unwrap());
+            assert_eq!(configuration(provers(&mut xdp)), expected, "{device} in {number}");
         }
     }
 }
 
-/// On two CPUs at once, or on one if there is no second: packets arrive one at a time on each.
+/// Runs `work` on two CPUs at once, or on one if there is no second, and `during` meanwhile. Packets arrive one at a
+/// time on each CPU.
 fn on_each_cpu<T: Send>(work: impl Fn(usize) -> T + Sync, during: impl Fn()) -> Vec<T> {
     let allowed = cpus();
     std::thread::scope(|scope| {
         let work = &work;
-        let on = |(number, cpu): (usize, &usize)| {
+        let spawn_on = |(number, cpu): (usize, &usize)| {
             let cpu = *cpu;
             scope.spawn(move || {
                 pin_to(cpu);
                 work(number)
             })
         };
-        let workers: Vec<_> = allowed.iter().take(2).enumerate().map(on).collect();
+        let workers: Vec<_> = allowed.iter().take(2).enumerate().map(spawn_on).collect();
         while !workers.iter().all(|worker| worker.is_finished()) {
             during();
         }
@@ -436,7 +445,7 @@ fn on_each_cpu<T: Send>(work: impl Fn(usize) -> T + Sync, during: impl Fn()) -> 
     })
 }
 
-/// Reads run all the time, and each PROOF is settled once.
+/// Each PROOF is settled once although user space reads all the time.
 #[test]
 fn no_proof_is_lost_during_reads() {
     let Some(mut xdp) = load_xdp(&TestConfig::ATTESTING.config()) else {
@@ -451,19 +460,23 @@ fn no_proof_is_lost_during_reads() {
         let send_all = |_| frames.iter().for_each(|frame| drop(xdp.test_run(frame).unwrap()));
         let read = || assert!(xdp.counters().is_ok());
         let copies = on_each_cpu(send_all, read).len() as u64;
-        let of = u64::from(number - 2) * u64::from(PROVERS);
+        let total = u64::from(number - 2) * u64::from(PROVERS);
         let mut expected = BTreeMap::from([
-            (ProofOk, of * 4 / 5),
-            (DropProved, of * 4 / 5 * (copies - 1)),
-            (DropProof, of / 5 * copies),
+            (ProofOk, total * 4 / 5),
+            (DropProved, total * 4 / 5 * (copies - 1)),
+            (DropProof, total / 5 * copies),
         ]);
         expected.retain(|_, count| *count > 0);
         assert_eq!(counted(&xdp.counters().unwrap()), expected);
     }
-    println!("{} PROOFs were settled by user space", taken(&xdp));
+    println!(
+        "{} PROOFs were settled by user space",
+        settled_by_user_space(&xdp)
+    );
 }
 
-/// Likewise, as fast as possible: a wrong PROOF is checked each time it arrives, by the CPU or by user space.
+/// Each PROOF is settled once, also at the highest rate: a wrong PROOF is checked each time it arrives, by the CPU or
+/// by user space.
 #[test]
 fn each_proof_is_settled_once_at_full_speed() {
     let Some(mut xdp) = load_xdp(&TestConfig::ATTESTING.config()) else {
@@ -476,5 +489,8 @@ fn each_proof_is_settled_once_at_full_speed() {
     let senders = on_each_cpu(send, || assert!(xdp.counters().is_ok())).len() as u64;
     let expected = BTreeMap::from([(DropProof, senders * u64::from(times))]);
     assert_eq!(counted(&xdp.counters().unwrap()), expected);
-    println!("{} of them were settled by user space", taken(&xdp));
+    println!(
+        "{} PROOFs were settled by user space",
+        settled_by_user_space(&xdp)
+    );
 }

@@ -4,12 +4,12 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A data plane, numbered by its operator. For a gateway it is the gateway_id.
+/// A data plane, numbered by its operator. For a gateway, the number is the gateway_id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SwitchId(pub u64);
 
-/// Number of starts of the data plane. It is durable and never repeats, otherwise keys of packet evidence would
-/// repeat.
+/// Number of starts of the data plane. The number is durable and never repeats, because keys of packet evidence must
+/// not repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct BootCount(pub u64);
 

@@ -31,7 +31,7 @@ pub enum KeyError {
         /// What is wrong.
         reason: String,
     },
-    /// The holder of the key did not sign.
+    /// The TPM or the library that has the key did not sign, or no key could be generated.
     #[error("signing failed: {0}")]
     SigningFailed(String),
 }
@@ -84,7 +84,7 @@ impl PublicKey {
             .ok_or_else(|| refuse("it is neither Ed25519 nor ECDSA on P-256".to_owned()))
     }
 
-    /// As PEM (SubjectPublicKeyInfo).
+    /// The key as PEM (SubjectPublicKeyInfo).
     #[must_use]
     pub fn to_pem(&self) -> String {
         let der = match self {

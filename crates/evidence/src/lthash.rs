@@ -2,7 +2,7 @@
 //!
 //! The hash of a set is the sum of its elements' expansions, word by word modulo 2¹⁶. Elements are added and removed
 //! in any order, at a cost independent of the size of the set. Finding two different sets of *distinct* elements with
-//! one sum is as hard as a problem of short lattice vectors, estimated at 200 bits and more (Lewi, Kim, Maykov, Weis:
+//! the same sum is as hard as a problem of short lattice vectors, estimated at 200 bits and more (Lewi, Kim, Maykov, Weis:
 //! "Securing Update Propagation with Homomorphic Hashing", 2019). 65,536 copies of one element sum to zero, so no
 //! element may be in a set twice: [`crate::state`] ensures that.
 //!
@@ -25,7 +25,7 @@ pub const WORDS: usize = 1024;
 /// Bytes of a state, and of an element's expansion.
 pub const STATE_BYTES: usize = 2 * WORDS;
 
-/// A public key of BLAKE3's keyed mode: a text, padded with zeros. It separates domains and is not secret.
+/// A public key of BLAKE3's keyed mode: a text, padded with zeros. The key separates domains and is not secret.
 const fn domain(text: &str) -> [u8; 32] {
     let mut key = [0; 32];
     let (head, _) = key.split_at_mut(text.len());
@@ -70,7 +70,7 @@ impl fmt::Debug for Digest {
 pub enum DigestKind {
     /// All tables and related objects.
     Tables,
-    /// All register arrays except the volatile ones.
+    /// All register arrays except volatile arrays.
     Registers,
     /// One table, array or other object.
     Object,
@@ -100,7 +100,7 @@ impl Expansion {
         expansion
     }
 
-    /// Replaces it by the expansion of another element.
+    /// Replaces the expansion by that of another element.
     pub fn set(&mut self, element: &[u8]) {
         self.0 = LtHash::EMPTY;
         if let Some(block) = Block::of(element) {
@@ -141,8 +141,8 @@ impl LtHash {
         self.remove_all(&element.0);
     }
 
-    /// Replaces an element by another in all of these sets, by their encodings; either may be absent. Faster than
-    /// with expansions.
+    /// Removes the element with the encoding `old` from all `sets` and adds the element with the encoding `new`; either
+    /// may be absent. Faster than [`Self::remove`] and [`Self::add`].
     pub fn exchange(sets: &mut [&mut Self], old: Option<&[u8]>, new: Option<&[u8]>) {
         let (old_block, new_block) = (old.and_then(Block::of), new.and_then(Block::of));
         if old_block.is_some() == old.is_some() && new_block.is_some() == new.is_some() {
@@ -155,7 +155,7 @@ impl LtHash {
         }
     }
 
-    /// Adds all elements of another set, which must be disjoint from this one.
+    /// Adds all elements of another set, which must be disjoint from this set.
     pub fn add_all(&mut self, other: &Self) {
         for (word, added) in self.0.iter_mut().zip(other.0) {
             *word = word.wrapping_add(added);

@@ -84,7 +84,7 @@ impl TestDataPlane {
         }
     }
 
-    /// Its statement, and its listed entries.
+    /// The statement of the data plane, and the listed entries.
     fn evidence(&self) -> (VerifiedStatement, ProvenEntries) {
         let mut state = MeasuredState::new(SwitchId(self.switch), BootCount(1), program_digest(self.program));
         for entry in &self.entries {
@@ -151,10 +151,10 @@ fn assert_differences(changed: &TestDataPlane, lines: &[&str]) {
 fn a_compliant_data_plane_is_affirmed() {
     assert_differences(&TestDataPlane::valid(), &["no differences"]);
     // Order and counts have no effect.
-    let mut same = TestDataPlane::valid();
-    same.entries.reverse();
-    same.counters = [0, 900];
-    assert_differences(&same, &["no differences"]);
+    let mut equivalent = TestDataPlane::valid();
+    equivalent.entries.reverse();
+    equivalent.counters = [0, 900];
+    assert_differences(&equivalent, &["no differences"]);
 }
 
 #[test]
@@ -228,8 +228,8 @@ fn each_cell_that_differs_is_named() {
     );
     // Where the reference values accept any content, there is no difference.
     let (evidence, proven) = TestDataPlane::valid().evidence();
-    let open = |object: &Object| object.class == Class::Register;
-    let reference = Reference::from_statement("router", &evidence, Some(&proven), open);
+    let accepts_any_content = |object: &Object| object.class == Class::Register;
+    let reference = Reference::from_statement("router", &evidence, Some(&proven), accepts_any_content);
     assert!(changed.against(&reference).is_affirmed());
     assert!(hidden.against(&reference).is_affirmed());
 }
@@ -243,9 +243,11 @@ fn without_inventories_the_object_is_named() {
     let line = "table ipv4: differs (entries unknown: inventories of both sides are required)\n";
     assert_eq!(reported.to_string(), line);
     let (valid, _) = TestDataPlane::valid().evidence();
-    let bare = Reference::from_statement("router", &valid, None, |_| false);
+    let without_entries = Reference::from_statement("router", &valid, None, |_| false);
     assert_eq!(
-        appraise(&evidence, &bare, Some(&proven)).unwrap().to_string(),
+        appraise(&evidence, &without_entries, Some(&proven))
+            .unwrap()
+            .to_string(),
         line
     );
     assert!(matches!(
@@ -256,19 +258,19 @@ fn without_inventories_the_object_is_named() {
 
 #[test]
 fn another_data_plane_and_a_contradicting_one_are_reported() {
-    let other = TestDataPlane {
+    let other_switch = TestDataPlane {
         switch: 8,
         kind: DataPlaneKind::Xdp,
         ..TestDataPlane::valid()
     };
     assert_differences(
-        &other,
+        &other_switch,
         &["data plane 8, not 7", "a data plane of kind xdp, not p4"],
     );
-    let mut any = TestDataPlane::valid().reference();
-    any.switch = None;
-    any.kind = DataPlaneKind::Xdp;
-    assert!(other.against(&any).is_affirmed());
+    let mut reference = TestDataPlane::valid().reference();
+    reference.switch = None;
+    reference.kind = DataPlaneKind::Xdp;
+    assert!(other_switch.against(&reference).is_affirmed());
     let contradicting = TestDataPlane {
         contradicts: true,
         ..TestDataPlane::valid()
@@ -276,7 +278,7 @@ fn another_data_plane_and_a_contradicting_one_are_reported() {
     assert_differences(
         &contradicting,
         &[
-            "tables: the digest over all objects differs, though each is as it should be: do not trust this data plane's \
+            "tables: the digest over all objects differs, although each object matches: do not trust this data plane's \
              measurements",
         ],
     );
@@ -362,12 +364,12 @@ fn a_file_contains_the_written_values() {
         reference
     );
     assert_eq!(Reference::read(&file, None).unwrap(), reference);
-    let refused = Reference::read(&file, Some(&self::signer().public_key()));
-    assert!(matches!(refused, Err(ReferenceError::InvalidSignature)));
+    let result = Reference::read(&file, Some(&self::signer().public_key()));
+    assert!(matches!(result, Err(ReferenceError::InvalidSignature)));
     let unsigned = reference.to_file(None).unwrap();
     assert_eq!(Reference::read(&unsigned, None).unwrap(), reference);
-    let refused = Reference::read(&unsigned, Some(&signer.public_key()));
-    assert!(matches!(refused, Err(ReferenceError::Unsigned)));
+    let result = Reference::read(&unsigned, Some(&signer.public_key()));
+    assert!(matches!(result, Err(ReferenceError::Unsigned)));
     // Whitespace has no effect.
     let value: serde_json::Value = serde_json::from_slice(&file).unwrap();
     let compact = serde_json::to_vec(&value).unwrap();
@@ -399,8 +401,8 @@ fn edited_files_are_rejected_with_the_error() {
         version.contains("unsupported version 2 of reference values"),
         "{version}"
     );
-    let short = reported(&text[..text.len() / 2]);
-    assert!(short.contains("line"), "{short}");
+    let truncated = reported(&text[..text.len() / 2]);
+    assert!(truncated.contains("line"), "{truncated}");
 }
 
 /// Files with a correct hash that are inconsistent.

@@ -32,7 +32,7 @@ fn route(address: u64, port: u64) -> Entry {
     .into()
 }
 
-/// The digests with these arrays of 16-bit cells.
+/// The digests with these arrays: names, cell widths in bits, and cells.
 fn with_arrays(arrays: &[(&str, u32, &[u64])]) -> Digests {
     let mut state = measured();
     for (name, width, cells) in arrays {
@@ -61,20 +61,20 @@ fn with_entries(entries: &[Entry]) -> Digests {
 
 #[test]
 fn two_arrays_with_their_contents_swapped_differ() {
-    let (one, two): (&[u64], &[u64]) = (&[1, 2], &[3, 4]);
+    let (first, second): (&[u64], &[u64]) = (&[1, 2], &[3, 4]);
     assert_ne!(
-        with_arrays(&[("a", 16, one), ("b", 16, two)]),
-        with_arrays(&[("a", 16, two), ("b", 16, one)])
+        with_arrays(&[("a", 16, first), ("b", 16, second)]),
+        with_arrays(&[("a", 16, second), ("b", 16, first)])
     );
     // The order of declarations has no effect.
     assert_eq!(
-        with_arrays(&[("a", 16, one), ("b", 16, two)]),
-        with_arrays(&[("b", 16, two), ("a", 16, one)])
+        with_arrays(&[("a", 16, first), ("b", 16, second)]),
+        with_arrays(&[("b", 16, second), ("a", 16, first)])
     );
 }
 
 #[test]
-fn cells_cut_at_another_place_differ() {
+fn cells_with_other_boundaries_differ() {
     assert_ne!(
         with_arrays(&[("a", 16, &[0x0102, 0x03])]),
         with_arrays(&[("a", 16, &[0x01, 0x0203])])
@@ -150,7 +150,7 @@ fn a_default_action_changes_the_digest_of_an_empty_table() {
     assert_ne!(base, with_entries(&[default("pass", false)]));
     assert_ne!(base, with_entries(&[default("drop", true)]));
     assert_ne!(base, with_entries(&[]));
-    // Put again, the entry replaces the earlier one.
+    // A second default action replaces the first.
     assert_eq!(
         base,
         with_entries(&[default("pass", false), default("drop", false)])
@@ -192,7 +192,7 @@ fn every_unhooked_element_is_inserted_again() {
             .into()
         }),
         [1, 2].map(|port| {
-            MirrorSession {
+            CloneSession {
                 session: 1,
                 port: Some(port),
                 multicast_group: None,
@@ -256,16 +256,16 @@ fn every_unhooked_element_is_inserted_again() {
             .into()
         }),
     ];
-    let mut seen = vec![with_entries(&[]).tables];
+    let mut digests = vec![with_entries(&[]).tables];
     for pair in pairs {
         for entry in pair {
-            seen.push(with_entries(&[entry]).tables);
+            digests.push(with_entries(&[entry]).tables);
         }
     }
-    let count = seen.len();
-    seen.sort();
-    seen.dedup();
-    assert_eq!(seen.len(), count);
+    let count = digests.len();
+    digests.sort();
+    digests.dedup();
+    assert_eq!(digests.len(), count);
 }
 
 #[test]
@@ -273,12 +273,12 @@ fn an_entry_inserted_many_times_counts_once() {
     let mut state = measured();
     let entry = route(0x100, 1);
     assert_eq!(state.put(&entry).unwrap(), PutOutcome::Added);
-    let once = state.snapshot();
+    let inserted_once = state.snapshot();
     for _ in 1..65_536 {
         assert_eq!(state.put(&entry).unwrap(), PutOutcome::Unchanged);
     }
-    assert_eq!(state.snapshot(), once);
-    assert_ne!(once.digests, with_entries(&[]));
+    assert_eq!(state.snapshot(), inserted_once);
+    assert_ne!(inserted_once.digests, with_entries(&[]));
     assert!(state.remove(&entry).unwrap());
     assert_eq!(state.snapshot().digests, with_entries(&[]));
     assert!(!state.remove(&entry).unwrap());
@@ -299,9 +299,9 @@ fn unmeasured_entries_in_memory_are_reported_by_entry() {
         state.put(&route(n << 8, 1)).unwrap();
     }
     let object = route(0, 1).object();
-    let same: Vec<Entry> = (0..4).map(|n| route(n << 8, 1)).collect();
-    assert!(state.rescan_object(&object, same.clone()).is_empty());
-    let found = [
+    let measured_entries: Vec<Entry> = (0..4).map(|n| route(n << 8, 1)).collect();
+    assert!(state.rescan_object(&object, measured_entries.clone()).is_empty());
+    let memory_entries = [
         route(0, 1),
         route(0x100, 2),
         route(0x200, 1),
@@ -309,7 +309,7 @@ fn unmeasured_entries_in_memory_are_reported_by_entry() {
         route(0x900, 5),
     ];
     let reported: Vec<String> = state
-        .rescan_object(&object, found)
+        .rescan_object(&object, memory_entries)
         .iter()
         .map(ToString::to_string)
         .collect();

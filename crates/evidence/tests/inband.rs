@@ -15,7 +15,7 @@ use proptest::prelude::*;
 
 use common::config;
 
-/// From packets that a Python program wrote from the documentation, with its own SipHash.
+/// Frames from a Python program that was written from the documentation, with its own SipHash.
 const BEFORE: &str = "0200000000020200000000018100000586dd60000000000c114020010db800000000000000000000000120010db800000000000000000000000203e807d0000cabcd64617461";
 const AFTER: &str = "0200000000020200000000018100000586dd600000000074004020010db800000000000000000000000120010db8000000000000000000000002110c376401000000111111111111111111111111111111112222222222222222222222222222222233333333333333333333333333333333000000000000000700000000000000030000000000000009000000000000000555ab73ffb3831c9a9b00e1fa71fc69d203e807d0000cabcd64617461";
 const CLONE: &str = "ffffffffffff0200000000018100000552410100000000000000061186dd0000000c20010db800000000000000000000000120010db800000000000000000000000203e807d0000c0000111111111111111111111111111111112222222222222222222222222222222233333333333333333333333333333333000000000000000700000000000000030000000000000009000000000000000555ab73ffb3831c9a9b00e1fa71fc69d2";
@@ -51,16 +51,16 @@ fn stamper(form: ContentFormat) -> Stamper {
     )
 }
 
-/// The sent frame.
+/// The frame that the stamper sends.
 fn stamped(stamper: &mut Stamper, frame: &[u8], counter: u64, upstream: Option<&Route>) -> Vec<u8> {
     let mut out = Vec::new();
-    let taken = stamper
+    let replaced = stamper
         .stamp(frame, Counter(counter), upstream, &mut out)
         .unwrap();
-    [&out, &frame[taken..]].concat()
+    [&out, &frame[replaced..]].concat()
 }
 
-/// An IPv6 packet of UDP, with this hop-by-hop header if it has one.
+/// A UDP packet over IPv6, with `options` as its hop-by-hop header unless they are empty.
 fn packet(options: &[u8], payload: usize) -> Vec<u8> {
     let udp = [0x03, 0xe8, 0x07, 0xd0, 0, 12, 0xab, 0xcd];
     let length = (options.len() + udp.len() + payload) as u16;
@@ -180,12 +180,12 @@ fn only_the_headers_are_changed() {
                 assert_eq!(after[54 + options.len()..][..4], [1, 0, 0x37, 100]);
             }
             // The second evidence replaces the first.
-            let again = stamped(&mut stamper, &after, 2, None);
-            assert_eq!(again.len(), after.len());
-            assert_eq!(payload(&again).0, payload(&before).0);
+            let after_second = stamped(&mut stamper, &after, 2, None);
+            assert_eq!(after_second.len(), after.len());
+            assert_eq!(payload(&after_second).0, payload(&before).0);
             if form == ContentFormat::Default {
                 assert_eq!(appraise(&after), Ok(Counter(1)));
-                assert_eq!(appraise(&again), Ok(Counter(2)));
+                assert_eq!(appraise(&after_second), Ok(Counter(2)));
             }
         }
     }
@@ -207,8 +207,8 @@ fn evidence_forged_by_a_program_is_replaced() {
             let mut stamper = stamper(form);
             let before = packet(&header(&options), 20);
             let after = stamped(&mut stamper, &before, 1, None);
-            let read = carried(&after);
-            match read.content {
+            let evidence = carried(&after);
+            match evidence.content {
                 Content::Classic { fields, route } => {
                     assert_eq!(fields[..16], [0x11; 16]);
                     assert_eq!(route, Some(Route(fields)));
@@ -231,28 +231,28 @@ fn evidence_forged_by_a_program_is_replaced() {
 
 #[test]
 fn a_route_uses_the_received_packet() {
-    let other = Snapshot {
+    let upstream = Snapshot {
         digests: digests(0x40),
         ..snapshot()
     };
-    let key = master().key(other.switch, other.boot_count);
-    let mut first = Stamper::new(key, ContentFormat::Classic, &other);
+    let key = master().key(upstream.switch, upstream.boot_count);
+    let mut first = Stamper::new(key, ContentFormat::Classic, &upstream);
     let mut second = stamper(ContentFormat::Classic);
     let received = stamped(&mut first, &packet(&header(&[5, 2, 0, 0]), 20), 1, None);
     let Content::Classic { route, .. } = carried(&received).content else {
         panic!("classic content");
     };
-    assert_eq!(route, Some(Route::of_switches([&other])));
+    assert_eq!(route, Some(Route::of_switches([&upstream])));
     // Between reception and transmission the program may have written anything.
     let mut forged = received.clone();
-    let at = forged.windows(16).position(|bytes| bytes == [0x51; 16]).unwrap();
-    forged[at..at + 96].fill(0xee);
-    let left = stamped(&mut second, &forged, 1, route.as_ref());
-    let Content::Classic { fields, route } = carried(&left).content else {
+    let position = forged.windows(16).position(|bytes| bytes == [0x51; 16]).unwrap();
+    forged[position..position + 96].fill(0xee);
+    let sent = stamped(&mut second, &forged, 1, route.as_ref());
+    let Content::Classic { fields, route } = carried(&sent).content else {
         panic!("classic content");
     };
     assert_eq!(fields[..16], [0x11; 16]);
-    assert_eq!(route, Some(Route::of_switches([&other, &snapshot()])));
+    assert_eq!(route, Some(Route::of_switches([&upstream, &snapshot()])));
     assert_ne!(route, Some(Route::of_switches([&snapshot()])));
 }
 
@@ -268,45 +268,45 @@ fn evidence_of_another_packet_or_state_is_refused() {
         appraise(&packet(&options, 21)),
         Err(PacketEvidenceError::InvalidTag)
     );
-    for at in [22, 38, frame.len() - 28] {
+    for position in [22, 38, frame.len() - 28] {
         let mut shifted = frame.clone();
-        shifted[at] ^= 1;
+        shifted[position] ^= 1;
         assert_eq!(
             appraise(&shifted),
             Err(PacketEvidenceError::InvalidTag),
-            "byte {at}"
+            "byte {position}"
         );
     }
     // Fields that routers may change: traffic class, flow label, hop limit, checksum, options.
-    for (at, mask) in [
+    for (position, mask) in [
         (14, 0x0f),
         (15, 0xff),
         (17, 1),
         (21, 0xff),
         (frame.len() - 21, 0xff),
     ] {
-        let mut passed = frame.clone();
-        passed[at] ^= mask;
-        assert_eq!(appraise(&passed), Ok(Counter(1)), "byte {at}");
+        let mut routed = frame.clone();
+        routed[position] ^= mask;
+        assert_eq!(appraise(&routed), Ok(Counter(1)), "byte {position}");
     }
     // Every bit of the content.
     let content = frame.len() - 28 - 96..frame.len() - 28;
-    for at in content.clone() {
+    for position in content.clone() {
         let mut changed = frame.clone();
-        changed[at] ^= 0x80;
-        let refused = appraise(&changed).unwrap_err();
-        match at - content.start {
-            0..48 => assert!(matches!(refused, PacketEvidenceError::DigestMismatch { .. })),
-            _ => assert_eq!(refused, PacketEvidenceError::InvalidTag),
+        changed[position] ^= 0x80;
+        let error = appraise(&changed).unwrap_err();
+        match position - content.start {
+            0..48 => assert!(matches!(error, PacketEvidenceError::DigestMismatch { .. })),
+            _ => assert_eq!(error, PacketEvidenceError::InvalidTag),
         }
     }
-    let differs = |known: Digests| {
+    let appraisal_error = |expected: Digests| {
         Appraiser::new(master())
-            .appraise(&carried(&frame), &known)
+            .appraise(&carried(&frame), &expected)
             .unwrap_err()
     };
     assert_eq!(
-        differs(Digests {
+        appraisal_error(Digests {
             program: Digest([0; 32]),
             ..digests(0)
         }),
@@ -319,10 +319,10 @@ fn evidence_of_another_packet_or_state_is_refused() {
     // Digests with equal prefixes only.
     let mut other_digests = digests(0);
     other_digests.tables.0[31] ^= 1;
-    assert_eq!(differs(other_digests), PacketEvidenceError::InvalidTag);
-    let mut wrong = Appraiser::new(MasterKey::new([0; 16]));
+    assert_eq!(appraisal_error(other_digests), PacketEvidenceError::InvalidTag);
+    let mut wrong_key = Appraiser::new(MasterKey::new([0; 16]));
     assert_eq!(
-        wrong.appraise(&carried(&frame), &digests(0)),
+        wrong_key.appraise(&carried(&frame), &digests(0)),
         Err(PacketEvidenceError::InvalidTag)
     );
 }
@@ -389,32 +389,35 @@ fn a_stamper_continues_with_another_state() {
 fn frames_without_space_are_unchanged_and_counted() {
     let mut stamper = stamper(ContentFormat::Default);
     let mut out = vec![1];
-    let mut refused = |frame: &[u8]| {
+    let mut stamp_error = |frame: &[u8]| {
         let error = stamper.stamp(frame, Counter(1), None, &mut out).unwrap_err();
         assert!(out.is_empty());
         error
     };
     let mut ipv4 = packet(&[], 20);
     ipv4[12..14].copy_from_slice(&[8, 0]);
-    assert_eq!(refused(&ipv4), FrameError::NotIpv6);
+    assert_eq!(stamp_error(&ipv4), FrameError::NotIpv6);
     // One byte more than fits.
-    assert_eq!(refused(&packet(&[], 65_535 - 104 - 8 + 1)), FrameError::TooLong);
-    // 1,944 bytes, the most that has room for 104 more; and 8 more than that.
+    assert_eq!(
+        stamp_error(&packet(&[], 65_535 - 104 - 8 + 1)),
+        FrameError::TooLong
+    );
+    // A header of 1,944 bytes just has room for 104 more bytes; a header with 8 more bytes has not.
     let long = [&[0x3e, 255][..], &[0; 255]].concat().repeat(7);
     let full = header(&[&long[..], &[0x3e, 141], &[0; 141]].concat());
     assert_eq!(full.len(), 2048 - 104);
     let without_free_space = header(&[&full[2..], &[0; 8]].concat());
-    assert_eq!(refused(&packet(&without_free_space, 20)), FrameError::TooLong);
+    assert_eq!(stamp_error(&packet(&without_free_space, 20)), FrameError::TooLong);
     let mut jumbo = packet(&[], 20);
     jumbo[18..20].fill(0);
-    assert_eq!(refused(&jumbo), FrameError::TooLong);
+    assert_eq!(stamp_error(&jumbo), FrameError::TooLong);
     let complete = packet(&header(&[5, 2, 0, 0]), 20);
     for cut in 0..complete.len() {
-        assert_eq!(refused(&complete[..cut]), FrameError::Malformed, "{cut}");
+        assert_eq!(stamp_error(&complete[..cut]), FrameError::Malformed, "{cut}");
     }
     let mut overrun = complete.clone();
     overrun[57] = 200;
-    assert_eq!(refused(&overrun), FrameError::Malformed);
+    assert_eq!(stamp_error(&overrun), FrameError::Malformed);
     let counts = StamperCounters {
         not_ipv6: 1,
         too_long: 3,
@@ -422,7 +425,7 @@ fn frames_without_space_are_unchanged_and_counted() {
         ..StamperCounters::default()
     };
     assert_eq!(stamper.counters(), counts);
-    // The longest that fits.
+    // The longest packet that fits.
     let longest = stamped(&mut stamper, &packet(&[], 65_535 - 104 - 8), 1, None);
     assert_eq!(payload(&longest).1, 65_535);
     assert_eq!(appraise(&longest), Ok(Counter(1)));
@@ -462,18 +465,21 @@ fn clones_carry_the_evidence_of_frames_without_evidence() {
             assert_eq!(clone[12..22], [0x88, 0xa8, 0, 5, 0x81, 0, 0, 6, 0x52, 0x41]);
             assert_eq!(reported.invariants.0[..8], [4, 17, 8, 0, 0, 0, 0, 8]);
         }
-        // Switches may change VLAN tags; all of the content is bound.
-        for at in clone.len() - 152..clone.len() {
+        // Switches may change VLAN tags; the tag binds all content.
+        for position in clone.len() - 152..clone.len() {
             let mut changed = clone.clone();
-            changed[at] ^= 1;
+            changed[position] ^= 1;
             if let Ok(Some(reported)) = read_clone(&changed) {
-                let mut fresh = Appraiser::new(master());
-                assert!(fresh.appraise(&reported, &digests(0)).is_err(), "byte {at}");
+                let mut fresh_appraiser = Appraiser::new(master());
+                assert!(
+                    fresh_appraiser.appraise(&reported, &digests(0)).is_err(),
+                    "byte {position}"
+                );
             }
-            // Truncated, it is not evidence, or by chance evidence that does not verify.
-            if let Ok(Some(cut)) = read_clone(&clone[..at]) {
+            // A truncated clone is not evidence, or by chance evidence that does not verify.
+            if let Ok(Some(truncated)) = read_clone(&clone[..position]) {
                 assert_eq!(
-                    appraiser.appraise(&cut, &digests(0)),
+                    appraiser.appraise(&truncated, &digests(0)),
                     Err(PacketEvidenceError::Unauthenticated)
                 );
             }
@@ -505,7 +511,7 @@ fn debug_output_has_no_keys() {
 proptest! {
     #![proptest_config(config(500))]
 
-    /// Any frame: the result is a valid packet, and a stamped one parses as ours.
+    /// Any frame is either unchanged, or stamped with evidence that can be read and verified.
     #[test]
     fn any_frame_is_unchanged_or_carries_valid_evidence(
         options in prop::collection::vec(any::<u8>(), 0..120),
@@ -515,24 +521,24 @@ proptest! {
     ) {
         let options = if has_options { header(&options) } else { Vec::new() };
         let mut frame = packet(&options, payload_bytes);
-        for (at, byte) in edits {
-            let at = at.index(frame.len());
-            frame[at] = byte;
+        for (position, byte) in edits {
+            let position = position.index(frame.len());
+            frame[position] = byte;
         }
         for form in [ContentFormat::Classic, ContentFormat::Default] {
             let mut stamper = stamper(form);
             let mut out = Vec::new();
             let _ = read_clone(&frame);
-            let Ok(taken) = stamper.stamp(&frame, Counter(1), None, &mut out) else {
+            let Ok(replaced) = stamper.stamp(&frame, Counter(1), None, &mut out) else {
                 continue;
             };
-            let left = [&out, &frame[taken..]].concat();
-            let read = read_option(&left).unwrap().unwrap();
+            let sent = [&out, &frame[replaced..]].concat();
+            let evidence = read_option(&sent).unwrap().unwrap();
             if form == ContentFormat::Default {
-                prop_assert!(Appraiser::new(master()).appraise(&read, &digests(0)).is_ok());
+                prop_assert!(Appraiser::new(master()).appraise(&evidence, &digests(0)).is_ok());
             }
-            prop_assert!(left.ends_with(&frame[taken..]));
-            prop_assert!(left.len() == frame.len() || left.len() == frame.len() + 104);
+            prop_assert!(sent.ends_with(&frame[replaced..]));
+            prop_assert!(sent.len() == frame.len() || sent.len() == frame.len() + 104);
         }
     }
 
@@ -546,9 +552,9 @@ proptest! {
     ) {
         let options = if has_options { header(&options) } else { Vec::new() };
         let mut frame = packet(&options, payload_bytes);
-        for (at, byte) in edits {
-            let at = at.index(frame.len());
-            frame[at] = byte;
+        for (position, byte) in edits {
+            let position = position.index(frame.len());
+            frame[position] = byte;
         }
         let stamper = &mut stamper(ContentFormat::Default);
         let (mut stamped_frame, mut out) = (Vec::new(), Vec::new());
@@ -556,14 +562,14 @@ proptest! {
         let stamped_before = stamper.counters();
         let (front, behind) = frame.split_at(cut.index(frame.len() + 1));
         match stamper.stamp_front(front, behind.len(), Counter(1), None, &mut out) {
-            Some(taken) => {
-                prop_assert_eq!(frame_result, Some(taken));
+            Some(replaced) => {
+                prop_assert_eq!(frame_result, Some(replaced));
                 prop_assert_eq!(out, stamped_frame);
             }
             None => {
                 prop_assert_eq!(stamper.counters(), stamped_before);
                 // Only Ethernet, IPv6, options and 8 bytes are parsed.
-                prop_assert!(frame_result.is_none_or(|taken| front.len() < taken + 8));
+                prop_assert!(frame_result.is_none_or(|replaced| front.len() < replaced + 8));
             }
         }
     }

@@ -29,7 +29,7 @@ fn measured() -> MeasuredState {
     MeasuredState::new(SwitchId(1), BootCount(1), program_digest(b"program"))
 }
 
-/// Recomputed by a Python program with its own BLAKE3.
+/// The expected digests are from a Python program with its own BLAKE3.
 #[test]
 fn the_digests_are_those_of_an_independent_program() {
     let numbers: Vec<[u8; 4]> = (0u32..100).map(u32::to_be_bytes).collect();
@@ -74,28 +74,28 @@ proptest! {
         order in any::<prop::sample::Index>(),
     ) {
         let elements: Vec<_> = elements.into_iter().collect();
-        let straight = hash(elements.iter().map(Vec::as_slice));
+        let in_order = hash(elements.iter().map(Vec::as_slice));
         let mut reversed = elements.clone();
         if !reversed.is_empty() {
-            let at = order.index(reversed.len());
-            reversed.rotate_left(at);
+            let mid = order.index(reversed.len());
+            reversed.rotate_left(mid);
             reversed.reverse();
         }
-        let mut other = LtHash::EMPTY;
-        others.iter().for_each(|element| other.add(&Expansion::of(element)));
-        reversed.iter().for_each(|element| other.add(&Expansion::of(element)));
-        others.iter().rev().for_each(|element| other.remove(&Expansion::of(element)));
-        prop_assert_eq!(&straight, &other);
-        prop_assert_eq!(straight.to_bytes(), other.to_bytes());
+        let mut shuffled = LtHash::EMPTY;
+        others.iter().for_each(|element| shuffled.add(&Expansion::of(element)));
+        reversed.iter().for_each(|element| shuffled.add(&Expansion::of(element)));
+        others.iter().rev().for_each(|element| shuffled.remove(&Expansion::of(element)));
+        prop_assert_eq!(&in_order, &shuffled);
+        prop_assert_eq!(in_order.to_bytes(), shuffled.to_bytes());
     }
 
-    /// Independent of earlier entries, the digests are those of the final content.
+    /// The digests depend only on the final content, not on earlier entries.
     #[test]
     fn a_state_digest_is_independent_of_its_history(
         changes in prop::collection::vec((entry(), any::<bool>()), 0..40),
     ) {
         let mut changed_state = measured();
-        let mut there = BTreeMap::new();
+        let mut present = BTreeMap::new();
         for (entry, is_put) in changes {
             if matches!(entry, Entry::RegisterCell(_)) {
                 prop_assert_eq!(changed_state.put(&entry), Err(StateError::RegisterAsEntry));
@@ -105,7 +105,7 @@ proptest! {
             let identity = entry.encode_parts().identity;
             let sequence = changed_state.snapshot().sequence;
             let has_changed = if is_put {
-                let before = there.insert(identity, entry.clone());
+                let before = present.insert(identity, entry.clone());
                 let expected = match before {
                     None => PutOutcome::Added,
                     Some(before) if before == entry => PutOutcome::Unchanged,
@@ -114,14 +114,14 @@ proptest! {
                 prop_assert_eq!(changed_state.put(&entry).unwrap(), expected);
                 expected != PutOutcome::Unchanged
             } else {
-                let was_there = there.remove(&identity).is_some();
-                prop_assert_eq!(changed_state.remove(&entry).unwrap(), was_there);
-                was_there
+                let was_present = present.remove(&identity).is_some();
+                prop_assert_eq!(changed_state.remove(&entry).unwrap(), was_present);
+                was_present
             };
             prop_assert_eq!(changed_state.snapshot().sequence > sequence, has_changed);
         }
         let mut fresh = measured();
-        for entry in there.values().rev() {
+        for entry in present.values().rev() {
             prop_assert_eq!(fresh.put(entry).unwrap(), PutOutcome::Added);
         }
         prop_assert_eq!(changed_state.snapshot().digests, fresh.snapshot().digests);
@@ -129,13 +129,13 @@ proptest! {
         let drift = changed_state.rescan_hashes();
         prop_assert!(drift.objects.is_empty() && drift.are_sums_valid);
         let inventory: Vec<_> = changed_state.entries().map(|encoded| Entry::decode(&encoded.to_bytes()).unwrap()).collect();
-        prop_assert_eq!(inventory.len(), there.len());
+        prop_assert_eq!(inventory.len(), present.len());
         for entry in inventory {
-            prop_assert_eq!(there.get(&entry.encode_parts().identity), Some(&entry));
+            prop_assert_eq!(present.get(&entry.encode_parts().identity), Some(&entry));
         }
     }
 
-    /// Folding late, early or never in between has the same result.
+    /// The result is independent of when the changes are folded.
     #[test]
     fn registers_are_measured_by_their_current_values(
         width in 1u32..80,
@@ -153,9 +153,9 @@ proptest! {
         array.fold(&mut state, id);
         prop_assert!(array.dirty.is_empty());
         let mut fresh = measured();
-        let other = fresh.declare_array("r", width, 70, Stability::Static).unwrap();
+        let fresh_id = fresh.declare_array("r", width, 70, Stability::Static).unwrap();
         array.mark_all();
-        array.dirty_zero(&mut fresh, other);
+        array.dirty_zero(&mut fresh, fresh_id);
         prop_assert_eq!(state.snapshot().digests, fresh.snapshot().digests);
         prop_assert_eq!(state.objects(), fresh.objects());
         prop_assert_eq!(state.check_array(id).unwrap().compare(|i, out| array.read(i, out)), None);
@@ -281,7 +281,7 @@ fn memory_changed_without_a_mark_is_detected() {
         .compare(|i, out| array.read(i, out))
         .unwrap();
     assert_eq!(drift.measured, state.objects()[0].digest);
-    assert_ne!(drift.measured, drift.found);
+    assert_ne!(drift.measured, drift.in_memory);
 }
 
 #[test]

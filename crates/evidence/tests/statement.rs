@@ -29,7 +29,7 @@ const PUBLIC: &str = "-----BEGIN PUBLIC KEY-----
 MCowBQYDK2VwAyEAA6EHv/POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg=
 -----END PUBLIC KEY-----
 ";
-/// Written and signed by a Python program from the documentation, with its own CBOR and Ed25519.
+/// A statement from a Python program that was written from the documentation, with its own CBOR and Ed25519.
 const SIGNED: &str = "d2845818a2012703736170706c69636174696f6e2f6561742b637774a1044856475aa75463474c59017fa70a5820abababababababababababababababababababababababababababababababab19010058210156475aa75463474c0285df5dbf2bcab73da651358839e9b77481b2eab107708c19010978347461673a6769746875622e636f6d2c323032363a6c696e6577617264656e2f6c696e6577617264656e2f65766964656e63652f3119010b0319010e6a6c696e6577617264656e19010f8165302e312e30190111818219fde858d6a801627034020703090458203333333333333333333333333333333333333333333333333333333333333333055820222222222222222222222222222222222222222222222222222222222222222206582011111111111111111111111111111111111111111111111111111111111111110782850065666c6f77735820444444444444444444444444444444444444444444444444444444444444444402f485016469707634582055555555555555555555555555555555555555555555555555555555555555551903e8f40881667175657565735840a262928f2fe8a97af25bb96e078f61f25250cd5491b8237207511656ad692a0cce36a947e4316d47d9277162fc7cfe70676f05186c7690b94eb9753e62abfa01";
 const NONCE: Nonce = Nonce([0xab; 32]);
 
@@ -138,13 +138,13 @@ fn a_key_in_tpm_format_signs_too() {
         verify(&signed, &key, NONCE).unwrap().snapshot(),
         &statement().snapshot
     );
-    let refused = |key: &PublicKey| verify(&signed, key, NONCE).unwrap_err();
+    let verify_error = |key: &PublicKey| verify(&signed, key, NONCE).unwrap_err();
     assert!(matches!(
-        refused(&P256::new().public_key()),
+        verify_error(&P256::new().public_key()),
         StatementError::InvalidSignature
     ));
     assert!(matches!(
-        refused(&self::signer().public_key()),
+        verify_error(&self::signer().public_key()),
         StatementError::AlgorithmMismatch
     ));
     assert!(matches!(
@@ -156,11 +156,11 @@ fn a_key_in_tpm_format_signs_too() {
 #[test]
 fn another_nonce_is_refused() {
     let signed = statement().sign(NONCE, &mut signer()).unwrap();
-    let refused = verify(&signed, &signer().public_key(), Nonce([0xac; 32]));
-    assert!(matches!(refused, Err(StatementError::NonceMismatch)));
+    let result = verify(&signed, &signer().public_key(), Nonce([0xac; 32]));
+    assert!(matches!(result, Err(StatementError::NonceMismatch)));
 }
 
-/// A signature over something other than a statement of the profile.
+/// The signature is valid, but the signed data are not a statement of the profile.
 #[test]
 fn signed_data_that_are_not_a_statement_are_rejected() {
     use coset::cbor::Value;
@@ -191,9 +191,9 @@ fn signed_data_that_are_not_a_statement_are_rejected() {
         verify_claims(claims.clone(), &[0]),
         Err(StatementError::InvalidClaims(..))
     ));
-    for place in 0..claims.len() {
+    for position in 0..claims.len() {
         let mut missing = claims.clone();
-        let (key, _) = missing.remove(place);
+        let (key, _) = missing.remove(position);
         assert!(
             matches!(
                 verify_claims(missing, &[]),
@@ -202,21 +202,21 @@ fn signed_data_that_are_not_a_statement_are_rejected() {
             "{key:?}"
         );
         let mut wrong = claims.clone();
-        wrong[place].1 = Value::Bool(true);
+        wrong[position].1 = Value::Bool(true);
         assert!(
             matches!(verify_claims(wrong, &[]), Err(StatementError::InvalidClaims(..))),
             "{key:?}"
         );
         let mut twice = claims.clone();
-        twice.push(claims[place].clone());
+        twice.push(claims[position].clone());
         assert!(
             matches!(verify_claims(twice, &[]), Err(StatementError::InvalidClaims(..))),
             "{key:?}"
         );
     }
     let mut ueid = claims.clone();
-    let place = ueid.iter().position(|(key, _)| *key == Value::from(256)).unwrap();
-    ueid[place].1 = Value::Bytes(vec![1; 33]);
+    let position = ueid.iter().position(|(key, _)| *key == Value::from(256)).unwrap();
+    ueid[position].1 = Value::Bytes(vec![1; 33]);
     assert!(matches!(
         verify_claims(ueid, &[]),
         Err(StatementError::UeidMismatch)
@@ -225,9 +225,9 @@ fn signed_data_that_are_not_a_statement_are_rejected() {
 
 #[test]
 fn invalid_keys_are_rejected() {
-    let other = PUBLIC.replace("PUBLIC KEY", "CERTIFICATE");
+    let other_label = PUBLIC.replace("PUBLIC KEY", "CERTIFICATE");
     let short = PUBLIC.replace("MCow", "MCoz");
-    for text in ["", "x", PRIVATE, &other, &short] {
+    for text in ["", "x", PRIVATE, &other_label, &short] {
         assert!(PublicKey::from_pem(text).is_err(), "{text}");
     }
     let certificate = PRIVATE.replace("PRIVATE KEY", "CERTIFICATE");
@@ -235,8 +235,8 @@ fn invalid_keys_are_rejected() {
     for text in ["", "x", PUBLIC, &certificate, &broken] {
         assert!(Ed25519Signer::from_pem(text).is_err(), "{text}");
     }
-    let made = Ed25519Signer::from_pem(&Ed25519Signer::generate_pem().unwrap()).unwrap();
-    assert_ne!(made.public_key(), signer().public_key());
+    let generated = Ed25519Signer::from_pem(&Ed25519Signer::generate_pem().unwrap()).unwrap();
+    assert_ne!(generated.public_key(), signer().public_key());
 }
 
 /// A data plane with these entries and an array, its verified statement, and its inventory.
@@ -285,22 +285,22 @@ proptest! {
         for signed in evidence.objects() {
             prop_assert_eq!(proven.entries(&signed.object).unwrap().len() as u64, signed.entries);
         }
-        // One entry removed: its object has other entries, or none and is not listed.
-        let mut less = encodings.clone();
-        let removed = Entry::decode(&less.remove(at.index(encodings.len()))).unwrap().object();
-        match inventory(&less).unwrap().prove(&evidence) {
+        // One entry is removed: its object still has entries, or has none and is not listed.
+        let mut incomplete = encodings.clone();
+        let removed = Entry::decode(&incomplete.remove(at.index(encodings.len()))).unwrap().object();
+        match inventory(&incomplete).unwrap().prove(&evidence) {
             Ok(proven) => prop_assert_eq!(proven.entries(&removed), None),
             Err(error) => prop_assert_eq!(error, InventoryError::NotSigned(removed)),
         }
         // One entry duplicated.
         let mut twice = encodings.clone();
         twice.push(encodings[at.index(encodings.len())].clone());
-        let refused = matches!(inventory(&twice), Err(InventoryError::DuplicateEntry { .. }));
-        prop_assert!(refused);
+        let is_refused = matches!(inventory(&twice), Err(InventoryError::DuplicateEntry { .. }));
+        prop_assert!(is_refused);
         // Any byte of the file.
         let mut bytes = full_inventory.to_bytes();
-        let place = byte.index(bytes.len());
-        bytes[place] ^= 1;
+        let position = byte.index(bytes.len());
+        bytes[position] ^= 1;
         let proven = Inventory::read(&bytes).and_then(|changed| changed.prove(&evidence));
         prop_assert!(proven.is_err());
         let cut = &full_inventory.to_bytes()[..byte.index(full_inventory.to_bytes().len())];
@@ -315,12 +315,12 @@ proptest! {
         let signed = hex::decode(SIGNED).unwrap();
         let key = signer().public_key();
         let mut changed = signed.clone();
-        let place = at.index(changed.len());
-        changed[place] ^= bits;
+        let position = at.index(changed.len());
+        changed[position] ^= bits;
         // The kid is an unsigned hint that is never relied on.
         if let Ok(evidence) = verify(&changed, &key, NONCE) {
             let kid = signed.windows(2).position(|bytes| bytes == [4, 0x48]).unwrap();
-            prop_assert!((kid..kid + 10).contains(&place), "byte {place}");
+            prop_assert!((kid..kid + 10).contains(&position), "byte {position}");
             prop_assert_eq!(evidence, verify(&signed, &key, NONCE).unwrap());
         }
         prop_assert!(verify(&signed[..cut.index(signed.len())], &key, NONCE).is_err());

@@ -20,7 +20,7 @@ pub enum CounterError {
     /// An error of the operating system.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The file was not written by [`next_count`].
+    /// The file was not written by [`next_count`], was changed since, or contains the maximum number.
     #[error(
         "the file is damaged: {0}; restore it, or remove it to restart at 1 if none of its numbers is in use"
     )]
@@ -34,8 +34,8 @@ pub enum CounterError {
 /// The file cannot be read or written, or is damaged. A damaged file is left unchanged, because a restarted count
 /// could repeat a number.
 pub fn next_count(path: &Path) -> Result<u64, CounterError> {
-    let _locked = lock_sidecar(path)?;
-    let before = match read_text_bounded(path, FILE_BYTES_MAX) {
+    let _lock = lock_sidecar(path)?;
+    let current = match read_text_bounded(path, FILE_BYTES_MAX) {
         Ok(text) => parse(&text)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
@@ -43,15 +43,15 @@ pub fn next_count(path: &Path) -> Result<u64, CounterError> {
         }
         Err(error) => return Err(error.into()),
     };
-    let next = before
+    let next = current
         .checked_add(1)
         .ok_or(CounterError::Damaged("the maximum number is reached"))?;
     replace(path, format_count(next).as_bytes())?;
     Ok(next)
 }
 
-/// Locks the file `PATH.lock` as long as the result is held; the counter file itself is replaced on each write. Only
-/// its owner may open the lock file, because each user who opens a file can hold its lock.
+/// Locks the file `PATH.lock` until the returned file is closed. The counter file itself cannot be locked, because each
+/// write replaces it. Only the owner may open the lock file: every user who can open a file can lock the file.
 fn lock_sidecar(path: &Path) -> io::Result<File> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".lock");
@@ -66,7 +66,7 @@ fn lock_sidecar(path: &Path) -> io::Result<File> {
     Ok(lock)
 }
 
-/// The number twice, to detect a changed digit.
+/// Formats the number and its complement, to detect a changed digit.
 fn format_count(number: u64) -> String {
     format!("{FILE_PREFIX}{number} {:016x}\n", !number)
 }
@@ -74,7 +74,7 @@ fn format_count(number: u64) -> String {
 fn parse(text: &str) -> Result<u64, CounterError> {
     let rest = text
         .strip_prefix(FILE_PREFIX)
-        .ok_or(CounterError::Damaged("another file, or truncated"))?;
+        .ok_or(CounterError::Damaged("unknown format, or truncated"))?;
     let number = rest.split(' ').next().and_then(|number| number.parse().ok());
     let number = number.ok_or(CounterError::Damaged("no number"))?;
     match format_count(number) == text {
@@ -92,16 +92,19 @@ mod tests {
         for number in [1, 2, 10, u64::MAX - 1] {
             assert_eq!(parse(&format_count(number)).unwrap(), number);
             let text = format_count(number);
-            for at in 0..text.len() {
-                let mut other = text.clone().into_bytes();
-                if let Some(byte) = other.get_mut(at) {
+            for index in 0..text.len() {
+                let mut altered = text.clone().into_bytes();
+                if let Some(byte) = altered.get_mut(index) {
                     *byte ^= 1;
                 }
                 assert!(
-                    parse(&String::from_utf8(other).unwrap()).is_err(),
-                    "byte {at} of {text}"
+                    parse(&String::from_utf8(altered).unwrap()).is_err(),
+                    "byte {index} of {text}"
                 );
-                assert!(parse(text.get(..at).unwrap()).is_err(), "{at} bytes of {text}");
+                assert!(
+                    parse(text.get(..index).unwrap()).is_err(),
+                    "{index} bytes of {text}"
+                );
             }
         }
     }

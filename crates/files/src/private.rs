@@ -1,4 +1,5 @@
-//! Files with secrets: created for their owner only, and refused if others could have read or written them.
+//! Files with secrets. Only the owner has access to a new file. A file that other users could have read or written is
+//! refused.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -13,15 +14,15 @@ use crate::{open_regular, too_large};
 /// Why a private file was not read.
 #[derive(Debug, thiserror::Error)]
 pub enum PrivateFileError {
-    /// It cannot be opened or read.
+    /// The file cannot be opened or read.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// Others may read or write the file, or it is not a regular file.
+    /// Others may read or write the file, it belongs to another user, or it is not a regular file.
     #[error("{problem}; {remedy}")]
     Unsafe {
-        /// What makes it unsafe.
+        /// Why the file is unsafe.
         problem: String,
-        /// How to fix it.
+        /// How to fix the problem.
         remedy: String,
     },
 }
@@ -60,7 +61,7 @@ pub fn read_private(path: &Path, bytes_max: usize) -> Result<Zeroizing<Vec<u8>>,
     while let Some(rest) = bytes.get_mut(length..).filter(|rest| !rest.is_empty()) {
         match file.read(rest) {
             Ok(0) => break,
-            Ok(read) => length += read,
+            Ok(count) => length += count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error.into()),
         }
@@ -109,13 +110,13 @@ pub fn create_private(path: &Path, secret: &[u8]) -> io::Result<()> {
         .create_new(true)
         .mode(0o600)
         .open(path)?;
-    let written = file
+    let result = file
         .write_all(secret)
         .and_then(|()| file.sync_all())
         .and_then(|()| sync_parent(path));
-    if written.is_err() {
+    if result.is_err() {
         // An incomplete secret must not be left behind.
         let _ = std::fs::remove_file(path);
     }
-    written
+    result
 }

@@ -35,8 +35,8 @@ impl Sealer {
         }
     }
 
-    /// Seals `plaintext_len` bytes that `write` appends. The plaintext exists only in the buffer where the ciphertext
-    /// overwrites it.
+    /// Seals `plaintext_len` bytes that `write` appends to the blob. The ciphertext overwrites the plaintext in place,
+    /// so no copy of the plaintext is left.
     ///
     /// # Errors
     /// The operating system has no random bytes.
@@ -68,7 +68,7 @@ impl Sealer {
             .encrypt_inout_detached(&XNonce::from(nonce), aad, InOutBuf::from(&mut *body))
         {
             Ok(tag) => blob.extend_from_slice(&tag),
-            // Fails only for a plaintext of 256 GiB; the empty blob then never opens.
+            // Encryption fails only for a plaintext of 256 GiB or more. The result is an empty blob, which never opens.
             Err(_) => {
                 zeroize::Zeroize::zeroize(body);
                 blob.clear();
@@ -97,11 +97,11 @@ impl Sealer {
     }
 }
 
-/// HKDF-SHA-256 (RFC 5869) to `N` bytes, at most 64 here.
+/// Derives a key of `N` bytes, at most 64, with HKDF-SHA-256 (RFC 5869).
 #[must_use]
 pub fn derive_key<const N: usize>(secret: &[u8; 32], salt: &[u8], purpose: &str) -> Zeroizing<[u8; N]> {
     let mut key = Zeroizing::new([0u8; N]);
-    // RFC 5869 bounds the output by 255 hashes; two are always within it.
+    // RFC 5869 limits the output to the length of 255 hashes; 64 bytes have the length of two.
     let expanded = Hkdf::<Sha256>::new(Some(salt), secret).expand(purpose.as_bytes(), &mut *key);
     debug_assert!(expanded.is_ok());
     key
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn opens_sealed_blobs_and_hides_their_content() {
+    fn a_sealed_blob_opens_and_hides_its_content() {
         let blob = sealer()
             .seal(b"aad", 9, |out| out.extend_from_slice(b"plaintext"))
             .unwrap();
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_every_single_bit_flip_and_every_truncation() {
+    fn every_bit_flip_and_every_truncation_is_rejected() {
         let blob = sealer()
             .seal(b"aad", 4, |out| out.extend_from_slice(b"text"))
             .unwrap();
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_another_place_key_salt_or_purpose() {
+    fn a_wrong_location_key_salt_or_purpose_is_rejected() {
         let blob = sealer()
             .seal(b"aad", 4, |out| out.extend_from_slice(b"text"))
             .unwrap();

@@ -5,8 +5,8 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 
-/// Writes `bytes` to `path`, replacing its content. After a crash at any moment the old or the new content is there,
-/// complete.
+/// Writes `bytes` to `path`, replacing its content. After a crash at any moment the file has the complete old content or
+/// the complete new content.
 ///
 /// # Errors
 /// Errors of the operating system; the old content is unchanged.
@@ -27,8 +27,8 @@ pub fn replace_public(path: &Path, bytes: &[u8]) -> io::Result<()> {
     })
 }
 
-/// [`replace`] for a file that belongs to `owner` (user and group id), or to this process without one. Links are not
-/// followed: the owner is set on the open file before it gets its name.
+/// [`replace`] for a file that belongs to `owner` (user and group id), or to this process if `owner` is `None`. Links
+/// are not followed: the owner is set on the open file before the file gets its name.
 ///
 /// # Errors
 /// As [`replace`]; a process without `CAP_CHOWN` cannot change the owner.
@@ -43,7 +43,7 @@ pub fn replace_owned(path: &Path, bytes: &[u8], owner: Option<(u32, u32)>) -> io
     })
 }
 
-/// [`replace`] for a secret: mode 0600, independent of the mode before.
+/// [`replace`] for a secret: mode 0600, independent of the mode of the replaced file.
 ///
 /// # Errors
 /// As [`replace`].
@@ -62,18 +62,18 @@ fn replace_with(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
 
 fn replace_via_draft(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     let draft = draft_of(path);
-    let written = write(&draft)
+    let result = write(&draft)
         .and_then(|()| fs::rename(&draft, path))
         .and_then(|()| sync_parent(path));
-    if written.is_err() {
-        // The write error is reported; a leftover draft is harmless.
+    if result.is_err() {
+        // The first error is reported; a leftover draft is harmless.
         let _ = fs::remove_file(&draft);
     }
-    written
+    result
 }
 
-/// Checks that [`replace`] could write to `path` now, by creating and removing the draft file. Whether an existing
-/// file may be replaced, which in a sticky directory only its owner may, is not checked.
+/// Checks that [`replace`] could write to `path` now, by creating and removing the draft file. The function does not
+/// check the owner of an existing file: in a sticky directory, only the owner may replace the file.
 ///
 /// # Errors
 /// Errors of the operating system.
@@ -83,8 +83,8 @@ pub fn can_replace(path: &Path) -> io::Result<()> {
     fs::remove_file(&draft)
 }
 
-/// Creates the draft file after removing a leftover. Its name can be guessed, so a link that another user has created
-/// there is never followed.
+/// Removes a leftover draft file and creates a new one. Another user can guess the name and create a link with this
+/// name; the link is not followed.
 fn create(draft: &Path, mode: u32) -> io::Result<File> {
     let _ = fs::remove_file(draft);
     OpenOptions::new()

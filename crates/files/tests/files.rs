@@ -37,37 +37,37 @@ fn only_regular_files_are_read_and_nothing_is_waited_for() {
     use rustix::fs::{CWD, FileType, Mode, mknodat};
 
     let directory = tempfile::tempdir().unwrap();
-    let at = |name: &str| directory.path().join(name);
-    fs::write(at("f"), b"12345").unwrap();
-    std::os::unix::fs::symlink("f", at("link")).unwrap();
+    let path_of = |name: &str| directory.path().join(name);
+    fs::write(path_of("f"), b"12345").unwrap();
+    std::os::unix::fs::symlink("f", path_of("link")).unwrap();
     for name in ["f", "link"] {
-        assert_eq!(read_bounded(at(name), 5).unwrap(), b"12345");
-        check_regular(at(name)).unwrap();
+        assert_eq!(read_bounded(path_of(name), 5).unwrap(), b"12345");
+        check_regular(path_of(name)).unwrap();
     }
-    mknodat(CWD, at("fifo"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-    let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
-    std::os::unix::fs::symlink("fifo", at("link to a FIFO")).unwrap();
+    mknodat(CWD, path_of("fifo"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(path_of("socket")).unwrap();
+    std::os::unix::fs::symlink("fifo", path_of("link to a FIFO")).unwrap();
     for (path, kind) in [
-        (at("fifo"), "a FIFO"),
-        (at("link to a FIFO"), "a FIFO"),
-        (at("socket"), "a socket"),
+        (path_of("fifo"), "a FIFO"),
+        (path_of("link to a FIFO"), "a FIFO"),
+        (path_of("socket"), "a socket"),
         (directory.path().to_owned(), "a directory"),
         ("/dev/zero".into(), "a character device"),
     ] {
         let problem = format!("it is {kind}, not a regular file");
-        for refused in [
+        for error in [
             read_bounded(&path, 5).unwrap_err(),
             check_regular(&path).unwrap_err(),
         ] {
-            assert_eq!(refused.kind(), ErrorKind::InvalidInput, "{}", path.display());
-            assert_eq!(refused.to_string(), problem, "{}", path.display());
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{}", path.display());
+            assert_eq!(error.to_string(), problem, "{}", path.display());
         }
-        let refused = read_private(&path, 5).unwrap_err().to_string();
-        assert!(refused.starts_with(&problem), "{refused}");
+        let error = read_private(&path, 5).unwrap_err().to_string();
+        assert!(error.starts_with(&problem), "{error}");
     }
-    std::os::unix::fs::symlink("loop", at("loop")).unwrap();
-    let looped = read_bounded(at("loop"), 5).unwrap_err();
-    assert!(looped.to_string().contains("symbolic links"), "{looped}");
+    std::os::unix::fs::symlink("loop", path_of("loop")).unwrap();
+    let loop_error = read_bounded(path_of("loop"), 5).unwrap_err();
+    assert!(loop_error.to_string().contains("symbolic links"), "{loop_error}");
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn a_secret_is_private_whatever_was_in_its_place() {
 }
 
 #[test]
-fn a_replaced_file_is_the_old_one_or_the_new_one() {
+fn a_replaced_file_has_the_old_content_or_the_new_content() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("f");
     for content in ["first", "second"] {
@@ -101,7 +101,7 @@ fn a_replaced_file_is_the_old_one_or_the_new_one() {
 }
 
 #[test]
-fn a_secret_is_its_owners_and_never_overwritten() {
+fn a_secret_is_readable_by_its_owner_only_and_never_overwritten() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("s");
     create_private(&path, b"secret").unwrap();
@@ -112,8 +112,8 @@ fn a_secret_is_its_owners_and_never_overwritten() {
         Err(PrivateFileError::Io(error)) if error.kind() == ErrorKind::FileTooLarge
     ));
     assert_eq!(*read_private(&path, 6).unwrap(), b"secret");
-    let again = create_private(&path, b"other").unwrap_err();
-    assert_eq!(again.kind(), ErrorKind::AlreadyExists);
+    let error = create_private(&path, b"other").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AlreadyExists);
     assert_eq!(*read_private(&path, 64).unwrap(), b"secret");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
     assert!(matches!(
@@ -123,7 +123,7 @@ fn a_secret_is_its_owners_and_never_overwritten() {
 }
 
 #[test]
-fn a_count_goes_on_and_a_damaged_one_is_refused_and_kept() {
+fn a_count_continues_and_a_damaged_count_is_refused_and_kept() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("boot-count");
     for expected in 1..=3 {
@@ -143,7 +143,7 @@ fn a_count_goes_on_and_a_damaged_one_is_refused_and_kept() {
 }
 
 #[test]
-fn starts_at_once_get_different_counts() {
+fn simultaneous_starts_get_different_counts() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("boot-count");
     let mut counts: Vec<u64> = std::thread::scope(|scope| {
@@ -163,8 +163,8 @@ fn starts_at_once_get_different_counts() {
 #[test]
 fn a_lock_on_the_directory_does_not_block_a_start() {
     let directory = tempfile::tempdir().unwrap();
-    let held = fs::File::open(directory.path()).unwrap();
-    held.lock().unwrap();
+    let locked_directory = fs::File::open(directory.path()).unwrap();
+    locked_directory.lock().unwrap();
     assert_eq!(next_count(&directory.path().join("boot-count")).unwrap(), 1);
     let lock = fs::metadata(directory.path().join("boot-count.lock")).unwrap();
     assert_eq!(lock.permissions().mode() & 0o777, 0o600);

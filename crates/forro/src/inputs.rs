@@ -5,7 +5,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 use crate::KEY_BYTES;
 use crate::matrix::Matrix;
 
-/// The words of a matrix that belong to the key, in its order.
+/// The words of a matrix that belong to the key, in the key's order.
 const KEY_ROWS: [usize; 8] = [0, 1, 2, 3, 8, 9, 10, 11];
 
 /// The inputs of up to [`Inputs::ROOM`] blocks: the first words of all matrices, then the second words, and so on.
@@ -14,7 +14,7 @@ const KEY_ROWS: [usize; 8] = [0, 1, 2, 3, 8, 9, 10, 11];
 #[repr(align(64))]
 pub struct Inputs {
     pub(crate) rows: [[u32; Inputs::ROOM]; 16],
-    /// Counter and nonce of all slots, unless one slot was set to others since.
+    /// Counter and nonce of all slots; `None` after a slot was set separately.
     shared: Option<(u64, [u8; 8])>,
 }
 
@@ -49,8 +49,8 @@ impl Inputs {
     #[cold]
     fn write_shared(&mut self, counter: u64, nonce: &[u8; 8]) {
         let words = Matrix::input_words(&[0; KEY_BYTES], counter, nonce);
-        for (at, (row, word)) in self.rows.iter_mut().zip(words).enumerate() {
-            if !KEY_ROWS.contains(&at) {
+        for (index, (row, word)) in self.rows.iter_mut().zip(words).enumerate() {
+            if !KEY_ROWS.contains(&index) {
                 row.fill(word);
             }
         }
@@ -59,35 +59,35 @@ impl Inputs {
 
     /// Sets the key of a slot below [`Inputs::ROOM`], as four little-endian words; other slots are ignored.
     #[inline]
-    pub fn set_key(&mut self, at: usize, key: &[u64; 4]) {
+    pub fn set_key(&mut self, slot: usize, key: &[u64; 4]) {
         let halves = key.iter().flat_map(|word| [*word as u32, (*word >> 32) as u32]);
         for (row, half) in KEY_ROWS.into_iter().zip(halves) {
-            if let Some(place) = self.rows.get_mut(row).and_then(|row| row.get_mut(at)) {
-                *place = half;
+            if let Some(entry) = self.rows.get_mut(row).and_then(|row| row.get_mut(slot)) {
+                *entry = half;
             }
         }
     }
 
     /// Sets counter and nonce of one slot, before its key.
     #[inline]
-    pub fn set_counter_and_nonce(&mut self, at: usize, counter: u64, nonce: &[u8; 8]) {
+    pub fn set_counter_and_nonce(&mut self, slot: usize, counter: u64, nonce: &[u8; 8]) {
         if self.shared != Some((counter, *nonce)) {
-            self.put(at, &Matrix::input_words(&[0; KEY_BYTES], counter, nonce));
+            self.put(slot, &Matrix::input_words(&[0; KEY_BYTES], counter, nonce));
         }
     }
 
     /// Sets the matrix of a slot.
     #[inline]
-    pub fn set_matrix(&mut self, at: usize, matrix: &Matrix) {
-        self.put(at, &matrix.0);
+    pub fn set_matrix(&mut self, slot: usize, matrix: &Matrix) {
+        self.put(slot, &matrix.0);
     }
 
     #[inline]
-    fn put(&mut self, at: usize, words: &[u32; 16]) {
+    fn put(&mut self, slot: usize, words: &[u32; 16]) {
         self.shared = None;
         for (row, word) in self.rows.iter_mut().zip(words) {
-            if let Some(place) = row.get_mut(at) {
-                *place = *word;
+            if let Some(entry) = row.get_mut(slot) {
+                *entry = *word;
             }
         }
     }

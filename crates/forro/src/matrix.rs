@@ -6,7 +6,7 @@ use crate::permute::{block, permute};
 use crate::rounds::Rounds;
 use crate::{BLOCK_BYTES, KEY_BYTES};
 
-/// "voltadaasabranca", from a song.
+/// The ASCII text "voltadaasabranca".
 const CONSTANT: [u32; 4] = [0x746c_6f76, 0x6161_6461, 0x7262_6173, 0x6163_6e61];
 
 /// Input of the block function: key words in 0–3 and 8–11, counter in 4 and 5, nonce in 12 and 13, constants in 6, 7, 14 and
@@ -41,8 +41,8 @@ impl Matrix {
         words_with(key, [counter as u32, (counter >> 32) as u32, n0, n1])
     }
 
-    /// A matrix of arbitrary words. Without the constants it is **not** Forró, and the known security results do not
-    /// apply (see the documentation of the crate).
+    /// A matrix of arbitrary words. The block function of a matrix without the constants is **not** Forró, and the
+    /// known security results do not apply (see the documentation of the crate).
     #[must_use]
     pub fn from_words(words: [u32; 16]) -> Self {
         Self(words)
@@ -63,7 +63,7 @@ fn words_with(key: &[u8; KEY_BYTES], [i0, i1, i2, i3]: [u32; 4]) -> [u32; 16] {
     [k0, k1, k2, k3, i0, i1, c0, c1, k4, k5, k6, k7, i2, i3, c2, c3]
 }
 
-/// HForró: a key from a key and 16 bytes that need not be secret, as HSalsa20 and HChaCha20.
+/// HForró: derives a key from a key and 16 bytes that need not be secret, like HSalsa20 and HChaCha20.
 #[must_use]
 pub fn hforro<R: Rounds>(key: &[u8; KEY_BYTES], input: &[u8; 16]) -> [u8; KEY_BYTES] {
     let matrix = Matrix::with_input(key, words(input));
@@ -74,7 +74,7 @@ pub fn hforro<R: Rounds>(key: &[u8; KEY_BYTES], input: &[u8; 16]) -> [u8; KEY_BY
     derived
 }
 
-/// Little-endian words.
+/// Decodes little-endian words.
 #[inline(always)]
 pub(crate) fn words<const BYTES: usize, const WORDS: usize>(bytes: &[u8; BYTES]) -> [u32; WORDS] {
     const { assert!(BYTES == 4 * WORDS) };

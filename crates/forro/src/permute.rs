@@ -13,13 +13,13 @@ pub(crate) trait Word: Copy {
 
     /// Stores the word for a round: in memory if the registers do not suffice for all rows.
     #[inline(always)]
-    fn spill(self, place: &mut Self) {
-        *place = self;
+    fn spill(self, memory: &mut Self) {
+        *memory = self;
     }
     /// Loads the stored word.
     #[inline(always)]
-    fn reload(place: &Self) -> Self {
-        *place
+    fn reload(memory: &Self) -> Self {
+        *memory
     }
 }
 
@@ -38,8 +38,8 @@ impl Word for u32 {
     }
 }
 
-/// `QR(a, b, c, d, e)` of the paper; `e` is the pollen. The last row, of d, is the best one to spill: each of its
-/// words is used once per round and for at most six operations.
+/// `QR(a, b, c, d, e)` of *Latin Dances Reloaded*; `e` is the pollen. The last row, of d, is the best one to spill: each of its words is
+/// used once per round and for at most six operations.
 macro_rules! quarter_round {
     ($m:ident: $a:literal, $b:literal, $c:literal, $d:literal | $e:literal) => {
         let d = W::reload(&$m[$d]).add($m[$e]);

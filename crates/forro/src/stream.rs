@@ -39,7 +39,7 @@ impl<R: Rounds> ForroCore<R> {
         }
     }
 
-    /// The same with another backend, for comparisons.
+    /// Replaces the backend, for comparisons.
     #[must_use]
     pub fn with_backend(mut self, backend: Backend) -> Self {
         self.backend = backend;
@@ -56,7 +56,7 @@ pub struct ForroIetfCore<R: Rounds> {
 }
 
 impl<R: Rounds> ForroIetfCore<R> {
-    /// The same with another backend, for comparisons.
+    /// Replaces the backend, for comparisons.
     #[must_use]
     pub fn with_backend(mut self, backend: Backend) -> Self {
         self.backend = backend;

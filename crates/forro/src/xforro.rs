@@ -13,12 +13,12 @@ use crate::matrix::{Matrix, hforro, words};
 use crate::rounds::R14;
 use crate::stream::ForroCore;
 
-/// Forró14 under the key that [`hforro`] derives from the key and the nonce's first 16 bytes; the last 8 are its
-/// nonce.
+/// Forró14 with a key that [`hforro`] derives from the given key and the first 16 bytes of the nonce. The last 8 bytes
+/// are the nonce of Forró14.
 pub type XForro14 = StreamCipherCoreWrapper<XForro14Core>;
 
 /// Authenticated encryption with associated data: [`XForro14`] and Poly1305, composed like XChaCha20-Poly1305
-/// (draft-irtf-cfrg-xchacha-03; RFC 8439 2.8). A nonce is used for one message. With random nonces, 2^80 messages
+/// (draft-irtf-cfrg-xchacha-03; RFC 8439 2.8). Use each nonce for one message only. With random nonces, 2^80 messages
 /// under one key give a collision probability of 2^-33.
 pub type XForro14Poly1305 = ChaChaPoly1305<XForro14, U24>;
 
@@ -27,7 +27,7 @@ pub type XForro14Poly1305 = ChaChaPoly1305<XForro14, U24>;
 pub struct XForro14Core(ForroCore<R14>);
 
 impl XForro14Core {
-    /// The same with another backend, for comparisons.
+    /// Replaces the backend, for comparisons.
     #[must_use]
     pub fn with_backend(self, backend: Backend) -> Self {
         Self(self.0.with_backend(backend))
@@ -48,9 +48,9 @@ impl BlockSizeUser for XForro14Core {
 
 impl KeyIvInit for XForro14Core {
     fn new(key: &Key<Self>, nonce: &Iv<Self>) -> Self {
-        let (input, rest) = nonce.split_ref::<cipher::consts::U16>();
+        let (input, tail) = nonce.split_ref::<cipher::consts::U16>();
         let mut derived = hforro::<R14>(key.as_ref(), input.as_ref());
-        let [n0, n1] = words::<8, 2>(rest.as_ref());
+        let [n0, n1] = words::<8, 2>(tail.as_ref());
         let matrix = Matrix::with_input(&derived, [0, 0, n0, n1]);
         derived.zeroize();
         Self(ForroCore::from_matrix(matrix))

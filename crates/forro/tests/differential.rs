@@ -1,4 +1,4 @@
-//! Every backend compared with the plain implementation in `support`, and edge cases: lengths, wrapping counters,
+//! Compares every backend with the plain implementation in `support`, and tests edge cases: lengths, wrapping counters,
 //! seeking.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, missing_docs)]
 
@@ -22,17 +22,17 @@ fn core<R: Rounds>(backend: Backend, key: [u8; 32], nonce: [u8; 8]) -> ForroCore
     ForroCore::new(&key.into(), &nonce.into()).with_backend(backend)
 }
 
-fn stream<R: Rounds>(backend: Backend, from: u64, length: usize) -> Vec<u8> {
+fn stream<R: Rounds>(backend: Backend, first_block: u64, length: usize) -> Vec<u8> {
     let mut core = core::<R>(backend, KEY, NONCE);
-    core.set_block_pos(from);
+    core.set_block_pos(first_block);
     let mut out = vec![0; length];
     StreamCipherCoreWrapper::from_core(core).apply_keystream(&mut out);
     out
 }
 
-fn expected(rounds: usize, from: u64, length: usize) -> Vec<u8> {
+fn expected(rounds: usize, first_block: u64, length: usize) -> Vec<u8> {
     (0..length.div_ceil(64) as u64)
-        .flat_map(|at| support::block(&KEY, from.wrapping_add(at), &NONCE, rounds))
+        .flat_map(|index| support::block(&KEY, first_block.wrapping_add(index), &NONCE, rounds))
         .take(length)
         .collect()
 }
@@ -74,25 +74,25 @@ fn every_length_of_14_rounds() {
 
 #[test]
 fn the_widest_backend_of_this_machine_is_tested() {
-    let all: Vec<_> = Backend::available().collect();
-    assert_eq!(all[..2], [Backend::SCALAR, Backend::PORTABLE]);
-    assert_eq!(all.last(), Some(&Backend::widest()));
+    let backends: Vec<_> = Backend::available().collect();
+    assert_eq!(backends[..2], [Backend::SCALAR, Backend::PORTABLE]);
+    assert_eq!(backends.last(), Some(&Backend::widest()));
     println!(
         "{:?}",
-        all.iter().map(|backend| backend.name()).collect::<Vec<_>>()
+        backends.iter().map(|backend| backend.name()).collect::<Vec<_>>()
     );
 }
 
 /// The carry between the counter's words, within a group and at each position.
 #[test]
-fn a_carry_goes_to_the_counter_s_upper_word() {
+fn carry_reaches_the_upper_word_of_the_counter() {
     for backend in Backend::available() {
-        for before in 0..=2 * backend.lanes() as u64 {
-            let from = (1 << 32) - before;
+        for distance in 0..=2 * backend.lanes() as u64 {
+            let first_block = (1 << 32) - distance;
             let length = 64 * 3 * backend.lanes();
             assert!(
-                stream::<R14>(backend, from, length) == expected(14, from, length),
-                "{}, {before} before",
+                stream::<R14>(backend, first_block, length) == expected(14, first_block, length),
+                "{}, {distance} blocks before the carry",
                 backend.name()
             );
         }
@@ -103,21 +103,22 @@ fn a_carry_goes_to_the_counter_s_upper_word() {
 #[test]
 fn a_short_counter_ends_without_changing_the_nonce() {
     let nonce = *b"twelve bytes";
-    let words = [0, 1, 2].map(|at| u32::from_le_bytes(nonce[4 * at..4 * at + 4].try_into().unwrap()));
+    let words =
+        [0, 1, 2].map(|index| u32::from_le_bytes(nonce[4 * index..4 * index + 4].try_into().unwrap()));
     for backend in Backend::available() {
-        for left in 1..=2 * backend.lanes() as u32 {
-            let from = left.wrapping_neg();
+        for remaining in 1..=2 * backend.lanes() as u32 {
+            let first_block = remaining.wrapping_neg();
             let mut core = ForroIetfCore::<R14>::new(&KEY.into(), &nonce.into()).with_backend(backend);
-            core.set_block_pos(from);
-            assert_eq!(core.remaining_blocks(), Some(left as usize - 1));
+            core.set_block_pos(first_block);
+            assert_eq!(core.remaining_blocks(), Some(remaining as usize - 1));
             let mut cipher = StreamCipherCoreWrapper::from_core(core);
-            let mut out = vec![0; 64 * left as usize];
+            let mut out = vec![0; 64 * remaining as usize];
             assert!(cipher.try_apply_keystream(&mut vec![0; out.len() + 1]).is_err());
             // The trait's counter can represent at most one block before the end.
             let usable = out.len() - 64;
             cipher.try_apply_keystream(&mut out[..usable]).unwrap();
-            for (at, block) in out[..usable].chunks(64).enumerate() {
-                let input = [from + at as u32, words[0], words[1], words[2]];
+            for (index, block) in out[..usable].chunks(64).enumerate() {
+                let input = [first_block + index as u32, words[0], words[1], words[2]];
                 assert_eq!(block, support::block_of_words(support::matrix(&KEY, input), 14));
             }
         }
@@ -153,8 +154,8 @@ fn debug_output_shows_no_secret() {
 
 /// A counter and a nonce from a small set, so that some repeat.
 fn counter_and_nonce() -> impl Strategy<Value = (u64, [u8; 8])> {
-    (0..3u64, any::<u64>()).prop_map(|(which, any)| match which {
-        0 => (any, any.to_be_bytes()),
+    (0..3u64, any::<u64>()).prop_map(|(which, number)| match which {
+        0 => (number, number.to_be_bytes()),
         which => (u64::MAX << (16 * which), [which as u8; 8]),
     })
 }
@@ -182,11 +183,11 @@ proptest! {
         cipher.seek(from);
         let total: usize = pieces.iter().sum();
         let mut out = vec![0; total];
-        let mut rest = out.as_mut_slice();
+        let mut remaining = out.as_mut_slice();
         for piece in pieces {
-            let (head, tail) = rest.split_at_mut(piece);
+            let (head, tail) = remaining.split_at_mut(piece);
             cipher.apply_keystream(head);
-            rest = tail;
+            remaining = tail;
         }
         prop_assert_eq!(cipher.current_pos::<u64>(), from + total as u64);
         let skipped = (from % 64) as usize;
@@ -210,9 +211,9 @@ proptest! {
                 prop_assert_eq!(&support::block(key, *counter, nonce, 14), out, "{}", backend.name());
             }
             // Fewer slots than matrices.
-            let mut some = vec![[0; 64]; inputs.len() / 2];
-            blocks::<R14>(backend, &matrices, &mut some);
-            prop_assert!(some == out[..some.len()]);
+            let mut fewer = vec![[0; 64]; inputs.len() / 2];
+            blocks::<R14>(backend, &matrices, &mut fewer);
+            prop_assert!(fewer == out[..fewer.len()]);
         }
     }
 
@@ -225,40 +226,40 @@ proptest! {
         flips in prop::collection::vec((0..Inputs::ROOM, 0..512usize), 0..20),
     ) {
         let mut inputs = Inputs::default();
-        for at in 0..Inputs::ROOM + 1 {
-            inputs.set_matrix(at, &Matrix::from_words([at as u32; 16]));
+        for slot in 0..Inputs::ROOM + 1 {
+            inputs.set_matrix(slot, &Matrix::from_words([slot as u32; 16]));
         }
-        // Twice, as callers that keep the inputs do: the values of one slot must not become those of all.
+        // Two rounds, like callers that reuse the inputs: values of a single slot must not become those of all slots.
         let first = keys.iter().map(|(key, first, _)| (key, first));
         let second = keys.iter().map(|(key, _, second)| (key, second));
         inputs.set_shared_counter_and_nonce(shared.0, &shared.1);
-        for (at, (key, (counter, nonce))) in first.enumerate() {
-            inputs.set_counter_and_nonce(at, *counter, nonce);
-            inputs.set_key(at, &words(key));
+        for (slot, (key, (counter, nonce))) in first.enumerate() {
+            inputs.set_counter_and_nonce(slot, *counter, nonce);
+            inputs.set_key(slot, &words(key));
         }
         inputs.set_shared_counter_and_nonce(shared.0, &shared.1);
-        let mut given: Vec<[u8; 64]> = Vec::new();
-        for (at, (key, (counter, nonce))) in second.clone().enumerate() {
+        let mut candidates: Vec<[u8; 64]> = Vec::new();
+        for (slot, (key, (counter, nonce))) in second.clone().enumerate() {
             if (*counter, *nonce) != shared {
-                inputs.set_counter_and_nonce(at, *counter, nonce);
+                inputs.set_counter_and_nonce(slot, *counter, nonce);
             }
-            inputs.set_key(at, &words(key));
-            given.push(support::block(key, *counter, nonce, 14).try_into().unwrap());
+            inputs.set_key(slot, &words(key));
+            candidates.push(support::block(key, *counter, nonce, 14).try_into().unwrap());
         }
-        let mut expected = (0..given.len()).fold(0, |all, at| all | 1u64 << at);
-        for (at, bit) in flips {
-            if let Some(block) = given.get_mut(at) {
+        let mut expected = (0..candidates.len()).fold(0, |bits, slot| bits | 1u64 << slot);
+        for (slot, bit) in flips {
+            if let Some(block) = candidates.get_mut(slot) {
                 block[bit / 8] ^= 1 << (bit % 8);
             }
         }
-        for (at, ((key, (counter, nonce)), given)) in second.zip(&given).enumerate() {
-            if support::block(key, *counter, nonce, 14) != given[..] {
-                expected &= !(1 << at);
+        for (slot, ((key, (counter, nonce)), candidates)) in second.zip(&candidates).enumerate() {
+            if support::block(key, *counter, nonce, 14) != candidates[..] {
+                expected &= !(1 << slot);
             }
         }
-        let given: Vec<&[u8; 64]> = given.iter().collect();
+        let candidates: Vec<&[u8; 64]> = candidates.iter().collect();
         for backend in Backend::available() {
-            prop_assert_eq!(matching_blocks::<R14>(backend, &inputs, &given), expected, "{}", backend.name());
+            prop_assert_eq!(matching_blocks::<R14>(backend, &inputs, &candidates), expected, "{}", backend.name());
         }
     }
 
@@ -280,14 +281,13 @@ proptest! {
         // One bit of text, tag, associated data or nonce.
         let bits = 8 * (sealed.len() + 16 + ad.len() + 24);
         let (bit, mut changed, mut tag, mut ad, mut nonce) = (flip.index(bits), sealed, tag, ad, nonce);
-        let before = {
-            let all = changed.iter_mut().chain(tag.iter_mut()).chain(&mut ad).chain(&mut nonce);
-            *all.skip(bit / 8).map(|byte| { *byte ^= 1 << (bit % 8); byte }).next().unwrap()
-        };
-        let _ = before;
-        let kept = changed.clone();
+        {
+            let mut all_bytes = changed.iter_mut().chain(tag.iter_mut()).chain(&mut ad).chain(&mut nonce);
+            *all_bytes.nth(bit / 8).unwrap() ^= 1 << (bit % 8);
+        }
+        let before_decryption = changed.clone();
         prop_assert!(aead.decrypt_inout_detached(&nonce.into(), &ad, changed.as_mut_slice().into(), &tag).is_err());
-        prop_assert_eq!(changed, kept);
+        prop_assert_eq!(changed, before_decryption);
     }
 }
 
@@ -304,8 +304,8 @@ fn xforro_on_every_backend() {
     for backend in Backend::available() {
         assert!(stream(backend) == stream(Backend::PORTABLE));
     }
-    // Another key and nonce, otherwise the two ciphers would be equal.
-    let mut other = vec![0; 64];
-    Forro14Ietf::new(&KEY.into(), &[7; 12].into()).apply_keystream(&mut other);
-    assert!(other != stream(Backend::PORTABLE)[..64]);
+    // XForró derives another key and nonce; otherwise both ciphers would be equal.
+    let mut forro_block = vec![0; 64];
+    Forro14Ietf::new(&KEY.into(), &[7; 12].into()).apply_keystream(&mut forro_block);
+    assert!(forro_block != stream(Backend::PORTABLE)[..64]);
 }

@@ -1,4 +1,4 @@
-//! Published vectors: the designers' reference implementation, their fork of libsodium, and P4DRA's proofs.
+//! Published test vectors: of the designers' reference implementation, of their fork of libsodium, and of P4DRA proofs.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, missing_docs)]
 
 mod support;
@@ -13,42 +13,42 @@ fn vectors() -> Value {
 }
 
 /// A field as hexadecimal digits, or as text under its name with `_ascii`.
-fn bytes(of: &Value, name: &str) -> Vec<u8> {
-    match of[name].as_str() {
+fn bytes(vector: &Value, name: &str) -> Vec<u8> {
+    match vector[name].as_str() {
         Some(digits) => hex::decode(digits).unwrap(),
-        None => of[format!("{name}_ascii")].as_str().unwrap().into(),
+        None => vector[format!("{name}_ascii")].as_str().unwrap().into(),
     }
 }
 
-fn array<const N: usize>(of: &Value, name: &str) -> [u8; N] {
-    bytes(of, name).try_into().unwrap()
+fn array<const N: usize>(vector: &Value, name: &str) -> [u8; N] {
+    bytes(vector, name).try_into().unwrap()
 }
 
 #[test]
-fn the_stream_is_the_reference_implementation_s() {
+fn stream_matches_the_reference_implementation() {
     let vectors = vectors();
-    let all = vectors["forro14"].as_array().unwrap();
-    assert!(all.len() >= 3);
-    for vector in all {
+    let cases = vectors["forro14"].as_array().unwrap();
+    assert!(cases.len() >= 3);
+    for vector in cases {
         assert_eq!(vector["counter"], 0);
         let (key, nonce): ([u8; 32], [u8; 8]) = (array(vector, "key"), array(vector, "nonce"));
         let mut cipher = Forro14::new(&key.into(), &nonce.into());
-        for (at, block) in vector["blocks"].as_array().unwrap().iter().enumerate() {
+        for (index, block) in vector["blocks"].as_array().unwrap().iter().enumerate() {
             let expected = hex::decode(block.as_str().unwrap()).unwrap();
             let mut stream = [0; 64];
             cipher.apply_keystream(&mut stream);
-            assert_eq!(stream[..], expected[..], "block {at} of {vector}");
+            assert_eq!(stream[..], expected[..], "block {index} of {vector}");
             assert_eq!(
-                Matrix::new(&key, at as u64, &nonce).block::<R14>()[..],
+                Matrix::new(&key, index as u64, &nonce).block::<R14>()[..],
                 expected[..]
             );
-            assert_eq!(support::block(&key, at as u64, &nonce, 14), expected);
+            assert_eq!(support::block(&key, index as u64, &nonce, 14), expected);
         }
     }
 }
 
 #[test]
-fn hforro_is_libsodium_s() {
+fn hforro_matches_libsodium() {
     let vectors = vectors();
     for vector in vectors["hforro14"].as_array().unwrap() {
         let derived = hforro::<R14>(&array(vector, "key"), &array(vector, "input"));
@@ -58,7 +58,7 @@ fn hforro_is_libsodium_s() {
 
 /// `test/default/xforro14.c` of the designers' fork of libsodium.
 #[test]
-fn xforro_is_libsodium_s() {
+fn xforro_matches_libsodium() {
     let hex = |digits| hex::decode(digits).unwrap();
     let key: [u8; 32] = hex("446a5599971cbbc8c4c5379f012be204d73d977af5cfdf18e1c4f6e52bb2f948")
         .try_into()
@@ -73,7 +73,7 @@ fn xforro_is_libsodium_s() {
 }
 
 #[test]
-fn the_aead_is_libsodium_s() {
+fn aead_matches_libsodium() {
     let vectors = vectors();
     for vector in vectors["xforro14_poly1305"].as_array().unwrap() {
         let (key, nonce): ([u8; 32], [u8; 24]) = (array(vector, "key"), array(vector, "nonce"));
@@ -92,7 +92,7 @@ fn the_aead_is_libsodium_s() {
 
 /// Without associated data; from the same test of libsodium's fork.
 #[test]
-fn the_aead_without_associated_data_is_libsodium_s() {
+fn aead_without_associated_data_matches_libsodium() {
     let vectors = vectors();
     let vector = &vectors["xforro14_poly1305"][0];
     let (key, nonce): ([u8; 32], [u8; 24]) = (array(vector, "key"), array(vector, "nonce"));
@@ -103,27 +103,28 @@ fn the_aead_without_associated_data_is_libsodium_s() {
     assert_eq!(hex::encode(tag), "cf1c92b14adbffa77dff2cd8486ff3c8");
 }
 
-/// `p4dra-classic` puts d and h in place of the constants (LAP/1 3.1); the second vector distinguishes every order of
+/// `p4dra-classic` replaces the constants by d and h (LAP/1 3.1); the second vector distinguishes every order of
 /// fields.
 #[test]
-fn a_matrix_of_any_words_makes_p4dra_s_proofs() {
+fn matrix_from_words_reproduces_p4dra_proofs() {
     let vectors = vectors();
     for name in ["p4dra_official", "p4dra_asymmetric"] {
         let vector = &vectors[name];
         let [k, h] = ["k", "h"].map(|field| bytes(vector, field));
         let [d, r, n] = ["d", "r", "n"].map(|field| bytes(vector, field));
-        let word =
-            |bytes: &[u8], at: usize| u32::from_le_bytes(bytes[4 * at..4 * at + 4].try_into().unwrap());
+        let word = |bytes: &[u8], index: usize| {
+            u32::from_le_bytes(bytes[4 * index..4 * index + 4].try_into().unwrap())
+        };
         let mut v = [0; 16];
-        for at in 0..4 {
-            v[at] = word(&k, at);
-            v[at + 8] = word(&k, at + 4);
+        for index in 0..4 {
+            v[index] = word(&k, index);
+            v[index + 8] = word(&k, index + 4);
         }
-        for at in 0..2 {
-            v[at + 4] = word(&r, at) ^ word(&h, at);
-            v[at + 6] = word(&d, at) ^ word(&h, at + 2);
-            v[at + 12] = word(&n, at) ^ word(&h, at + 4);
-            v[at + 14] = word(&d, at + 2) ^ word(&h, at + 6);
+        for index in 0..2 {
+            v[index + 4] = word(&r, index) ^ word(&h, index);
+            v[index + 6] = word(&d, index) ^ word(&h, index + 2);
+            v[index + 12] = word(&n, index) ^ word(&h, index + 4);
+            v[index + 14] = word(&d, index + 2) ^ word(&h, index + 6);
         }
         let proof = Matrix::from_words(v).block::<R14>();
         assert_eq!(proof[..], bytes(vector, "proof")[..], "{name}");

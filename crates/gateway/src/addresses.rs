@@ -55,8 +55,8 @@ impl InterfaceAddress {
         matches!(self.address.address, IpAddr::V6(v6) if v6.is_unicast_link_local())
     }
 
-    /// Whether the subnet has room for another host. On the loopback interface, devices have the gateway's own
-    /// address.
+    /// Whether the subnet has room for another host, or devices have the gateway's own address, as on the loopback
+    /// interface.
     fn has_subnet(&self) -> bool {
         let width = if self.address.address.is_ipv4() { 32 } else { 128 };
         self.address.subnet.bits() < width || self.address.address.is_loopback()
@@ -72,7 +72,7 @@ const LINK_LOCAL_BITS: u8 = 10;
 /// The kernel returns no list.
 pub fn machine_addresses() -> Result<Vec<InterfaceAddress>, InterfaceError> {
     let entries = getifaddrs().map_err(InterfaceError::List)?;
-    let own = |entry: nix::ifaddrs::InterfaceAddress| {
+    let interface_address = |entry: nix::ifaddrs::InterfaceAddress| {
         let address = ip(entry.address.as_ref()?)?;
         // An address without a mask has no subnet.
         let bits = match entry.netmask.as_ref().and_then(ip) {
@@ -89,7 +89,7 @@ pub fn machine_addresses() -> Result<Vec<InterfaceAddress>, InterfaceError> {
             address: OwnAddress { address, subnet },
         })
     };
-    Ok(entries.filter_map(own).collect())
+    Ok(entries.filter_map(interface_address).collect())
 }
 
 /// Returns the machine's addresses that frames received on an interface may have as destination: of the interface, of
@@ -105,25 +105,27 @@ pub fn addresses_behind(own: &[InterfaceAddress], links: &Links, interface: &str
 /// Returns the subnets of these addresses, in which devices are. With IPv6 this includes the link-local subnet, which
 /// contains every host (RFC 4861). Empty if all addresses are single addresses or link-local.
 #[must_use]
-pub fn subnets_of(here: &[InterfaceAddress]) -> Vec<Prefix> {
-    let routed = here.iter().filter(|own| !own.is_link_local() && own.has_subnet());
+pub fn subnets_of(addresses: &[InterfaceAddress]) -> Vec<Prefix> {
+    let routed = addresses
+        .iter()
+        .filter(|own| !own.is_link_local() && own.has_subnet());
     let mut subnets: Vec<Prefix> = routed.map(|own| own.address.subnet).collect();
     if !subnets.is_empty() {
-        let link_local = here.iter().find(|own| own.is_link_local());
+        let link_local = addresses.iter().find(|own| own.is_link_local());
         subnets.extend(link_local.and_then(|own| Prefix::containing(own.address.address, LINK_LOCAL_BITS)));
     }
     subnets
 }
 
-/// Returns the kind of address in a subnet that is missing: of a family with single addresses only. `None` if nothing
-/// is missing.
+/// Returns the kind of address without a subnet: any address if none has a subnet, otherwise the family that has
+/// single addresses only. `None` if no subnet is missing.
 #[must_use]
-pub fn without_subnet(here: &[InterfaceAddress]) -> Option<&'static str> {
-    if subnets_of(here).is_empty() {
+pub fn without_subnet(addresses: &[InterfaceAddress]) -> Option<&'static str> {
+    if subnets_of(addresses).is_empty() {
         return Some("address");
     }
-    let is_lacking = |v4| {
-        let routed = here
+    let lacks_subnet = |v4| {
+        let routed = addresses
             .iter()
             .filter(|own| !own.is_link_local() && own.address.address.is_ipv4() == v4);
         let mut routed = routed.peekable();
@@ -132,14 +134,14 @@ pub fn without_subnet(here: &[InterfaceAddress]) -> Option<&'static str> {
     let families = [("IPv4 address", true), ("IPv6 address", false)];
     families
         .into_iter()
-        .find_map(|(name, v4)| is_lacking(v4).then_some(name))
+        .find_map(|(name, v4)| lacks_subnet(v4).then_some(name))
 }
 
 /// Returns the machine's addresses that a device could claim. Link-local addresses of interfaces that are not on the
-/// devices' side are omitted, because they belong to other hosts there.
+/// devices' side are omitted, because they belong to other hosts on that side.
 #[must_use]
-pub fn claimable(own: &[InterfaceAddress], here: &[InterfaceAddress]) -> Vec<OwnAddress> {
-    let is_claimable = |own: &&InterfaceAddress| !own.is_link_local() || here.contains(own);
+pub fn claimable(own: &[InterfaceAddress], device_side: &[InterfaceAddress]) -> Vec<OwnAddress> {
+    let is_claimable = |own: &&InterfaceAddress| !own.is_link_local() || device_side.contains(own);
     own.iter().filter(is_claimable).map(|own| own.address).collect()
 }
 
@@ -184,9 +186,9 @@ mod tests {
 
     #[test]
     fn devices_are_in_the_subnets_of_their_interface() {
-        let subnets = |here: &[InterfaceAddress]| {
-            let found = subnets_of(here);
-            found
+        let subnets = |addresses: &[InterfaceAddress]| {
+            let prefixes = subnets_of(addresses);
+            prefixes
                 .iter()
                 .map(ToString::to_string)
                 .collect::<Vec<_>>()
@@ -213,11 +215,11 @@ mod tests {
 
     #[test]
     fn link_local_addresses_of_other_interfaces_are_not_counted() {
-        let here = [of("eth1", "10.0.0.1", 24), of("eth1", "fe80::1", 64)];
-        let mut own = here.to_vec();
+        let device_side = [of("eth1", "10.0.0.1", 24), of("eth1", "fe80::1", 64)];
+        let mut own = device_side.to_vec();
         own.extend((1..99).map(|n| of("other", &format!("fe80::5:{n:x}"), 64)));
         own.push(of("eth2", "10.0.1.1", 24));
-        let claimable: Vec<String> = claimable(&own, &here)
+        let claimable: Vec<String> = claimable(&own, &device_side)
             .iter()
             .map(|own| own.address.to_string())
             .collect();

@@ -17,7 +17,7 @@ pub enum AttesterError {
     /// The measurement is inconsistent, which is an error of the data plane.
     #[error(transparent)]
     State(#[from] StateError),
-    /// As above.
+    /// The inventory of the measurement is invalid, which is an error of the data plane.
     #[error(transparent)]
     Inventory(#[from] InventoryError),
     /// Signing failed.
@@ -28,13 +28,13 @@ pub enum AttesterError {
 /// A statement and its inventory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignedEvidence {
-    /// Signed (COSE_Sign1).
+    /// The statement, signed (COSE_Sign1).
     pub statement: Vec<u8>,
-    /// Not signed; the digests in the statement prove it.
+    /// The inventory, not signed: digests in the signed statement prove it.
     pub inventory: Vec<u8>,
 }
 
-/// Signs measurements, and counts states.
+/// Signs measurements, and numbers the measured states.
 pub struct Attester {
     signer: Box<dyn Signer + Send>,
     switch: SwitchId,
@@ -88,7 +88,7 @@ impl Attester {
             kind,
             programs,
             entries,
-            exclusions: left_out,
+            exclusions,
         } = measurement;
         let measured = self.update_state(bpf_digest(programs), entries)?;
         let encoded: Vec<_> = measured.entries().map(|entry| entry.to_bytes()).collect();
@@ -97,7 +97,7 @@ impl Attester {
             kind,
             snapshot: measured.snapshot(),
             objects: measured.objects(),
-            exclusions: left_out,
+            exclusions,
             software_version: env!("CARGO_PKG_VERSION").to_owned(),
         };
         Ok(SignedEvidence {
@@ -106,33 +106,33 @@ impl Attester {
         })
     }
 
-    /// Updates the state. A measurement that differs from the previous one is a new state; an equal measurement is
-    /// the same state.
+    /// Returns the state of a measurement: a new state if the measurement differs from the previous measurement,
+    /// otherwise the previous state.
     fn update_state(
         &mut self,
         program: Digest,
         entries: Vec<Entry>,
     ) -> Result<&mut MeasuredState, StateError> {
-        let first = || (MeasuredState::new(self.switch, self.boot_count, program), program);
-        let (measured, state) = self.state.get_or_insert_with(first);
-        if *state != program {
+        let initial = || (MeasuredState::new(self.switch, self.boot_count, program), program);
+        let (measured, measured_program) = self.state.get_or_insert_with(initial);
+        if *measured_program != program {
             *measured = measured.successor(program);
-            *state = program;
+            *measured_program = program;
             self.entries.clear();
         }
         let identified = entries
             .into_iter()
             .map(|entry| (entry.encode_parts().identity, entry));
-        let now: BTreeMap<_, _> = identified.collect();
+        let current: BTreeMap<_, _> = identified.collect();
         for (identity, entry) in &self.entries {
-            if !now.contains_key(identity) {
+            if !current.contains_key(identity) {
                 measured.remove(entry)?;
             }
         }
-        for entry in now.values() {
+        for entry in current.values() {
             measured.put(entry)?;
         }
-        self.entries = now;
+        self.entries = current;
         Ok(measured)
     }
 }
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_measurements_are_one_state_and_each_difference_is_a_later_one() {
+    fn equal_measurements_keep_the_state_and_each_difference_creates_a_later_state() {
         let mut attester = attester();
         let key = attester.public_key();
         let mut sequence = 0;
@@ -198,17 +198,17 @@ mod tests {
             assert_eq!((state.switch, state.boot_count), (SwitchId(5), BootCount(3)));
             assert_eq!(state.sequence.0 > sequence, is_new, "{instructions} {settings:?}");
             sequence = state.sequence.0;
-            // The inventory equals that of a new attester.
-            let again = super::tests::attester().sign(NONCE, measurement(instructions, settings));
-            assert_eq!(again.unwrap().inventory, statement.inventory);
+            // A new attester makes the same inventory.
+            let from_new_attester = super::tests::attester().sign(NONCE, measurement(instructions, settings));
+            assert_eq!(from_new_attester.unwrap().inventory, statement.inventory);
         }
     }
 
     #[test]
-    fn its_inventory_proves_the_statement_and_names_the_entry() {
+    fn inventory_proves_the_statement_and_names_the_changed_entry() {
         let mut attester = attester();
         let key = attester.public_key();
-        let mut show = |settings: &[u8]| {
+        let mut prove = |settings: &[u8]| {
             let statement = attester.sign(NONCE, measurement(1, settings)).unwrap();
             let evidence = verify(&statement.statement, &key, NONCE).unwrap();
             let proven = Inventory::read(&statement.inventory)
@@ -217,9 +217,9 @@ mod tests {
                 .unwrap();
             (evidence, proven)
         };
-        let (evidence, proven) = show(&[1, 2]);
+        let (evidence, proven) = prove(&[1, 2]);
         let reference = Reference::from_statement("test", &evidence, Some(&proven), |_| false);
-        let (evidence, proven) = show(&[1, 9]);
+        let (evidence, proven) = prove(&[1, 9]);
         let appraisal = appraise(&evidence, &reference, Some(&proven)).unwrap();
         assert!(
             appraisal.to_string().contains("entry 01: 02 is now 09"),

@@ -56,7 +56,7 @@ pub fn read_crps(path: &Path, response_bytes: usize) -> Result<Crps, CrpFileErro
 /// are skipped.
 ///
 /// # Errors
-/// The line, from 1, and the problem.
+/// The line, from 1 (0 for an empty text), and the problem.
 pub fn parse_crps(text: &str, response_bytes: usize) -> Result<Crps, (usize, String)> {
     let mut by_identifier: BTreeMap<u32, Vec<(u32, Vec<u8>)>> = BTreeMap::new();
     let mut last_line = 0;
@@ -73,7 +73,9 @@ pub fn parse_crps(text: &str, response_bytes: usize) -> Result<Crps, (usize, Str
         if *identifier != expected {
             return Err((
                 last_line,
-                format!("no CRP of identifier {expected}, but of {identifier}"),
+                format!(
+                    "no CRP has identifier {expected}, but one has identifier {identifier}; number identifiers from 1 without a gap"
+                ),
             ));
         }
     }

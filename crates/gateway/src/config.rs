@@ -32,9 +32,9 @@ use crate::node::{ATTEST_PERIOD_S_MAX, P4DRA_ROUND_S, Settings};
 pub struct GatewayConfig {
     /// The gateway.
     pub gateway: GatewaySection,
-    /// The registry, if it is on this machine ..
+    /// The registry, for a controller in this process; not allowed together with `controller`.
     pub registry: Option<RegistrySection>,
-    /// .. or the controllers on other machines.
+    /// The controllers, if they are on other machines.
     pub controller: Option<ControllerSection>,
     /// A classic profile; insecure.
     pub classic: Option<ClassicSection>,
@@ -83,10 +83,12 @@ pub struct GatewaySection {
     /// Control protocols of links that pass a gate without a session.
     #[serde(default, deserialize_with = "control_protocols")]
     pub always_pass: Vec<ControlProtocol>,
-    /// DHCP servers to which devices may send past a gate without a session, besides broadcast and the link's group.
+    /// DHCP servers to which devices may send through a gate without a session, besides broadcast and the link-local
+    /// group.
     #[serde(default)]
     pub dhcp_servers: Vec<IpAddr>,
-    /// Sealed gate: interfaces to which opened datagrams may be sent without the network stack and its filters.
+    /// Sealed gate: interfaces to which the gate may send the datagrams of DATA messages directly, without the network
+    /// stack and its filters.
     #[serde(default)]
     pub forward_to: Vec<String>,
     /// The state of the gate after the gateway has ended.
@@ -98,33 +100,35 @@ pub struct GatewaySection {
     /// Session lifetime, seconds.
     #[serde(default = "default_session_lifetime_s")]
     pub session_lifetime_s: u32,
-    /// Number of devices; see [`GatewaySection::slots`].
+    /// Maximum number of devices in the data plane; see [`GatewaySection::slots`].
     pub slots: Option<u32>,
-    /// Rows of a device besides the current one.
+    /// Number of rows held for each device after its current row.
     #[serde(default = "default_ring")]
     pub ring: u32,
-    /// More rows are requested when no more than this number is left.
+    /// More rows are requested for a device when at most this number of rows is left.
     #[serde(default = "default_low_rows")]
     pub low_rows: u32,
-    /// Rows that a device may spend before its mark is moved: the maximum loss after a crash.
+    /// Rows that a device may spend between two moves of its mark, 3 to 14. A crash of the gateway loses at most this
+    /// number of rows of each device, or up to 14 rows of a device that authenticates several times a minute.
     #[serde(default = "default_mark_block")]
     pub mark_block: u32,
     /// Seconds that the gateway continues without its controller.
     #[serde(default = "default_offline_limit_s")]
     pub offline_limit_s: u32,
-    /// NAKs a second and CPU.
+    /// Maximum number of NAKs a second on each CPU.
     #[serde(default = "default_nak_per_s")]
     pub nak_per_s: u32,
-    /// Reports of wrong tags and wrong proofs a second and CPU.
+    /// Maximum number of reports of wrong tags and wrong proofs a second on each CPU.
     #[serde(default = "default_alarm_per_s")]
     pub alarm_per_s: u32,
-    /// Messages of devices that are not in the data plane which go to the slow path, a second and CPU.
+    /// Maximum number of messages a second on each CPU for the slow path: messages of devices that are not in the data
+    /// plane.
     #[serde(default = "default_miss_per_s")]
     pub miss_per_s: u32,
-    /// Interval of requests for changes, ms.
+    /// Interval at which the gateway requests changes of devices from the controller, ms.
     #[serde(default = "default_feed_poll_ms")]
     pub feed_poll_ms: u64,
-    /// `host` only: threads for each address; default: one for each CPU.
+    /// `host` only: number of threads for each address; default: the number of CPUs.
     pub threads: Option<usize>,
 }
 
@@ -136,7 +140,7 @@ pub struct RegistrySection {
     pub path: Location,
     /// The master key's file, of mode 0600.
     pub master_key_file: Option<PathBuf>,
-    /// Or the environment variable that contains the master key.
+    /// The environment variable that contains the master key, instead of a file.
     pub master_key_env: Option<String>,
 }
 
@@ -146,11 +150,11 @@ pub struct RegistrySection {
 pub struct ControllerSection {
     /// `HOST:PORT` of each controller, in the order of use.
     pub addresses: Vec<String>,
-    /// The CA of their certificates, PEM.
+    /// The CA of the controllers' certificates, PEM.
     pub ca: PathBuf,
     /// This gateway's certificate, which names its `id`, PEM.
     pub cert: PathBuf,
-    /// Its private key, PEM, of mode 0600.
+    /// The certificate's private key, PEM, of mode 0600.
     pub key: PathBuf,
     /// The name in the controllers' certificates, if it differs from the host.
     pub server_name: Option<String>,
@@ -162,7 +166,7 @@ pub struct ControllerSection {
 pub struct ClassicSection {
     /// The profile.
     pub profile: ClassicProfile,
-    /// 64, 128 or 256.
+    /// Length of a response in bits: 64, 128 or 256.
     pub response_bits: usize,
     /// UDP port, different from LAP/1's.
     #[serde(default = "default_classic_port")]
@@ -209,7 +213,7 @@ pub struct EvidenceSection {
     pub key: PathBuf,
     /// The TCTI of the TPM that has the key; default: the key is in the file.
     pub tpm: Option<String>,
-    /// The file that counts starts. Keep it as long as the key.
+    /// The file that counts the gateway's starts. Keep the file while the key is in use.
     pub boot_count: PathBuf,
     /// The socket at which local processes request evidence; disabled if omitted.
     pub socket: Option<PathBuf>,
@@ -217,7 +221,7 @@ pub struct EvidenceSection {
     pub in_packets: Option<PacketCarrier>,
     /// Content of the evidence in packets; default: [`PacketContent::Default`].
     pub packet_content: Option<PacketContent>,
-    /// The secret key of their tags, which the appraiser needs too: 32 hexadecimal digits; of mode 0600.
+    /// The secret key of the tags in packets, which the appraiser needs too: 32 hexadecimal digits; of mode 0600.
     pub packet_key_file: Option<PathBuf>,
 }
 
@@ -225,9 +229,10 @@ pub struct EvidenceSection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PacketCarrier {
-    /// IPv6 packets carry it in a hop-by-hop option.
+    /// IPv6 packets carry the evidence in a hop-by-hop option.
     Option,
-    /// A copy of any frame carries it; only for P4 switches.
+    /// A copy of a frame carries the evidence. Only P4 switches can do this; a gateway's configuration with this value
+    /// is rejected.
     Clone,
 }
 
@@ -235,7 +240,7 @@ pub enum PacketCarrier {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PacketContent {
-    /// With a tag that authenticates it.
+    /// The format with a tag that authenticates the evidence.
     #[default]
     Default,
     /// The format of the attesting BMv2, without authentication.
@@ -303,7 +308,7 @@ pub enum Gate {
     #[default]
     Off,
     /// Passes only frames of live bound sessions, and frames that always pass.
-    Open,
+    Bound,
     /// Passes only datagrams sealed under a live session, in both directions, and frames that always pass.
     Sealed,
 }
@@ -314,9 +319,9 @@ pub enum Gate {
 pub enum GateOnExit {
     /// The gate stays: frames of a live session pass until the session expires, then no frame passes.
     #[default]
-    Closed,
-    /// All frames pass.
-    Open,
+    Keep,
+    /// The gate is removed: all frames pass.
+    Remove,
 }
 
 /// A classic profile.
@@ -395,11 +400,11 @@ fn mac<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Mac, D::Error> {
     let text = String::deserialize(deserializer)?;
     let mut pairs = text.split(':');
     let mut address = [0; 6];
-    let read = address.iter_mut().all(|byte| {
+    let is_parsed = address.iter_mut().all(|byte| {
         let pair = pairs.next().unwrap_or_default();
         hex::decode_to_slice(pair, std::slice::from_mut(byte)).is_ok()
     });
-    match read && pairs.next().is_none() {
+    match is_parsed && pairs.next().is_none() {
         true => Ok(address),
         false => Err(serde::de::Error::custom("invalid MAC address syntax")),
     }
@@ -423,10 +428,10 @@ fn control_protocols<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<C
     names.into_iter().map(protocol).collect()
 }
 
-/// The mark is moved when no more rows than this may be spent.
+/// The mark of a device is moved when it allows spending at most this number of rows.
 pub(crate) const LOW_CREDIT: u32 = 2;
 
-/// A field that cannot be used. The code that has read the file adds the line.
+/// A field that cannot be used. The code that has read the file adds the number of the line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {problem}", path.join("."))]
 pub struct FieldError {
@@ -434,7 +439,7 @@ pub struct FieldError {
     pub path: Vec<&'static str>,
     /// The problem, and the remedy.
     pub problem: String,
-    /// Whether others may have read or written a secret.
+    /// Whether other users may have read or written a secret.
     pub is_unsafe: bool,
 }
 
@@ -476,7 +481,7 @@ impl GatewayConfig {
         let controller = self.controller.as_mut();
         let controller = controller.map(|section| [&mut section.ca, &mut section.cert, &mut section.key]);
         // An empty path stays empty, and is reported as an error.
-        let named = paths
+        let nonempty = paths
             .into_iter()
             .chain(registry.into_iter().flatten())
             .chain(controller.into_iter().flatten().map(Some))
@@ -485,7 +490,7 @@ impl GatewayConfig {
             .chain(p4.into_iter().flatten())
             .flatten()
             .filter(|path| !path.as_os_str().is_empty());
-        named.for_each(|path| *path = directory.join(&*path));
+        nonempty.for_each(|path| *path = directory.join(&*path));
     }
 }
 
@@ -501,7 +506,7 @@ impl EvidenceSection {
 
     /// The content of evidence in packets, if packets carry any.
     #[must_use]
-    pub fn form(&self) -> Option<ContentFormat> {
+    pub fn content_format(&self) -> Option<ContentFormat> {
         let content = self.packet_content.unwrap_or_default();
         self.in_packets.map(|_| match content {
             PacketContent::Default => ContentFormat::Default,
@@ -522,14 +527,15 @@ impl TrustSection {
 }
 
 impl GatewaySection {
-    /// The directory in which the program is pinned beyond the end of the process, if it is.
+    /// The directory in which the program is pinned, if the gate stays after the end of the process.
     #[must_use]
-    pub fn kept_in(&self) -> Option<&Path> {
+    pub fn pin_directory_if_kept(&self) -> Option<&Path> {
         let is_kept = self.dataplane != Backend::P4 && self.gate != Gate::Off;
-        (is_kept && self.gate_on_exit == GateOnExit::Closed).then_some(&self.pin_directory)
+        (is_kept && self.gate_on_exit == GateOnExit::Keep).then_some(&self.pin_directory)
     }
 
-    /// Number of devices; default: as many as `lap` has registers for, or 100,000.
+    /// Maximum number of devices in the data plane; default: with a P4 switch as many as the program `lap` has
+    /// registers for, otherwise 100,000.
     #[must_use]
     pub fn slots(&self) -> u32 {
         self.slots.unwrap_or(match self.dataplane {
@@ -540,7 +546,8 @@ impl GatewaySection {
 }
 
 impl AttestSection {
-    /// Number of provers; default: as many as `lap` has registers for, or 100,000.
+    /// Maximum number of provers; default: with a P4 switch as many as the program `lap` has registers for, otherwise
+    /// 100,000.
     fn provers(&self, dataplane: Backend) -> u32 {
         self.provers.unwrap_or(match dataplane {
             Backend::P4 => p4runtime::PROVERS,
@@ -554,9 +561,9 @@ impl AttestSection {
 pub struct ResolvedConfig {
     /// The lease policy for this gateway.
     pub policy: Policy,
-    /// For the data plane.
+    /// The configuration of the data plane.
     pub config: dataplane::Config,
-    /// For the node.
+    /// The settings of the node.
     pub settings: Settings,
     /// Interfaces without a subnet, while `device_prefixes` is not set. The gateway can start, but admits no device
     /// behind them until they have a subnet. Empty on a completely configured machine.
@@ -564,7 +571,7 @@ pub struct ResolvedConfig {
     /// A warning, if device prefixes are the subnets of bridges, bonds, VLANs or macvlans because `device_prefixes`
     /// is not set: these may contain services.
     pub upper_subnets: Option<FieldError>,
-    /// Interface indexes, in the order of the names.
+    /// Indexes of the interfaces on the devices' side, in the order of `interfaces`.
     pub interfaces: Vec<u32>,
     /// Indexes of the interfaces of `forward_to`.
     pub forward_to: Vec<u32>,
@@ -616,13 +623,13 @@ mod tests {
 
     #[test]
     fn only_a_sealed_gate_forwards_and_never_towards_devices() {
-        let with = |gate: &str| {
+        let first_error_with = |gate: &str| {
             let text =
                 format!("[gateway]\nid = 1\ninterfaces = [\"lo\"]\nforward_to = [\"lo\"]\n{gate}{REGISTRY}");
             refused(&text)
         };
         for (gate, problem) in [("", "only a sealed"), ("gate = \"sealed\"\n", "in `interfaces`")] {
-            let (path, message) = with(gate);
+            let (path, message) = first_error_with(gate);
             assert_eq!(path, "gateway.forward_to");
             assert!(message.contains(problem), "{message}");
         }
@@ -630,12 +637,12 @@ mod tests {
 
     #[test]
     fn exempt_protocols_are_known_by_name_and_need_a_gate() {
-        let with = |lists: &str, gate: &str| {
+        let config_with = |lists: &str, gate: &str| {
             format!("[gateway]\nid = 1\ninterfaces = [\"lo\"]\n{gate}{lists}{REGISTRY}")
         };
-        let open = "gate = \"open\"\n";
+        let bound = "gate = \"bound\"\n";
         let lists = "always_pass = [\"lldp\", \"ptp\"]\ndhcp_servers = [\"10.0.0.1\", \"ff05::1:3\"]\n";
-        let resolved = parse(&with(lists, open)).resolve([0; 2], 0).unwrap();
+        let resolved = parse(&config_with(lists, bound)).resolve([0; 2], 0).unwrap();
         assert_eq!(
             resolved.config.always_pass,
             [ControlProtocol::Lldp, ControlProtocol::Ptp]
@@ -656,34 +663,34 @@ mod tests {
             ),
             (
                 "always_pass = [\"ptp\", \"ptp\"]\n",
-                open,
+                bound,
                 "gateway.always_pass",
                 "occurs twice",
             ),
             (
                 "dhcp_servers = [\"255.255.255.255\"]\n",
-                open,
+                bound,
                 "gateway.dhcp_servers",
                 "one server",
             ),
             (
                 "dhcp_servers = [\"ff02::1:2\"]\n",
-                open,
+                bound,
                 "gateway.dhcp_servers",
                 "one server",
             ),
             (
                 "dhcp_servers = [\"10.0.0.1\", \"10.0.0.2\", \"10.0.0.3\", \"10.0.0.4\", \"10.0.0.5\"]\n",
-                open,
+                bound,
                 "gateway.dhcp_servers",
                 "at most 4",
             ),
         ] {
-            let (path, message) = refused(&with(lists, gate));
+            let (path, message) = refused(&config_with(lists, gate));
             assert_eq!(path, field, "{lists}");
             assert!(message.contains(problem), "{message}");
         }
-        let unknown = with("always_pass = [\"goose\"]\n", open);
+        let unknown = config_with("always_pass = [\"goose\"]\n", bound);
         let error = toml::from_str::<GatewayConfig>(&unknown).unwrap_err().to_string();
         assert!(
             error.contains("goose") && error.contains("profinet-dcp"),
@@ -707,7 +714,7 @@ mod tests {
                 "addresses is missing",
             ),
             (
-                format!("{host}gate = \"open\"\n{REGISTRY}"),
+                format!("{host}gate = \"bound\"\n{REGISTRY}"),
                 "gateway.gate",
                 "no gate",
             ),
@@ -734,8 +741,8 @@ mod tests {
             ),
         ];
         for (text, path, problem) in cases {
-            let (found, message) = refused(&format!("[gateway]\n{text}"));
-            assert_eq!(found, path, "{text}");
+            let (field, message) = refused(&format!("[gateway]\n{text}"));
+            assert_eq!(field, path, "{text}");
             assert!(message.contains(problem), "{message}");
         }
     }
@@ -743,7 +750,7 @@ mod tests {
     #[test]
     fn all_errors_are_reported_at_once() {
         let text = format!(
-            "[gateway]\nid = 1\ndataplane = \"host\"\naddresses = []\ngate = \"open\"\nsession_lifetime_s = 0\nmark_block = 15\n\
+            "[gateway]\nid = 1\ndataplane = \"host\"\naddresses = []\ngate = \"bound\"\nsession_lifetime_s = 0\nmark_block = 15\n\
              low_rows = 20\nfeed_poll_ms = 0\noffline_limit_s = 0\nforward_to = [\"a\", \"a\"]\n{REGISTRY}\
              [audit]\npath = \"a\"\nper_s = 0\nbytes_max = 1\n"
         );

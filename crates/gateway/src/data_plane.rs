@@ -6,9 +6,9 @@ use linewarden_dataplane::{DataPlane, DataPlaneError, Gate, host, p4runtime, xdp
 use crate::addresses::{self, InterfaceError};
 use crate::config::{Backend, GatewaySection, ResolvedConfig};
 
-/// The reason why an interface is not released.
+/// The reason why a gate is not removed.
 #[derive(Debug, thiserror::Error)]
-pub enum ReleaseError {
+pub enum RemoveGateError {
     /// The interface does not exist.
     #[error(transparent)]
     Interface(#[from] InterfaceError),
@@ -19,17 +19,17 @@ pub enum ReleaseError {
 
 /// Removes the programs that a stopped gateway of this configuration has left on its interfaces, and returns their
 /// number. Also removes the gateway's memory, even if another gateway uses the interfaces now. An error at one
-/// interface does not stop the others.
+/// interface does not prevent the removal from other interfaces.
 ///
 /// # Errors
 /// The first error: an interface does not exist, or a gateway runs on it, or a system call failed.
-pub fn release(section: &GatewaySection) -> Result<usize, ReleaseError> {
-    let release = |name: &String| Ok(xdp::release(&section.pin_directory, addresses::index(name)?)?);
-    let released: Vec<Result<bool, ReleaseError>> = section.interfaces.iter().map(release).collect();
-    let memory = xdp::release_memory(&section.pin_directory, section.id);
+pub fn remove_gates(section: &GatewaySection) -> Result<usize, RemoveGateError> {
+    let remove = |name: &String| Ok(xdp::remove_gate(&section.pin_directory, addresses::index(name)?)?);
+    let results: Vec<Result<bool, RemoveGateError>> = section.interfaces.iter().map(remove).collect();
+    let memory = xdp::remove_memory(&section.pin_directory, section.id);
     let mut count = 0;
-    for released in released {
-        count += usize::from(released?);
+    for result in results {
+        count += usize::from(result?);
     }
     memory?;
     Ok(count)
@@ -49,7 +49,7 @@ pub fn start(
             let mut config = resolved.config.clone();
             let needs_whole_packets = config.gate == Gate::Sealed || config.inband_evidence.is_some();
             config.fragments = !needs_whole_packets && xdp::has_large_frames(&resolved.interfaces);
-            let mut data_plane = match section.kept_in() {
+            let mut data_plane = match section.pin_directory_if_kept() {
                 Some(directory) => xdp::Xdp::load_pinned(&config, directory)?,
                 None => xdp::Xdp::load(&config)?,
             };
@@ -57,17 +57,20 @@ pub fn start(
                 data_plane.forward_to(*interface)?;
             }
             for interface in &resolved.interfaces {
-                match section.kept_in() {
+                match section.pin_directory_if_kept() {
                     Some(directory) => data_plane.attach_pinned(*interface, directory)?,
                     None => data_plane.attach(*interface)?,
                 }
             }
-            for ifindex in section.kept_in().map_or_else(Vec::new, |directory| {
-                xdp::orphaned_interfaces(directory, &resolved.interfaces)
-            }) {
+            for ifindex in section
+                .pin_directory_if_kept()
+                .map_or_else(Vec::new, |directory| {
+                    xdp::orphaned_interfaces(directory, &resolved.interfaces)
+                })
+            {
                 tracing::error!(
                     interface = ifindex,
-                    action = "add the interface to `interfaces`, or run `linewarden serve --config FILE --release` with a configuration that names the interface",
+                    action = "add the interface to `interfaces`, or run `linewarden serve --config FILE --remove-gate` with a configuration that names the interface",
                     "gate of an ended gateway is still on an interface that the configuration does not name"
                 );
             }

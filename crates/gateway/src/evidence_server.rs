@@ -96,7 +96,7 @@ pub struct EvidenceServer {
 }
 
 impl EvidenceServer {
-    /// Starts a server at that path. A socket of an earlier process is replaced.
+    /// Starts a server at this path. A socket of an earlier process is replaced.
     ///
     /// # Errors
     /// A system call failed, or another kind of file is at the path.
@@ -109,10 +109,10 @@ impl EvidenceServer {
         listener.set_nonblocking(true)?;
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let handler = StatementHandler { data_plane, attester };
-        let stopped = Arc::clone(&stop);
+        let stop_signal = Arc::clone(&stop);
         let thread = std::thread::Builder::new()
             .name("lw-evidence".to_owned())
-            .spawn(move || connections::serve(&listener, &stopped, |nonce| handler.respond(nonce)))?;
+            .spawn(move || connections::serve(&listener, &stop_signal, |nonce| handler.respond(nonce)))?;
         Ok(Self {
             path: path.to_owned(),
             stop,
@@ -170,11 +170,11 @@ impl StatementHandler {
     }
 
     fn sign_statement(&self, nonce: Nonce) -> Result<SignedEvidence, String> {
-        let measured = self
+        let measurement = self
             .data_plane
             .with_data_plane(|data_plane| (data_plane.name(), data_plane.measure()));
-        let (name, measured) = measured.map_err(|error| error.to_string())?;
-        let measurement = match measured.map_err(|error| error.to_string())? {
+        let (name, measurement) = measurement.map_err(|error| error.to_string())?;
+        let measurement = match measurement.map_err(|error| error.to_string())? {
             MeasurementSource::Kernel(measurement) => *measurement,
             MeasurementSource::SelfSigned => {
                 return Err("the switch signs its own evidence; use `linewarden switch evidence`".to_owned());

@@ -58,13 +58,13 @@ pub(crate) enum EvidenceError {
     Timeout,
     #[error("the signing thread has ended: {0}")]
     TaskFailed(#[from] tokio::task::JoinError),
-    /// The data plane and the source do not fit together.
+    /// The measurement does not match the source.
     #[error("no measurement for this evidence source")]
     NotMeasured,
 }
 
 impl EvidenceSource {
-    /// Returns signed evidence with this nonce: of the measurement, or of the switch's present state.
+    /// Returns signed evidence with this nonce: of the measurement, or of the switch's current state.
     pub(crate) async fn statement(
         &self,
         nonce: Nonce,
@@ -92,16 +92,17 @@ impl EvidenceSource {
 
 #[cfg(feature = "full")]
 impl SwitchAttester {
-    /// Omits entries that the gateway changes all the time, which no reference value contains.
+    /// Returns the switch's evidence, without entries that the gateway changes all the time: no reference value
+    /// contains them.
     async fn statement(&self, nonce: Nonce) -> Result<SignedEvidence, EvidenceClientError> {
         let mut client = Client::connect(self.address, self.tls.as_ref())
             .await?
             .with_inventory_max(INVENTORY_BYTES_MAX);
-        let listing = InventoryScope::AllExcept(p4runtime::changing_objects());
-        let attested = client.attest(nonce.0, listing).await?;
+        let scope = InventoryScope::AllExcept(p4runtime::changing_objects());
+        let evidence = client.attest(nonce.0, scope).await?;
         Ok(SignedEvidence {
-            statement: attested.statement,
-            inventory: attested.inventory.unwrap_or_default(),
+            statement: evidence.statement,
+            inventory: evidence.inventory.unwrap_or_default(),
         })
     }
 }

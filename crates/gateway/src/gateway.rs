@@ -55,20 +55,21 @@ pub struct StopReport {
     pub counters: Counters,
     /// Whether the controller has recorded the unused rows; if not, each device loses the rows below its mark.
     pub marks_committed: bool,
-    /// The data plane keeps running without this process; the next process continues with its memory.
+    /// Whether the data plane keeps running without this process; the next process continues with the memory of the
+    /// data plane.
     pub keeps_running: bool,
 }
 
-/// Another configuration for a running gateway.
+/// A new configuration for a running gateway.
 #[derive(Debug)]
 pub struct ConfigChange {
-    /// For the node.
+    /// The settings of the node.
     pub settings: Settings,
-    /// For the data plane.
+    /// The settings of the data plane.
     pub live: LiveSettings,
-    /// Rows that may be spent at once after a first authentication.
+    /// Number of rows that may be spent at once after a device's first authentication at this gateway.
     pub mark_block: u32,
-    /// The gateway audit log, opened again, and its rate.
+    /// The newly opened gateway audit log, and its maximum number of records of each kind a second; `None`: no log.
     pub audit: Option<(AuditLog, u32)>,
 }
 
@@ -111,10 +112,10 @@ impl ControlSender {
 
     /// Returns `false` if the control thread has ended.
     fn send(&self, message: ControlMessage) -> bool {
-        let sent = self.messages.send(message).is_ok();
+        let is_sent = self.messages.send(message).is_ok();
         // If the counter is full, the thread has been woken already.
         let _ = rustix::io::write(&self.wakeup, &1u64.to_ne_bytes());
-        sent
+        is_sent
     }
 }
 
@@ -155,7 +156,7 @@ type Action = Box<dyn FnOnce(&mut dyn DataPlane) + Send>;
 
 #[derive(Default)]
 struct Shared {
-    /// Without `tickets`.
+    /// The node's status; its `tickets` are not set.
     status: Mutex<Status>,
     tickets: Mutex<Option<TicketCounts>>,
     changed: Condvar,
@@ -190,7 +191,7 @@ impl Gateway {
         Self::start_with_evidence(data_plane, controller, gateway_id, settings, None)
     }
 
-    /// The same, with a source of signed evidence.
+    /// Starts a node as [`Gateway::start`] does, with a source of signed evidence.
     ///
     /// # Errors
     /// As [`Gateway::start`].
@@ -203,17 +204,17 @@ impl Gateway {
     ) -> Result<Self, GatewayError> {
         let controller = controller.into();
         let node = Node::new(data_plane, settings)?;
-        let (messages, inbox) = ControlSender::new()?;
+        let (control_sender, inbox) = ControlSender::new()?;
         let shared = Arc::new(Shared::default());
         let (queues, link) = start_dispatcher(
             RequestDispatcher::new(controller.clone(), gateway_id, source),
-            &messages,
+            &control_sender,
             &shared,
         )?;
         let control = ControlLoop {
             node,
             inbox,
-            wakeup: Arc::clone(&messages.wakeup),
+            wakeup: Arc::clone(&control_sender.wakeup),
             queues,
             controller,
             audit: None,
@@ -224,20 +225,21 @@ impl Gateway {
             .name("lw-control".to_owned())
             .spawn(move || control.run())?;
         Ok(Self {
-            control_sender: messages,
+            control_sender,
             control_thread: Some(control),
             link: Mutex::new(link),
             shared,
         })
     }
 
-    /// The status.
+    /// The counts and states of the node, and the counts of the ticket relay.
     #[must_use]
     pub fn status(&self) -> Status {
         self.shared.status()
     }
 
-    /// Waits until the status satisfies `condition`, at most for `timeout`. Returns whether it does.
+    /// Waits until the status satisfies `condition`, at most for `timeout`. Returns whether the status satisfies
+    /// `condition`.
     #[must_use]
     pub fn wait_until(&self, timeout: Duration, condition: impl Fn(&Status) -> bool) -> bool {
         let (status, _) = self
@@ -259,14 +261,14 @@ impl Gateway {
         self.data_plane_handle().with_data_plane(action)
     }
 
-    /// Sets the sources from which messages are accepted; see [`DataPlane::set_sources`]. Sessions that this closes
-    /// are recorded in the gateway audit log.
+    /// Sets the sources from which messages are accepted; see [`DataPlane::set_sources`]. Sessions that the change
+    /// closes are recorded in the gateway audit log.
     ///
     /// # Errors
     /// The control thread has ended.
     pub fn set_sources(&self, sources: DeviceSources) -> Result<(), GatewayError> {
-        let closed = self.with_data_plane(move |data_plane| data_plane.set_sources(&sources))?;
-        for closed in closed {
+        let closed_sessions = self.with_data_plane(move |data_plane| data_plane.set_sources(&sources))?;
+        for closed in closed_sessions {
             let (device, address) = (closed.device, closed.address);
             tracing::warn!(device_id = %device, %address, "session closed: an interface of this machine has the address of the device now");
             self.record(AuditEvent::SessionClosed {
@@ -287,7 +289,7 @@ impl Gateway {
         }
     }
 
-    /// Applies another configuration: all of it at once, or nothing.
+    /// Applies a new configuration, completely or not at all.
     ///
     /// # Errors
     /// The settings are inconsistent, the data plane rejects them, or the control thread has ended.
@@ -304,7 +306,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// Records that another configuration was rejected.
+    /// Records that a new configuration was rejected.
     pub fn record_refused_config(&self, errors: Vec<String>) {
         self.control_sender.send(ControlMessage::ConfigRefused(errors));
     }
@@ -327,7 +329,7 @@ impl Gateway {
         self.control_sender.send(ControlMessage::Record(event));
     }
 
-    /// Returns all verdicts so far.
+    /// Returns the number of packets by verdict.
     ///
     /// # Errors
     /// The control thread has ended, or the kernel returns no counters.
@@ -335,22 +337,22 @@ impl Gateway {
         Ok(self.with_data_plane(|data_plane| data_plane.counters())??)
     }
 
-    /// Stops the gateway: replies to REQUESTs with NAKs, completes handshakes in progress, revokes all devices,
-    /// reports the unused rows and detaches the data plane. A data plane that outlives its process keeps running for
-    /// the next process.
+    /// Stops the gateway: replies to REQUESTs with NAKs, completes handshakes in progress, revokes all devices, reports
+    /// the unused rows and detaches the data plane. A data plane that outlives its process is not stopped: it keeps
+    /// running for the next process, and no row is reported.
     ///
     /// # Errors
-    /// The control thread has ended before.
+    /// The control thread had already ended.
     pub fn stop(mut self) -> Result<StopReport, GatewayError> {
         let control = self.control_thread.take().ok_or(GatewayError::Ended)?;
         self.control_sender.send(ControlMessage::Stop);
-        let stopped = control.join().map_err(|_| GatewayError::Ended);
+        let report = control.join().map_err(|_| GatewayError::Ended);
         self.wait_for_link();
-        stopped
+        report
     }
 
-    /// Waits for the link's thread, so the caller is the last user of the registry, unless evidence is still being
-    /// created.
+    /// Waits for the end of the link's thread, for a limited time. Afterwards, the caller is the last user of the
+    /// registry, unless the thread is still creating evidence.
     fn wait_for_link(&mut self) {
         let link = self.link.get_mut().unwrap_or_else(PoisonError::into_inner);
         let _ = link.recv_timeout(tasks::GRACE);
@@ -369,20 +371,21 @@ impl Drop for Gateway {
 
 fn start_dispatcher(
     (dispatcher, queues): (RequestDispatcher, RequestQueues),
-    messages: &ControlSender,
+    control_sender: &ControlSender,
     shared: &Arc<Shared>,
 ) -> Result<(RequestQueues, mpsc::Receiver<()>), GatewayError> {
-    // The driver's threads do the database work. Opening a part of the leases takes a few milliseconds.
+    // The threads of the database driver do the database work. Decrypting one part of the leases takes a few
+    // milliseconds.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     let data_plane = DataPlaneHandle {
-        control_sender: messages.clone(),
+        control_sender: control_sender.clone(),
         shared: Arc::clone(shared),
     };
     let shared = Arc::clone(shared);
     let sample_status = move || {
-        let counted = data_plane.with_data_plane(|data_plane| {
+        let sample = data_plane.with_data_plane(|data_plane| {
             let now_ns = Clock::now().boot_ns;
             let now_s = u32::try_from(now_ns / 1_000_000_000).unwrap_or(u32::MAX);
             Ok::<_, DataPlaneError>(StatusSample {
@@ -395,21 +398,21 @@ fn start_dispatcher(
         });
         Some(StatusSample {
             status: shared.status(),
-            ..counted.ok()?.ok()?
+            ..sample.ok()?.ok()?
         })
     };
-    let messages = messages.clone();
-    let (at_work, link) = mpsc::sync_channel(0);
+    let control_sender = control_sender.clone();
+    let (is_running, link) = mpsc::sync_channel(0);
     std::thread::Builder::new()
         .name("lw-link".to_owned())
         .spawn(move || {
             // Once the control thread has ended, no receiver is left.
             let handle_response = |response| {
-                messages.send(ControlMessage::Response(response));
+                control_sender.send(ControlMessage::Response(response));
             };
             runtime.block_on(dispatcher.serve(handle_response, sample_status));
             tasks::end(runtime);
-            drop(at_work);
+            drop(is_running);
         })?;
     Ok((queues, link))
 }
@@ -421,7 +424,7 @@ struct ControlLoop {
     queues: RequestQueues,
     controller: ControllerLink,
     audit: Option<AuditLog>,
-    /// Records that earlier log files lost.
+    /// Number of records that earlier log files have lost.
     records_lost_before: u64,
     published: Arc<Shared>,
 }
@@ -465,7 +468,7 @@ impl ControlLoop {
 
     /// Does the work that is due, then waits for the next message or event. Returns `false` after a stop request.
     fn run_once(&mut self) -> bool {
-        // The data plane is armed before it is read, so an event in between makes the descriptor readable.
+        // The wake-up is armed before the events are read, so an event in between makes the descriptor readable.
         self.node.data_plane_mut().arm_wake();
         let requests = self.node.tick(Clock::now(), &mut random);
         requests.into_iter().for_each(|request| self.queues.send(request));
@@ -477,7 +480,7 @@ impl ControlLoop {
                 Ok(ControlMessage::Response(response)) => self.node.handle_response(response, Clock::now()),
                 Ok(ControlMessage::Run(action)) => action(self.node.data_plane_mut()),
                 Ok(ControlMessage::Stop) | Err(TryRecvError::Disconnected) => return false,
-                Ok(order) => self.handle_command(order),
+                Ok(command) => self.handle_command(command),
                 Err(TryRecvError::Empty) => return true,
             }
         }
@@ -508,7 +511,7 @@ impl ControlLoop {
         Ok(self.replace_audit_log(change.audit))
     }
 
-    /// Returns the previous log, which the caller closes.
+    /// Replaces the gateway audit log. Returns the previous log, which the caller closes.
     fn replace_audit_log(&mut self, audit: Option<(AuditLog, u32)>) -> Option<AuditLog> {
         self.forward_records(false);
         let (log, per_s) = audit.map_or((None, 0), |(log, per_s)| (Some(log), per_s));
@@ -543,14 +546,14 @@ impl ControlLoop {
         let wait_ns = self.node.due_ns(now_ns).saturating_sub(now_ns);
         let timeout = Timespec {
             tv_sec: 0,
-            // At most one second; rounded up, or the work would not be due yet.
+            // At most one second; rounded up, because the work would not be due yet otherwise.
             tv_nsec: i64::try_from(wait_ns.saturating_add(1000))
                 .unwrap_or(0)
                 .min(999_999_999),
         };
         let mut fds = vec![PollFd::from_borrowed_fd(self.wakeup.as_fd(), PollFlags::IN)];
-        let listening = self.node.data_plane().wake_fd();
-        fds.extend(listening.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        let wake_fd = self.node.data_plane().wake_fd();
+        fds.extend(wake_fd.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         // After an interrupt or an error, the loop checks everything anyway.
         let _ = poll(&mut fds, Some(&timeout));
         let mut count = [0u8; 8];
@@ -558,9 +561,9 @@ impl ControlLoop {
     }
 
     fn wait_for_unused_rows(&mut self, mut responses: usize) -> bool {
-        let until = Instant::now() + UNUSED_ROWS_TIMEOUT;
-        while let Some(left) = until.checked_duration_since(Instant::now()) {
-            match self.inbox.recv_timeout(left) {
+        let deadline = Instant::now() + UNUSED_ROWS_TIMEOUT;
+        while let Some(remaining) = deadline.checked_duration_since(Instant::now()) {
+            match self.inbox.recv_timeout(remaining) {
                 Ok(ControlMessage::Response(ControllerResponse::ReportUnusedRows(_))) if responses > 1 => {
                     responses -= 1
                 }
@@ -574,7 +577,7 @@ impl ControlLoop {
                 }
                 Ok(ControlMessage::Run(action)) => action(self.node.data_plane_mut()),
                 Ok(ControlMessage::Response(_) | ControlMessage::Stop) => {}
-                Ok(order) => self.handle_command(order),
+                Ok(command) => self.handle_command(command),
                 Err(_) => return false,
             }
         }

@@ -12,14 +12,15 @@
 //! ```
 //!
 //! [`Node`] makes all decisions and never blocks. It gets the time and random numbers from its caller, drives a
-//! [`DataPlane`](linewarden_dataplane::DataPlane), and sends [`ControllerRequest`]s, whose [`ControllerResponse`]s arrive at any time later.
-//! [`Gateway`] runs a node: threads, clocks and the link. [`TicketRelay`] relays tickets of devices to the controller. While the controller
-//! does not respond, the node continues with its leases and sessions (LAP/1 1.4.6), and the data plane is not affected.
+//! [`DataPlane`](linewarden_dataplane::DataPlane), and sends [`ControllerRequest`]s. The [`ControllerResponse`]s arrive
+//! at any later time. [`Gateway`] runs a node: threads, clocks and the link. [`TicketRelay`] relays tickets of devices
+//! to the controller. While the controller does not respond, the node continues with its leases and sessions
+//! (LAP/1 1.4.6), and the data plane is not affected.
 //!
 //! | module | content |
 //! |---|---|
 //! | [`config`] | the configuration file, its checks and defaults |
-//! | [`data_plane`] | start and release of the data plane |
+//! | [`data_plane`] | start of the data plane, and removal of gates |
 //! | `gateway` | [`Gateway`]: threads, clocks, link |
 //! | `node` | [`Node`]: devices, rows, sessions, attestation, eviction |
 //! | `requests`, `dispatcher` | requests to a controller in this process or on another machine |

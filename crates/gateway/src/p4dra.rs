@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 /// The reason why a prover file cannot be used. No message contains file content.
 #[derive(Debug, thiserror::Error)]
 pub enum ProverFileError {
-    /// Reading failed, or the file's permissions allow access by others.
+    /// Reading failed, or the file's permissions allow access by other users.
     #[error("{}: {source}", path.display())]
     Read {
         /// The file.
@@ -41,7 +41,7 @@ pub enum ProverFileError {
 }
 
 impl ProverFileError {
-    /// Whether others may have read or written the keys.
+    /// Whether other users may have read or written the keys.
     #[must_use]
     pub fn is_unsafe(&self) -> bool {
         let Self::Read { source, .. } = self else {
@@ -70,8 +70,8 @@ pub fn read_provers(path: &Path) -> Result<Vec<P4draProver>, ProverFileError> {
     };
     let length = path.metadata().map_err(|error| refuse(error.into()))?.len();
     // The buffer is allocated and wiped at its full size. A file that has grown since is too long.
-    let room = usize::try_from(length).unwrap_or(usize::MAX).min(FILE_BYTES_MAX);
-    let bytes = read_private(path, room).map_err(refuse)?;
+    let capacity = usize::try_from(length).unwrap_or(usize::MAX).min(FILE_BYTES_MAX);
+    let bytes = read_private(path, capacity).map_err(refuse)?;
     parse_provers(&bytes).map_err(|(line, problem)| ProverFileError::Line {
         path: path.to_owned(),
         line,
@@ -95,8 +95,11 @@ pub fn parse_provers(bytes: &[u8]) -> Result<Vec<P4draProver>, (usize, String)> 
             continue;
         }
         let prover = parse_line(content).map_err(|problem| (number, problem))?;
-        if let Some(before) = lines.insert(prover.id, number) {
-            return Err((number, format!("d is that of line {before}; each prover once")));
+        if let Some(first_line) = lines.insert(prover.id, number) {
+            return Err((
+                number,
+                format!("d is the same as in line {first_line}; list each prover once"),
+            ));
         }
         provers.push(prover);
     }
@@ -164,7 +167,7 @@ mod tests {
             (good.replacen("01", "0x", 1), 1, "d is not 32"),
             (good.replacen("ab", "", 1), 1, "k is not 64"),
             (format!("{good}0"), 1, "h is not 64"),
-            (format!("{good}\n{}\n", line(1, 4, 5)), 2, "that of line 1"),
+            (format!("{good}\n{}\n", line(1, 4, 5)), 2, "same as in line 1"),
             (format!("{good}\n\u{e9} {good}"), 2, "4 fields"),
         ];
         for (text, line, problem) in cases {
@@ -179,13 +182,16 @@ mod tests {
     fn keys_that_others_can_read_are_refused() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("provers");
-        assert!(!read_provers(&path).unwrap_err().is_unsafe(), "there is none");
+        assert!(
+            !read_provers(&path).unwrap_err().is_unsafe(),
+            "the file does not exist"
+        );
         std::fs::write(&path, line(1, 2, 3)).unwrap();
-        for (mode, is_right) in [(0o640, false), (0o604, false), (0o600, true)] {
+        for (mode, is_private) in [(0o640, false), (0o604, false), (0o600, true)] {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
             match read_provers(&path) {
-                Ok(provers) => assert!(is_right && provers.len() == 1, "{mode:o}"),
-                Err(error) => assert!(!is_right && error.is_unsafe(), "{mode:o}: {error}"),
+                Ok(provers) => assert!(is_private && provers.len() == 1, "{mode:o}"),
+                Err(error) => assert!(!is_private && error.is_unsafe(), "{mode:o}: {error}"),
             }
         }
         std::fs::write(&path, "1 2\n").unwrap();

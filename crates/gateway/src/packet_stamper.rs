@@ -14,7 +14,7 @@ use crate::attester::{Attester, AttesterError};
 use crate::gateway::{DataPlaneHandle, GatewayError};
 use crate::time::Clock;
 
-/// Interval between two measurements. A change behind the gateway's back becomes visible after this time at most. A
+/// Interval between two measurements. A change that another process made becomes visible after this time at most. A
 /// measurement takes some milliseconds.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -27,7 +27,7 @@ enum StampError {
     DataPlane(#[from] DataPlaneError),
     #[error(transparent)]
     Attester(#[from] AttesterError),
-    /// The data plane and its configuration do not fit together.
+    /// The configuration requires evidence that the data plane cannot provide.
     #[error("this data plane cannot be measured")]
     NotMeasured,
 }
@@ -48,7 +48,7 @@ impl PacketStamper {
         data_plane: DataPlaneHandle,
         attester: Arc<Mutex<Attester>>,
         master: &MasterKey,
-        form: ContentFormat,
+        format: ContentFormat,
     ) -> io::Result<Self> {
         let key = lock(&attester).packet_key(master);
         let (refresh, requests) = mpsc::channel();
@@ -56,7 +56,7 @@ impl PacketStamper {
             data_plane,
             attester,
             key,
-            form,
+            format,
         };
         let thread = std::thread::Builder::new()
             .name("lw-in-packets".to_owned())
@@ -87,15 +87,15 @@ struct StampUpdater {
     data_plane: DataPlaneHandle,
     attester: Arc<Mutex<Attester>>,
     key: EvidenceKey,
-    form: ContentFormat,
+    format: ContentFormat,
 }
 
 impl StampUpdater {
     fn run(&self, requests: &mpsc::Receiver<()>) {
         let mut is_failing = false;
         loop {
-            let put = self.update();
-            match &put {
+            let result = self.update();
+            match &result {
                 Err(StampError::Gateway(_)) => return,
                 Err(error) if !is_failing => {
                     tracing::error!(%error, action = "check the capabilities of the process (CAP_SYS_ADMIN) and the error", "measuring the data plane failed; packets carry no evidence; retrying");
@@ -103,7 +103,7 @@ impl StampUpdater {
                 Ok(()) if is_failing => tracing::info!("packets carry evidence again"),
                 _ => {}
             }
-            is_failing = put.is_err();
+            is_failing = result.is_err();
             match requests.recv_timeout(MEASURE_INTERVAL) {
                 Ok(()) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -111,7 +111,7 @@ impl StampUpdater {
         }
     }
 
-    /// Measures the data plane and updates the evidence. If the measurement fails, packets carry none.
+    /// Measures the data plane and updates the evidence. If the measurement fails, packets carry no evidence.
     fn update(&self) -> Result<(), StampError> {
         let stamp = match self.stamp() {
             Ok(stamp) => stamp,
@@ -140,7 +140,7 @@ impl StampUpdater {
         let snapshot = attester.snapshot(*measurement)?;
         drop(attester);
         Ok(Stamp {
-            template: Template::new(&self.key, self.form, &snapshot),
+            template: Template::new(&self.key, self.format, &snapshot),
             until_ns,
         })
     }

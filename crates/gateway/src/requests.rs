@@ -29,11 +29,11 @@ pub enum ControllerRequest {
     },
     /// Reports unused rows of devices that left the data plane.
     ReportUnusedRows(Vec<UnusedRows>),
-    /// Reports sessions that were opened here.
+    /// Reports sessions that were opened at this gateway.
     ReportSessions(Vec<SessionOpening>),
     /// Reads changes of devices.
     ListChanges {
-        /// The revision to start from.
+        /// Only changes after this revision.
         since: Revision,
     },
     /// Submits evidence about the data plane.
@@ -68,7 +68,7 @@ pub enum LinkError {
     Failed(String),
     /// The gateway's evidence is missing or was not affirmed.
     Untrusted(String),
-    /// No evidence could be created, for the reason in the text. The controller requests it again.
+    /// No evidence could be created, for the reason in the text. The controller requests evidence again.
     NoEvidence(String),
     /// Another process has registered as this gateway, or the gateway was revoked. This process must send no replies.
     Replaced(String),

@@ -1,13 +1,14 @@
 //! The ticket relay: receives tickets of devices and relays them to the controller (LAP/1 1.7).
 //!
-//! A ticket arrives at an address of the gateway, at the ticket port: inside DATA if the gate is sealed, in plain UDP otherwise. The gateway
-//! can neither read nor create a ticket. It protects the controller: it relays a ticket only if this data plane has the session that the
-//! ticket names, if the ticket comes from the session's address, and if it was made with the session's key. Other tickets get no response
-//! and count against no device or address. A response goes only to a device that has proved its identity.
+//! A ticket arrives at an address of the gateway, at the ticket port: inside DATA if the gate is sealed, in plain UDP
+//! otherwise. The gateway can neither read nor create a ticket. It protects the controller: it relays a ticket only if
+//! this data plane has the session that the ticket names, if the ticket comes from the session's address, and if the
+//! ticket was made with the session's key. Other tickets get no response and count against no device or address.
+//! A response goes only to a device that has proved its identity.
 //!
-//! The sessions of a batch of tickets are read with one request to the control thread, and the relay pauses after each request, so a flood
-//! takes a bounded share of that thread. Further tickets wait in the receive buffers. The kernel counts and drops tickets that do not fit;
-//! their devices retry.
+//! One request to the control thread reads the sessions of a batch of tickets. The relay pauses after each request, so
+//! a flood takes a bounded share of that thread. Further tickets wait in the receive buffers. The kernel counts and
+//! drops tickets that do not fit; their devices retry.
 
 mod rate_limiter;
 
@@ -101,13 +102,13 @@ pub struct TicketRelay {
 pub struct TicketCounts {
     /// Tickets with a response.
     pub answered: u64,
-    /// Not a ticket, or not made with the key of a session in this data plane.
+    /// Datagrams that are not tickets, or tickets not made with the key of a session in this data plane.
     pub unknown: u64,
     /// Valid tickets above a rate limit, or older than a previous ticket.
     pub rate_limited: u64,
     /// Relayed tickets without a response from the controller.
     pub rejected: u64,
-    /// Tickets without a response because the registry failed.
+    /// Tickets without a response because the controller, the registry or the random source failed.
     pub failed: u64,
     /// Tickets that the kernel dropped because a receive buffer was full.
     pub kernel_drops: u64,
@@ -126,8 +127,8 @@ impl TicketRelay {
     ) -> Result<Self, TicketRelayError> {
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io::Error::from)?;
         let stop = Arc::new(stop);
-        // With one worker thread: tasks return the registry's connections to their pool. These tasks must run while
-        // the relay waits for the next ticket, or other users of the pool wait.
+        // The worker thread runs tasks that return the registry's connections to their pool. These tasks must run even
+        // while the relay waits for the next ticket, because other users of the pool wait for the connections.
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("lw-tickets-task")
@@ -199,8 +200,9 @@ struct RelayWorker {
     gateway: GatewayId,
     rate_limiter: RateLimiter,
     counts: TicketCounts,
-    /// Number of drops that were logged, and the time of the log message.
+    /// Number of kernel drops until the last log message about kernel drops.
     drops_logged: u64,
+    /// Time of the last log message about kernel drops.
     drops_logged_at: Option<Instant>,
 }
 
@@ -237,8 +239,8 @@ impl RelayWorker {
             .all(|socket| !self.is_stopped(Duration::ZERO) && self.serve_socket(socket, runtime).is_ok())
     }
 
-    /// Publishes the counts. Drops during a pause are counted after it: then a ticket is in the buffer and wakes the
-    /// relay.
+    /// Publishes the counts. Drops during a pause are counted after the pause: the full buffer contains a ticket, which
+    /// wakes the relay.
     fn publish_counts(&mut self, sockets: &[UdpSocket]) {
         let drops = sockets
             .iter()
@@ -260,12 +262,12 @@ impl RelayWorker {
         self.data_plane.publish_ticket_counts(self.counts);
     }
 
-    /// Returns whether the relay is being closed; waits for `within` at most.
-    fn is_stopped(&self, within: Duration) -> bool {
+    /// Returns whether the relay is being closed; waits for `wait_max` at most.
+    fn is_stopped(&self, wait_max: Duration) -> bool {
         let mut polled = [PollFd::from_borrowed_fd(self.stop.as_fd(), PollFlags::IN)];
         let timeout = Timespec {
             tv_sec: 0,
-            tv_nsec: i64::from(within.subsec_nanos()),
+            tv_nsec: i64::from(wait_max.subsec_nanos()),
         };
         let _ = poll(&mut polled, Some(&timeout));
         !polled[0].revents().is_empty()
@@ -276,34 +278,34 @@ impl RelayWorker {
         socket: &UdpSocket,
         runtime: &tokio::runtime::Runtime,
     ) -> Result<(), GatewayError> {
-        let taken = self.receive(socket);
-        if taken.is_empty() {
+        let tickets = self.receive(socket);
+        if tickets.is_empty() {
             return Ok(());
         }
-        let devices: Vec<DeviceId> = taken.iter().map(|taken| taken.device).collect();
+        let devices: Vec<DeviceId> = tickets.iter().map(|ticket| ticket.device).collect();
         let started = Instant::now();
         let sessions = self
             .data_plane
             .with_data_plane(move |data_plane| data_plane.keyed_sessions(&devices))?;
         let mut newest = Vec::new();
-        let mut admitted = Vec::with_capacity(taken.len());
-        for (taken, session) in taken.iter().zip(sessions) {
-            admitted.push((taken, self.check_ticket(taken, session.as_ref(), &mut newest)));
+        let mut decisions = Vec::with_capacity(tickets.len());
+        for (ticket, session) in tickets.iter().zip(sessions) {
+            decisions.push((ticket, self.check_ticket(ticket, session.as_ref(), &mut newest)));
         }
         if !newest.is_empty() {
-            // Before the controller sees the tickets: a process that takes over the sessions then rejects older
-            // tickets.
+            // The serial numbers are recorded before the controller receives the tickets, so that a process that takes
+            // over the sessions rejects older tickets.
             self.data_plane
                 .with_data_plane(move |data_plane| data_plane.record_ticket_serials(&newest))?;
         }
-        let rest = started.elapsed().saturating_mul(PAUSE_FACTOR).min(PAUSE_MAX);
-        for (taken, admission) in admitted {
-            let response = match admission {
+        let pause = started.elapsed().saturating_mul(PAUSE_FACTOR).min(PAUSE_MAX);
+        for (ticket, decision) in decisions {
+            let response = match decision {
                 // The response to a copy in the same batch may have been received meanwhile.
                 TicketDecision::Relay(ticket_id) => {
-                    match self.rate_limiter.cached_response(taken.device, ticket_id) {
+                    match self.rate_limiter.cached_response(ticket.device, ticket_id) {
                         Some(response) => Some(response),
-                        None => self.relay(taken, ticket_id, runtime),
+                        None => self.relay(ticket, ticket_id, runtime),
                     }
                 }
                 TicketDecision::Cached(response) => Some(response),
@@ -313,20 +315,22 @@ impl RelayWorker {
                 continue;
             };
             // If the response is lost, the device retries.
-            match socket.send_to(&response, taken.from) {
+            match socket.send_to(&response, ticket.from) {
                 Ok(_) => self.counts.answered += 1,
-                Err(error) => tracing::debug!(%error, peer = %taken.from, "sending a ticket response failed"),
+                Err(error) => {
+                    tracing::debug!(%error, peer = %ticket.from, "sending a ticket response failed")
+                }
             }
         }
-        self.is_stopped(rest);
+        self.is_stopped(pause);
         Ok(())
     }
 
-    /// Receives datagrams with the format of a ticket.
+    /// Receives datagrams with the format of a ticket for this gateway, and counts all other datagrams.
     fn receive(&mut self, socket: &UdpSocket) -> Vec<ReceivedTicket> {
         // One byte more than the longest ticket, so a longer datagram is not truncated to a valid length.
         let mut buffer = [0u8; MESSAGE_BYTES_MAX + 1];
-        let mut all = Vec::new();
+        let mut tickets = Vec::new();
         for _ in 0..BATCH_MAX {
             let (length, from) = match socket.recv_from(&mut buffer) {
                 Ok(received) => received,
@@ -338,7 +342,7 @@ impl RelayWorker {
             let head = SealedTicket::parse(message).ok().map(|sealed| *sealed.header());
             let is_ours = |head: &TicketHeader| head.session.gateway == self.gateway;
             match head.filter(is_ours) {
-                Some(head) => all.push(ReceivedTicket {
+                Some(head) => tickets.push(ReceivedTicket {
                     message: message.to_vec(),
                     from,
                     device: head.session.device,
@@ -346,49 +350,49 @@ impl RelayWorker {
                 None => self.counts.unknown += 1,
             }
         }
-        all
+        tickets
     }
 
     /// Checks that a ticket comes from the holder of the session that it names, and applies the rate limits. Only
     /// such tickets count against the limits. Serial numbers that are new in their sessions are added to `newest`.
     fn check_ticket(
         &mut self,
-        taken: &ReceivedTicket,
+        ticket: &ReceivedTicket,
         session: Option<&KeyedSession>,
         newest: &mut Vec<(DeviceId, SessionId, u64)>,
     ) -> TicketDecision {
         let clock = Clock::now();
         let now_s = clock.boot_ns / 1_000_000_000;
-        let serial = SealedTicket::parse(&taken.message).ok().and_then(|sealed| {
-            let session =
-                session.filter(|active| matches_session(sealed.header(), &active.view, taken.from, now_s))?;
+        let session_and_serials = SealedTicket::parse(&ticket.message).ok().and_then(|sealed| {
+            let session = session
+                .filter(|active| matches_session(sealed.header(), &active.view, ticket.from, now_s))?;
             let serial = sealed.verified_serial(&session.key)?;
             Some((session.view.id, session.ticket_serial, serial))
         });
-        let Some((session, recorded_serial, serial)) = serial else {
+        let Some((session, recorded_serial, serial)) = session_and_serials else {
             self.counts.unknown += 1;
             return TicketDecision::Refused;
         };
-        let admission = self.rate_limiter.admit(
-            taken.device,
+        let decision = self.rate_limiter.admit(
+            ticket.device,
             (session, recorded_serial),
             serial,
             clock.monotonic_ns,
         );
-        if serial > recorded_serial && admission != TicketDecision::Refused {
-            newest.push((taken.device, session, serial));
+        if serial > recorded_serial && decision != TicketDecision::Refused {
+            newest.push((ticket.device, session, serial));
         }
-        self.counts.rate_limited += u64::from(admission == TicketDecision::Refused);
-        admission
+        self.counts.rate_limited += u64::from(decision == TicketDecision::Refused);
+        decision
     }
 
     fn relay(
         &mut self,
-        taken: &ReceivedTicket,
+        ticket: &ReceivedTicket,
         ticket_id: TicketId,
         runtime: &tokio::runtime::Runtime,
     ) -> Option<Vec<u8>> {
-        let message = &taken.message;
+        let message = &ticket.message;
         let mut nonce = [0u8; 24];
         if let Err(error) = getrandom::fill(&mut nonce) {
             tracing::error!(
@@ -404,7 +408,7 @@ impl RelayWorker {
             let active = data_plane.with_data_plane(move |data_plane| data_plane.session(device));
             active.ok().flatten().map(|active| active.addr)
         };
-        let carrier = RelayContext {
+        let context = RelayContext {
             aead_nonce: nonce,
             now_s: now_s(),
             locate: &locate,
@@ -412,7 +416,7 @@ impl RelayWorker {
         let response = runtime.block_on(async {
             match &self.controller {
                 ControllerLink::InProcess(controller) => {
-                    let response = controller.handle_ticket(self.gateway, message, &carrier).await;
+                    let response = controller.handle_ticket(self.gateway, message, &context).await;
                     response.map_err(|error| error.to_string())
                 }
                 #[cfg(feature = "full")]
@@ -425,7 +429,7 @@ impl RelayWorker {
         match response {
             Ok(Some(response)) => {
                 self.rate_limiter
-                    .cache_response(taken.device, ticket_id, &response);
+                    .cache_response(ticket.device, ticket_id, &response);
                 Some(response)
             }
             Ok(None) => {
@@ -433,7 +437,7 @@ impl RelayWorker {
                 None
             }
             Err(error) => {
-                tracing::warn!(device_id = %taken.device, %error, "relaying a ticket failed; the device retries the ticket");
+                tracing::warn!(device_id = %ticket.device, %error, "relaying a ticket failed; the device retries the ticket");
                 self.counts.failed += 1;
                 None
             }
@@ -446,13 +450,13 @@ fn now_s() -> u64 {
     since_1970.map_or(0, |time| time.as_secs())
 }
 
-fn matches_session(head: &TicketHeader, active: &SessionView, from: SocketAddr, now_s: u64) -> bool {
+fn matches_session(header: &TicketHeader, active: &SessionView, from: SocketAddr, now_s: u64) -> bool {
     let ip = match from.ip() {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
         IpAddr::V6(v6) => v6.octets(),
     };
-    head.direction == Direction::Up
-        && head.session.session_id() == Some(active.id)
+    header.direction == Direction::Up
+        && header.session.session_id() == Some(active.id)
         && active.addr == ip
         && u64::from(active.session_until_s) > now_s
 }
@@ -467,7 +471,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ticket_is_relayed_only_for_a_session_here_and_from_its_address() {
+    fn a_ticket_is_relayed_only_for_a_session_of_this_gateway_and_from_its_address() {
         let from: SocketAddr = "192.0.2.7:999".parse().unwrap();
         let head = TicketHeader {
             kind: Kind::Status,

@@ -18,7 +18,7 @@ pub(crate) fn boot_id() -> Option<BootId> {
 pub struct Clock {
     /// `CLOCK_MONOTONIC`, which stops during a suspend.
     pub monotonic_ns: u64,
-    /// `CLOCK_BOOTTIME`, which does not stop.
+    /// `CLOCK_BOOTTIME`, which continues during a suspend.
     pub boot_ns: u64,
 }
 
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_start_of_the_machine_has_a_name() {
+    fn the_boot_id_is_constant_and_not_zero() {
         assert_ne!(boot_id().unwrap(), BootId([0; 16]));
         assert_eq!(boot_id(), boot_id());
     }

@@ -77,7 +77,7 @@ struct DeviceState {
     configuration: Arc<Mutex<u8>>,
     session: Arc<Mutex<Option<SessionKey>>>,
     is_muted: Arc<AtomicBool>,
-    /// Device ids for which it sends junk.
+    /// Device ids in the junk that the device sends.
     victims: Arc<Mutex<Vec<DeviceId>>>,
 }
 
@@ -97,7 +97,7 @@ impl SimulatedProver {
         let address = [127, 0, 1, device.0.to_be_bytes()[7]];
         let socket = UdpSocket::bind(SocketAddr::from((address, 0))).unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-        let inside = DeviceState {
+        let state = DeviceState {
             configuration: Arc::new(Mutex::new(1)),
             session: Arc::default(),
             is_muted: Arc::default(),
@@ -107,10 +107,10 @@ impl SimulatedProver {
         Self {
             address: socket.local_addr().unwrap(),
             thread: Some(std::thread::spawn({
-                let (inside, ends) = (inside.clone(), Arc::clone(&ends));
-                move || respond_to_requests(device, &socket, &inside, &ends)
+                let (state, ends) = (state.clone(), Arc::clone(&ends));
+                move || respond_to_requests(device, &socket, &state, &ends)
             })),
-            state: inside,
+            state,
             ends,
         }
     }
@@ -127,7 +127,7 @@ impl Drop for SimulatedProver {
     }
 }
 
-fn respond_to_requests(device: DeviceId, socket: &UdpSocket, inside: &DeviceState, ends: &AtomicBool) {
+fn respond_to_requests(device: DeviceId, socket: &UdpSocket, state: &DeviceState, ends: &AtomicBool) {
     let mut prover = Prover::new(device, Period(0));
     let mut buffer = [0u8; 2048];
     while !ends.load(Ordering::Relaxed) {
@@ -136,17 +136,17 @@ fn respond_to_requests(device: DeviceId, socket: &UdpSocket, inside: &DeviceStat
         };
         if let Ok(Message::AttestRequest(request)) = wire::parse(&buffer[..length]) {
             let round = Round::from(request);
-            for victim in inside.victims.lock().unwrap().iter() {
+            for victim in state.victims.lock().unwrap().iter() {
                 for junk in 0..JUNK {
                     let proof = round.proof_message(*victim, [junk; 64]);
                     socket.send_to(proof.as_bytes(), from).unwrap();
                 }
             }
         }
-        if inside.is_muted.load(Ordering::Relaxed) {
+        if state.is_muted.load(Ordering::Relaxed) {
             continue;
         }
-        let session = inside.session.lock().unwrap().clone();
+        let session = state.session.lock().unwrap().clone();
         let message = &buffer[..length];
         let proof = [true, false].into_iter().find_map(|in_session| {
             let screened = prover.screen(message, in_session).ok()?;
@@ -155,16 +155,16 @@ fn respond_to_requests(device: DeviceId, socket: &UdpSocket, inside: &DeviceStat
             };
             let round = Round::from(request);
             let request_key = attestation_key(device).for_requests(device, round.gateway, round.start.period);
-            let by = match (in_session, &session) {
+            let tag_key = match (in_session, &session) {
                 (true, Some(key)) => RequestTagKey::Session(key),
                 (true, None) => return None,
                 (false, _) => RequestTagKey::Request(&request_key),
             };
-            let target = screened.verify(Some(by)).ok()?;
+            let target = screened.verify(Some(tag_key)).ok()?;
             let response = match prover.respond(target) {
                 ProofOutcome::MeasurementNeeded(start, target) => {
                     // The device measures itself once, when the period starts.
-                    let h = configuration(*inside.configuration.lock().unwrap()).hash();
+                    let h = configuration(*state.configuration.lock().unwrap()).hash();
                     let key = attestation_key(device).for_period(device, &start, &ConfigurationHash(h.0));
                     prover.begin_period(&target, &key);
                     prover.respond(target)
@@ -196,7 +196,7 @@ impl ProverSite {
             .collect();
         let mut site = Site::new(records);
         site.config.provers = 64;
-        let field = Self {
+        let fleet = Self {
             attesters: devices
                 .iter()
                 .map(|device| SimulatedProver::start(*device))
@@ -204,22 +204,22 @@ impl ProverSite {
             site,
             devices,
         };
-        field.set_group(policy, 1, None);
-        (0..field.devices.len()).for_each(|at| field.enroll(at, &group()));
-        field
+        fleet.set_group(policy, 1, None);
+        (0..fleet.devices.len()).for_each(|index| fleet.enroll(index, &group()));
+        fleet
     }
 
     fn block<T>(&self, future: impl Future<Output = T>) -> T {
         self.site.runtime.block_on(future)
     }
 
-    /// Also repeatedly, as a member of another group.
-    fn enroll(&self, at: usize, group: &GroupName) {
-        let address = self.attesters[at].address;
+    /// Enrolls a device as a prover, also repeatedly, as a member of another group.
+    fn enroll(&self, index: usize, group: &GroupName) {
+        let address = self.attesters[index].address;
         let prover = NewProver {
-            device: self.devices[at],
+            device: self.devices[index],
             group: group.clone(),
-            key: attestation_key(self.devices[at]),
+            key: attestation_key(self.devices[index]),
             protection: Protection::Software,
             binding: None,
             overlay: None,
@@ -245,10 +245,10 @@ impl ProverSite {
 
     /// Requests a round and waits until it was appraised; returns the numbers of ok, late and missed provers.
     fn round(&self, gateway: &Gateway) -> (u32, u32, u32) {
-        let before = gateway.status().attest.rounds;
+        let rounds_before = gateway.status().attest.rounds;
         self.block(self.site.registry.request_round(&group())).unwrap();
-        let decided = gateway.wait_until(LONG, |status| status.attest.rounds > before);
-        assert!(decided, "{:?}", gateway.status());
+        let is_appraised = gateway.wait_until(LONG, |status| status.attest.rounds > rounds_before);
+        assert!(is_appraised, "{:?}", gateway.status());
         let rounds = self.block(self.site.registry.rounds(Some(GATEWAY), 1)).unwrap();
         if rounds[0].missed > 0 {
             println!("{:?}\n{:?}", rounds[0], gateway.status().attest);
@@ -295,11 +295,11 @@ impl ProverSite {
 
 #[test]
 fn a_fleet_proves_its_configuration() {
-    let field = ProverSite::new(5, policy());
-    let gateway = field.start();
-    assert_eq!(field.round(&gateway), (5, 0, 0));
-    for device in &field.devices {
-        assert_eq!(field.state(*device), AttestationState::Ok);
+    let fleet = ProverSite::new(5, policy());
+    let gateway = fleet.start();
+    assert_eq!(fleet.round(&gateway), (5, 0, 0));
+    for device in &fleet.devices {
+        assert_eq!(fleet.state(*device), AttestationState::Ok);
     }
     let counters = gateway.counters().unwrap();
     assert_eq!(counters.get(Verdict::ProofOk), 10);
@@ -308,98 +308,98 @@ fn a_fleet_proves_its_configuration() {
 
 #[test]
 fn a_changed_device_is_quarantined_and_released_after_its_remediation() {
-    let field = ProverSite::new(3, policy());
-    let changed = field.devices[1];
-    let gateway = field.start();
-    let mut client = TestDevice::new(changed, Mode::Key, field.site.address());
+    let fleet = ProverSite::new(3, policy());
+    let changed_device = fleet.devices[1];
+    let gateway = fleet.start();
+    let mut client = TestDevice::new(changed_device, Mode::Key, fleet.site.address());
     assert!(client.authenticate(LONG).is_some());
-    *field.attesters[1].state.session.lock().unwrap() = client.session_key();
+    *fleet.attesters[1].state.session.lock().unwrap() = client.session_key();
     assert_eq!(
-        field.round(&gateway),
+        fleet.round(&gateway),
         (3, 0, 0),
         "in a session the challenge uses the session key"
     );
 
-    // The allowed configuration changes for all devices; this one keeps the old configuration.
-    field.set_group(policy(), 2, None);
-    field.attesters[0].runs(2);
-    field.attesters[2].runs(2);
-    field.next_period(&gateway);
-    assert_eq!(field.round(&gateway), (2, 0, 1));
-    assert_eq!(field.state(changed), AttestationState::Missed);
-    assert_eq!(field.round(&gateway), (2, 0, 1));
+    // The allowed configuration changes for all devices; the changed device keeps the old configuration.
+    fleet.set_group(policy(), 2, None);
+    fleet.attesters[0].runs(2);
+    fleet.attesters[2].runs(2);
+    fleet.next_period(&gateway);
+    assert_eq!(fleet.round(&gateway), (2, 0, 1));
+    assert_eq!(fleet.state(changed_device), AttestationState::Missed);
+    assert_eq!(fleet.round(&gateway), (2, 0, 1));
     assert!(gateway.wait_until(LONG, |status| status.attest.quarantined == 1));
-    assert_eq!(field.state(changed), AttestationState::Quarantined);
+    assert_eq!(fleet.state(changed_device), AttestationState::Quarantined);
     assert!(gateway.wait_until(LONG, |status| status.revoked == 1));
     assert_eq!(client.authenticate(Duration::from_millis(300)), None);
 
-    // It is still challenged, without a session, and proves itself again.
-    *field.attesters[1].state.session.lock().unwrap() = None;
-    field.attesters[1].runs(2);
-    field.next_period(&gateway);
-    assert_eq!(field.round(&gateway), (3, 0, 0));
-    assert_eq!(field.state(changed), AttestationState::Ok);
+    // The device is still challenged, without a session, and sends a valid proof again.
+    *fleet.attesters[1].state.session.lock().unwrap() = None;
+    fleet.attesters[1].runs(2);
+    fleet.next_period(&gateway);
+    assert_eq!(fleet.round(&gateway), (3, 0, 0));
+    assert_eq!(fleet.state(changed_device), AttestationState::Ok);
     assert!(gateway.wait_until(LONG, |status| status.attest.remediated == 1));
     client.nonce += 50;
     assert!(client.authenticate(LONG).is_some());
 }
 
-/// Two missed proofs quarantine; two rounds without any proof come before, as when a switch is down.
+/// Two missed proofs quarantine a device. Two rounds without any proof, as when a switch is down, do not count.
 #[test]
 fn a_group_outage_quarantines_no_device_at_first() {
-    let field = ProverSite::new(3, policy());
-    let gateway = field.start();
+    let fleet = ProverSite::new(3, policy());
+    let gateway = fleet.start();
     let set_muted = |is_muted| {
-        for attester in &field.attesters {
+        for attester in &fleet.attesters {
             attester.state.is_muted.store(is_muted, Ordering::Relaxed);
         }
     };
     set_muted(true);
     for _ in 0..2 {
-        assert_eq!(field.round(&gateway), (0, 0, 3));
-        for device in &field.devices {
+        assert_eq!(fleet.round(&gateway), (0, 0, 3));
+        for device in &fleet.devices {
             assert_eq!(
-                field.state(*device),
+                fleet.state(*device),
                 AttestationState::Missed,
                 "it is not shown as compliant"
             );
         }
     }
     set_muted(false);
-    assert_eq!(field.round(&gateway), (3, 0, 0));
+    assert_eq!(fleet.round(&gateway), (3, 0, 0));
     assert_eq!(gateway.status().attest.quarantined, 0);
 
     // An attacker who blocks all devices must not hide one of them forever.
     set_muted(true);
     for _ in 0..3 {
-        field.round(&gateway);
+        fleet.round(&gateway);
     }
     assert_eq!(gateway.status().attest.quarantined, 0);
-    field.round(&gateway);
+    fleet.round(&gateway);
     assert!(gateway.wait_until(LONG, |status| status.attest.quarantined == 3));
 }
 
 #[test]
-fn with_the_release_policy_command_only_the_operator_releases_a_device() {
+fn with_manual_release_only_the_operator_releases_a_device() {
     let policy = GroupPolicy {
         release_mode: ReleaseMode::Manual,
         ..policy()
     };
-    let field = ProverSite::new(1, policy);
-    let device = field.devices[0];
-    let gateway = field.start();
-    let audit = field.audit(&gateway);
-    assert_eq!(field.round(&gateway), (1, 0, 0));
-    field.attesters[0].state.is_muted.store(true, Ordering::Relaxed);
-    field.round(&gateway);
-    field.round(&gateway);
-    assert_eq!(field.state(device), AttestationState::Quarantined);
-    field.attesters[0].state.is_muted.store(false, Ordering::Relaxed);
-    assert_eq!(field.round(&gateway), (1, 0, 0));
-    assert_eq!(field.state(device), AttestationState::Quarantined);
-    let mut client = TestDevice::new(device, Mode::Key, field.site.address());
+    let fleet = ProverSite::new(1, policy);
+    let device = fleet.devices[0];
+    let gateway = fleet.start();
+    let audit = fleet.audit(&gateway);
+    assert_eq!(fleet.round(&gateway), (1, 0, 0));
+    fleet.attesters[0].state.is_muted.store(true, Ordering::Relaxed);
+    fleet.round(&gateway);
+    fleet.round(&gateway);
+    assert_eq!(fleet.state(device), AttestationState::Quarantined);
+    fleet.attesters[0].state.is_muted.store(false, Ordering::Relaxed);
+    assert_eq!(fleet.round(&gateway), (1, 0, 0));
+    assert_eq!(fleet.state(device), AttestationState::Quarantined);
+    let mut client = TestDevice::new(device, Mode::Key, fleet.site.address());
     assert_eq!(client.authenticate(Duration::from_millis(300)), None);
-    field.block(field.site.registry.release(device)).unwrap();
+    fleet.block(fleet.site.registry.release(device)).unwrap();
     client.nonce += 50;
     assert!(client.authenticate(LONG).is_some());
     assert!(gateway.wait_until(LONG, |status| status.attest.released == 1));
@@ -413,8 +413,8 @@ fn with_the_release_policy_command_only_the_operator_releases_a_device() {
         .iter()
         .filter(|event| event["device"] == device.to_string().as_str());
     let mut names: Vec<&str> = of_device.map(|event| event["event"].as_str().unwrap()).collect();
-    let at = |name: &str| names.iter().position(|event| *event == name);
-    assert!(at("quarantined") < at("released"), "{audit}");
+    let position_of = |name: &str| names.iter().position(|event| *event == name);
+    assert!(position_of("quarantined") < position_of("released"), "{audit}");
     names.sort_unstable();
     let expected = ["admitted", "quarantined", "released", "revoked", "session"];
     assert_eq!(names, expected, "{audit}");
@@ -422,13 +422,13 @@ fn with_the_release_policy_command_only_the_operator_releases_a_device() {
 
 #[test]
 fn junk_with_other_device_ids_quarantines_no_device() {
-    let field = ProverSite::new(3, policy());
+    let fleet = ProverSite::new(3, policy());
     // The sender is a prover itself, so it knows round and nonce, and it sends before any other device.
-    let victims = field.devices[1..].to_vec();
-    *field.attesters[0].state.victims.lock().unwrap() = victims;
-    let gateway = field.start();
+    let victims = fleet.devices[1..].to_vec();
+    *fleet.attesters[0].state.victims.lock().unwrap() = victims;
+    let gateway = fleet.start();
     for _ in 0..4 {
-        assert_eq!(field.round(&gateway), (3, 0, 0));
+        assert_eq!(fleet.round(&gateway), (3, 0, 0));
     }
     assert_eq!(gateway.status().attest.quarantined, 0);
     let counters = gateway.counters().unwrap();
@@ -436,10 +436,10 @@ fn junk_with_other_device_ids_quarantines_no_device() {
     assert!(junk.iter().sum::<u64>() >= 5 * 2 * u64::from(JUNK), "{junk:?}");
 }
 
-/// The round of that group stays open for the whole test; the rounds of the other group use the other slot.
+/// The round of the slow group stays open for the whole test. The rounds of the other group have the second open round.
 #[test]
 fn rounds_of_one_group_do_not_wait_for_missing_proofs_of_another() {
-    let field = ProverSite::new(2, policy());
+    let fleet = ProverSite::new(2, policy());
     let slow = NewGroup {
         name: GroupName::new("slow").unwrap(),
         policy: GroupPolicy {
@@ -449,15 +449,15 @@ fn rounds_of_one_group_do_not_wait_for_missing_proofs_of_another() {
         reference: Some(configuration(1).encode()),
         roll_out: None,
     };
-    field.block(field.site.registry.set_group(&slow, 1)).unwrap();
-    field.enroll(1, &slow.name);
-    field.attesters[1].state.is_muted.store(true, Ordering::Relaxed);
-    let gateway = field.start();
+    fleet.block(fleet.site.registry.set_group(&slow, 1)).unwrap();
+    fleet.enroll(1, &slow.name);
+    fleet.attesters[1].state.is_muted.store(true, Ordering::Relaxed);
+    let gateway = fleet.start();
     for _ in 0..4 {
-        assert_eq!(field.round(&gateway), (1, 0, 0));
+        assert_eq!(fleet.round(&gateway), (1, 0, 0));
     }
-    let rounds = field
-        .block(field.site.registry.rounds(Some(GATEWAY), 10))
+    let rounds = fleet
+        .block(fleet.site.registry.rounds(Some(GATEWAY), 10))
         .unwrap();
     assert_eq!(rounds.len(), 5, "one at the start, and four on request");
     assert!(rounds.iter().all(|round| round.group == group()), "{rounds:?}");
@@ -471,58 +471,58 @@ fn rounds_of_one_group_do_not_wait_for_missing_proofs_of_another() {
 
 #[test]
 fn round_numbers_are_not_used_again_by_the_next_process() {
-    let field = ProverSite::new(1, policy());
-    let gateway = field.start();
-    field.round(&gateway);
+    let fleet = ProverSite::new(1, policy());
+    let gateway = fleet.start();
+    fleet.round(&gateway);
     let last = gateway.status().attest.round;
     gateway.stop().unwrap();
-    let gateway = field.start();
+    let gateway = fleet.start();
     assert!(gateway.status().attest.round > last);
-    assert_eq!(field.state(field.devices[0]), AttestationState::Ok);
+    assert_eq!(fleet.state(fleet.devices[0]), AttestationState::Ok);
 }
 
 #[test]
 fn during_a_roll_out_both_configurations_are_allowed() {
-    let field = ProverSite::new(2, policy());
-    let gateway = field.start();
-    let new = RollOut {
+    let fleet = ProverSite::new(2, policy());
+    let gateway = fleet.start();
+    let roll_out = RollOut {
         reference: configuration(2).encode(),
         until_s: u64::MAX >> 1,
     };
-    field.set_group(policy(), 1, Some(new));
-    field.attesters[1].runs(2);
-    field.next_period(&gateway);
-    assert_eq!(field.round(&gateway), (2, 0, 0));
+    fleet.set_group(policy(), 1, Some(roll_out));
+    fleet.attesters[1].runs(2);
+    fleet.next_period(&gateway);
+    assert_eq!(fleet.round(&gateway), (2, 0, 0));
     let proven = |device| {
-        let appraisal = field.block(field.site.registry.appraisal(device)).unwrap();
+        let appraisal = fleet.block(fleet.site.registry.appraisal(device)).unwrap();
         appraisal.unwrap().configuration
     };
     use linewarden_protocol::gateway::Configuration::{Alternate, Current};
     assert_eq!(
-        (proven(field.devices[0]), proven(field.devices[1])),
+        (proven(fleet.devices[0]), proven(fleet.devices[1])),
         (Current, Alternate)
     );
     // The roll-out ends by command: the old configuration is no longer allowed.
-    field.set_group(policy(), 2, None);
-    field.next_period(&gateway);
-    assert_eq!(field.round(&gateway), (1, 0, 1));
+    fleet.set_group(policy(), 2, None);
+    fleet.next_period(&gateway);
+    assert_eq!(fleet.round(&gateway), (1, 0, 1));
 }
 
 #[test]
 fn results_are_signed() {
-    let field = ProverSite::new(2, policy());
+    let fleet = ProverSite::new(2, policy());
     let pem = Signer::generate_pem().unwrap();
-    let gateway = field
+    let gateway = fleet
         .site
         .start_with(|controller: Controller| controller.with_signer(Signer::from_pem(&pem).unwrap()));
-    let path = field.site.path.with_file_name("audit.jsonl");
+    let path = fleet.site.path.with_file_name("audit.jsonl");
     let options = linewarden_gateway::audit::AuditOptions {
         path: path.clone(),
         bytes_max: 1 << 20,
     };
     let log = linewarden_gateway::audit::AuditLog::open(GATEWAY, &options).unwrap();
     gateway.set_audit(Some((log, 100))).unwrap();
-    field.round(&gateway);
+    fleet.round(&gateway);
     gateway.stop().unwrap();
     let audit = std::fs::read_to_string(path).unwrap();
     let records: Vec<serde_json::Value> = audit
@@ -541,19 +541,19 @@ fn results_are_signed() {
 
 #[test]
 fn a_gateway_without_attestation_reports_provers() {
-    let mut field = ProverSite::new(2, policy());
-    field.site.config.provers = 0;
-    let [unattested_device, _] = field.devices[..] else {
+    let mut fleet = ProverSite::new(2, policy());
+    fleet.site.config.provers = 0;
+    let [unattested_device, _] = fleet.devices[..] else {
         panic!("two devices")
     };
-    let gateway = field.site.start();
-    let path = field.audit(&gateway);
-    let mut client = TestDevice::new(unattested_device, Mode::Key, field.site.address());
+    let gateway = fleet.site.start();
+    let path = fleet.audit(&gateway);
+    let mut client = TestDevice::new(unattested_device, Mode::Key, fleet.site.address());
     assert!(client.authenticate(LONG).is_some(), "it is served nevertheless");
     let reports_count = |count| gateway.wait_until(LONG, |status| status.attest.not_attested == count);
     assert!(reports_count(1), "{:?}", gateway.status());
-    field
-        .block(field.site.registry.remove_prover(unattested_device))
+    fleet
+        .block(fleet.site.registry.remove_prover(unattested_device))
         .unwrap();
     assert!(reports_count(0), "{:?}", gateway.status());
     gateway.stop().unwrap();

@@ -30,18 +30,18 @@ fn a_pool_lasts_to_its_last_row_across_a_stop() {
     for expected in 0..11 {
         assert_eq!(client.authenticate(LONG), Some(RowIndex(expected)));
     }
-    let stopped = gateway.stop().unwrap();
-    assert!(stopped.marks_committed);
-    assert_eq!(stopped.status.admitted, 1);
-    assert_eq!(stopped.counters.get(Verdict::ReplyAck), 11);
+    let report = gateway.stop().unwrap();
+    assert!(report.marks_committed);
+    assert_eq!(report.status.admitted, 1);
+    assert_eq!(report.counters.get(Verdict::ReplyAck), 11);
 
     let gateway = site.start();
     assert_eq!(gateway.status().devices, 1, "its lease is resumed");
     for expected in 11..30 {
         assert_eq!(client.authenticate(LONG), Some(RowIndex(expected)));
     }
-    let exhausted = gateway.wait_until(LONG, |status| status.exhausted == 1);
-    assert!(exhausted, "{:?}", gateway.status());
+    let is_exhausted = gateway.wait_until(LONG, |status| status.exhausted == 1);
+    assert!(is_exhausted, "{:?}", gateway.status());
     assert_eq!(client.authenticate(Duration::from_millis(300)), None);
     assert!(gateway.counters().unwrap().get(Verdict::ReplyNak) > 0);
     assert_eq!(gateway.status().admitted, 0);
@@ -51,15 +51,15 @@ fn a_pool_lasts_to_its_last_row_across_a_stop() {
 fn a_gateway_that_is_killed_never_offers_a_row_again_and_loses_a_block_at_most() {
     let device = DeviceId(0xd2);
     let mut site = Site::new(vec![record(device, pool(device, 40))]);
-    let mut least = 0;
+    let mut next_row = 0;
     for _ in 0..4 {
         let gateway = site.start();
         let mut client = TestDevice::new(device, Mode::Pool, site.address());
         for _ in 0..2 {
             let idx = client.authenticate(LONG).unwrap().0;
             // The mark of a device that authenticates often is moved further.
-            assert!(idx >= least && idx < least + 15, "{idx} after {least}");
-            least = idx + 1;
+            assert!(idx >= next_row && idx < next_row + 15, "{idx} after {next_row}");
+            next_row = idx + 1;
         }
         site = kill(gateway, site);
     }
@@ -111,7 +111,7 @@ fn a_gateway_that_was_replaced_without_its_knowledge_spends_no_row_of_its_succes
     let replaced = site.start();
     let old_address = site.address();
     let mut client = TestDevice::new(device, Mode::Pool, old_address);
-    let mut seen = vec![client.authenticate(LONG).unwrap()];
+    let mut rows = vec![client.authenticate(LONG).unwrap()];
     let other_gateway = Site {
         config: config(),
         ..site
@@ -121,21 +121,21 @@ fn a_gateway_that_was_replaced_without_its_knowledge_spends_no_row_of_its_succes
     newer.socket = client.socket.try_clone().unwrap();
     newer.socket.connect(other_gateway.address()).unwrap();
     for _ in 0..3 {
-        seen.push(newer.authenticate(LONG).unwrap());
+        rows.push(newer.authenticate(LONG).unwrap());
     }
     assert!(replaced.wait_until(LONG, |status| status.replaced));
     // A nonce that was not used before.
     client.nonce = 100;
     client.socket.connect(old_address).unwrap();
-    seen.extend(client.authenticate(Duration::from_millis(300)));
-    let before = seen.len();
-    seen.sort_unstable();
-    seen.dedup();
-    assert_eq!(seen.len(), before, "{seen:?}");
+    rows.extend(client.authenticate(Duration::from_millis(300)));
+    let count = rows.len();
+    rows.sort_unstable();
+    rows.dedup();
+    assert_eq!(rows.len(), count, "{rows:?}");
 }
 
 #[test]
-fn more_devices_than_places_take_turns_and_no_row_is_lost() {
+fn more_devices_than_slots_take_turns_and_no_row_is_lost() {
     let ids = 1..=20u64;
     let site = Site::new(
         ids.clone()
@@ -169,12 +169,15 @@ fn more_devices_than_places_take_turns_and_no_row_is_lost() {
 
 #[test]
 fn a_revocation_by_another_process_reaches_the_gateway() {
-    let (revoked, kept) = (DeviceId(0xd3), DeviceId(0xd4));
+    let (revoked, other_device) = (DeviceId(0xd3), DeviceId(0xd4));
     let key = |device| Credentials::Key(row_key(device, 0));
-    let site = Site::new(vec![record(revoked, key(revoked)), record(kept, key(kept))]);
+    let site = Site::new(vec![
+        record(revoked, key(revoked)),
+        record(other_device, key(other_device)),
+    ]);
     let gateway = site.start();
     let mut client = TestDevice::new(revoked, Mode::Key, site.address());
-    let mut other = TestDevice::new(kept, Mode::Key, site.address());
+    let mut other_client = TestDevice::new(other_device, Mode::Key, site.address());
     assert_eq!(client.authenticate(LONG), Some(RowIndex(0)));
 
     let other_registry = site
@@ -187,7 +190,7 @@ fn a_revocation_by_another_process_reaches_the_gateway() {
     assert!(gateway.wait_until(LONG, |status| status.revoked == 1));
     assert_eq!(client.authenticate(Duration::from_millis(300)), None);
     assert!(gateway.counters().unwrap().get(Verdict::DropRevoked) > 0);
-    assert_eq!(other.authenticate(LONG), Some(RowIndex(0)));
+    assert_eq!(other_client.authenticate(LONG), Some(RowIndex(0)));
 
     let new = DeviceId(0xd5);
     site.runtime
@@ -210,9 +213,9 @@ fn unknown_and_revoked_devices_get_no_reply() {
         let mut client = TestDevice::new(device, Mode::Pool, site.address());
         assert_eq!(client.authenticate(Duration::from_millis(200)), None);
     }
-    let stopped = gateway.stop().unwrap();
+    let report = gateway.stop().unwrap();
     // These messages do not reach the slow path.
-    assert!(stopped.counters.get(Verdict::DropUnknownDevice) > 0);
-    assert_eq!(stopped.counters.get(Verdict::SlowPath), 0);
-    assert_eq!((stopped.status.admitted, site.floor(revoked)), (0, 0));
+    assert!(report.counters.get(Verdict::DropUnknownDevice) > 0);
+    assert_eq!(report.counters.get(Verdict::SlowPath), 0);
+    assert_eq!((report.status.admitted, site.floor(revoked)), (0, 0));
 }

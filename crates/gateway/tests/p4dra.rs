@@ -67,10 +67,10 @@ struct Site {
 impl Site {
     fn new() -> Self {
         let config = config();
-        Self::over(Host::new(&config).unwrap(), config)
+        Self::with_host(Host::new(&config).unwrap(), config)
     }
 
-    fn over(mut host: Host, config: Config) -> Self {
+    fn with_host(mut host: Host, config: Config) -> Self {
         let (engine, thread) = (host.engine(), host.thread_state());
         let settings = Settings {
             p4dra_round_s: 60,
@@ -135,14 +135,14 @@ impl Site {
 }
 
 fn round_ended(round: u64, missed: impl IntoIterator<Item = u8>) -> AuditEvent {
-    let all: Vec<u8> = missed.into_iter().collect();
+    let missed_numbers: Vec<u8> = missed.into_iter().collect();
     AuditEvent::P4draRound {
         round,
         requested: PROVERS.into(),
-        verified: u64::from(PROVERS) - all.len() as u64,
-        missed: all.len() as u64,
+        verified: u64::from(PROVERS) - missed_numbers.len() as u64,
+        missed: missed_numbers.len() as u64,
         is_incomplete: false,
-        missed_ids: all
+        missed_ids: missed_numbers
             .iter()
             .take(16)
             .map(|number| id(*number).to_string())
@@ -159,10 +159,10 @@ fn each_round_is_reported_when_the_next_starts() {
         assert_eq!(site.reply(number, &H, first), Verdict::ReplyP4draVerified);
     }
     // Another configuration, and a proof of a round that was never requested.
-    let other = ConfigurationHash([8; 32]);
-    assert_eq!(site.reply(4, &other, first), Verdict::DropP4draProof);
-    let never = Round { r: [1; 8], n: [2; 8] };
-    assert_eq!(site.reply(5, &H, never), Verdict::DropP4draRound);
+    let other_h = ConfigurationHash([8; 32]);
+    assert_eq!(site.reply(4, &other_h, first), Verdict::DropP4draProof);
+    let unknown_round = Round { r: [1; 8], n: [2; 8] };
+    assert_eq!(site.reply(5, &H, unknown_round), Verdict::DropP4draRound);
     assert_eq!(site.tick(59_999, true), []);
     assert_eq!(site.status().rounds, 0);
     // All provers are counted, but only some are listed.
@@ -177,7 +177,7 @@ fn each_round_is_reported_when_the_next_starts() {
     assert_eq!(site.status(), expected);
     let second = site.round();
     assert_ne!(first, second);
-    // Late for the first round: the proof is verified, and counts in neither.
+    // Late for the first round: the proof is verified, and counts in neither round.
     assert_eq!(site.reply(4, &H, first), Verdict::ReplyP4draVerified);
     for number in (1..=PROVERS).filter(|number| *number != 4) {
         assert_eq!(site.reply(number, &H, second), Verdict::ReplyP4draVerified);
@@ -209,22 +209,18 @@ fn a_round_that_could_not_be_sent_is_reported_as_incomplete() {
         Err(error @ DataPlaneError::Privilege { .. }) => return println!("SKIPPED: {error}"),
         host => host.unwrap(),
     };
-    let mut site = Site::over(host, config);
+    let mut site = Site::with_host(host, config);
     assert_eq!(site.tick(0, true), []);
     assert_eq!(site.status().incomplete, 1);
     let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
     assert!(up.unwrap().success());
-    let unsent = |mut event: AuditEvent| {
-        if let AuditEvent::P4draRound {
-            is_incomplete: unsent,
-            ..
-        } = &mut event
-        {
-            *unsent = true;
+    let incomplete = |mut event: AuditEvent| {
+        if let AuditEvent::P4draRound { is_incomplete, .. } = &mut event {
+            *is_incomplete = true;
         }
         event
     };
-    assert_eq!(site.tick(60_000, true), [unsent(round_ended(1, 1..=PROVERS))]);
+    assert_eq!(site.tick(60_000, true), [incomplete(round_ended(1, 1..=PROVERS))]);
     assert_eq!(
         site.tick(120_000, true),
         [round_ended(2, 1..=PROVERS)],
@@ -248,7 +244,7 @@ fn without_randomness_the_round_continues() {
 }
 
 #[test]
-fn another_interval_holds_for_the_round_that_runs() {
+fn a_new_interval_applies_to_the_open_round() {
     let mut site = Site::new();
     site.tick(0, true);
     let mut change = |round_s, ms| {
@@ -268,13 +264,13 @@ fn another_interval_holds_for_the_round_that_runs() {
 }
 
 #[test]
-fn a_gateway_that_ends_opens_none() {
+fn a_stopping_gateway_opens_no_round() {
     let mut site = Site::new();
     site.node.begin_stop();
     site.tick(0, true);
     let round = site.round();
     assert_eq!(site.reply(1, &H, round), Verdict::DropP4draRound);
-    // The same without the profile.
+    // A gateway without the profile opens no round either.
     let mut config = config();
     config.p4dra = None;
     let mut host = Host::new(&config).unwrap();

@@ -72,9 +72,9 @@ struct NodeHarness {
     is_random: bool,
     /// The provers' address.
     address: IpAddr,
-    /// Whether they have sent a proof from there before.
-    is_answering: bool,
-    /// Their enrollment.
+    /// Whether the provers have sent a proof from this address before.
+    is_responsive: bool,
+    /// The provers' enrollment.
     enrolled_at: EnrollmentTime,
     /// The revision of the provers.
     revision: u64,
@@ -82,7 +82,7 @@ struct NodeHarness {
     outcomes: Vec<RoundOutcome>,
     /// The next part of the feed.
     changes: Vec<Change>,
-    /// The decisions about the next round; without, appraisals fail.
+    /// The decisions about the next round; if `None`, appraisals fail.
     decisions: Option<RoundAppraisal>,
 }
 
@@ -104,7 +104,7 @@ impl NodeHarness {
             now_ns: SECOND_NS,
             is_random: true,
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
-            is_answering: true,
+            is_responsive: true,
             enrolled_at: EnrollmentTime(1),
             revision: 1,
             numbers: 1,
@@ -121,7 +121,7 @@ impl NodeHarness {
         }
     }
 
-    /// A tick, and the responses to its requests.
+    /// Ticks, and passes the responses to the requests to the node.
     fn tick(&mut self) {
         let is_random = self.is_random;
         let requests = self.node.tick(self.clock(), &mut || is_random.then_some(NONCE));
@@ -216,7 +216,7 @@ impl NodeHarness {
                 }),
                 request_key: key.for_requests(device, GATEWAY, start.period),
                 address: Some(self.address),
-                is_responsive: self.is_answering,
+                is_responsive: self.is_responsive,
             }
         };
         Provers {
@@ -231,10 +231,10 @@ impl NodeHarness {
     }
 
     /// Runs with the machine's clock, as the data plane does.
-    fn live_until(&mut self, mut is_done: impl FnMut(&mut Self) -> bool) {
-        let until = Instant::now() + LONG;
+    fn run_in_real_time_until(&mut self, mut is_done: impl FnMut(&mut Self) -> bool) {
+        let deadline = Instant::now() + LONG;
         while !is_done(self) {
-            assert!(Instant::now() < until, "in vain");
+            assert!(Instant::now() < deadline, "timed out");
             self.now_ns = Clock::now().monotonic_ns;
             self.tick();
         }
@@ -242,8 +242,8 @@ impl NodeHarness {
 
     fn has_proven(&mut self, device: DeviceId, number: RoundNumber) -> bool {
         let provers = self.node.data_plane_mut().provers().unwrap();
-        let proved = provers.verdicts_of(&[device], number).unwrap();
-        proved.iter().all(Option::is_some)
+        let records = provers.round_results_of(&[device], number).unwrap();
+        records.iter().all(Option::is_some)
     }
 
     /// Admits a device, in key mode.
@@ -284,7 +284,7 @@ impl NodeHarness {
 }
 
 #[test]
-fn groups_with_slow_members_keep_no_other_waiting() {
+fn groups_with_slow_members_do_not_delay_other_groups() {
     let mut fixture = NodeHarness::new(&[policy(60, 15_000), policy(60, 15_000), policy(2, 500)]);
     fixture.run_for(300 * SECOND_NS);
     let counts = [0, 1, 2].map(|group| fixture.rounds(group).count());
@@ -337,12 +337,16 @@ fn unreachable_provers_are_not_missed_and_are_reported_once() {
 fn provers_at_an_unreachable_unproven_address_are_missed() {
     let mut fixture = NodeHarness::new(&[policy(2, 500)]);
     fixture.address = IpAddr::V6(Ipv6Addr::LOCALHOST);
-    fixture.is_answering = false;
+    fixture.is_responsive = false;
     fixture.run_for(20 * SECOND_NS);
     assert!(fixture.rounds(0).count() > 5);
     for round in fixture.rounds(0) {
-        let seen: Vec<ProofOutcome> = round.observations.iter().map(|verdict| verdict.outcome).collect();
-        assert_eq!(seen, [ProofOutcome::Missed], "{round:?}");
+        let outcomes: Vec<ProofOutcome> = round
+            .observations
+            .iter()
+            .map(|observation| observation.outcome)
+            .collect();
+        assert_eq!(outcomes, [ProofOutcome::Missed], "{round:?}");
     }
     assert_eq!(fixture.node.status().attest.unreachable, 0);
 }
@@ -357,10 +361,10 @@ enum RequestTarget {
     OtherSession,
 }
 
-/// Returns the outcome of a device that got the round's nonce from others, and its address.
+/// Returns the outcome and the address of a device that has the round's nonce from another device.
 fn proven(target: RequestTarget) -> (ProofOutcome, IpAddr) {
     let mut fixture = NodeHarness::new(&[policy(60, 15_000)]);
-    fixture.is_answering = false;
+    fixture.is_responsive = false;
     if target != RequestTarget::Reachable {
         fixture.address = IpAddr::V6(Ipv6Addr::LOCALHOST);
     }
@@ -375,9 +379,9 @@ fn proven(target: RequestTarget) -> (ProofOutcome, IpAddr) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let gateway = fixture.gateway;
     let requests = |fixture: &NodeHarness| fixture.node.status().attest.requests;
-    // A device that had proven itself before would not be challenged.
-    fixture.live_until(|fixture| target != RequestTarget::Reachable || requests(fixture) == 1);
-    fixture.live_until(|fixture| {
+    // A device that has sent a proof is not challenged again.
+    fixture.run_in_real_time_until(|fixture| target != RequestTarget::Reachable || requests(fixture) == 1);
+    fixture.run_in_real_time_until(|fixture| {
         socket.send_to(proof.as_bytes(), gateway).unwrap();
         fixture.has_proven(device, round.number)
     });
@@ -395,19 +399,19 @@ fn proven(target: RequestTarget) -> (ProofOutcome, IpAddr) {
     let [round] = &fixture.outcomes[..] else {
         panic!("{:?}", fixture.outcomes)
     };
-    let [verdict] = round.observations[..] else {
+    let [observation] = round.observations[..] else {
         panic!("{round:?}")
     };
-    (verdict.outcome, verdict.address)
+    (observation.outcome, observation.address)
 }
 
 /// Otherwise the device would be excused whenever nothing can be sent to it.
 #[test]
 fn a_proof_counts_only_after_a_challenge_was_sent() {
-    let here = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
     assert_eq!(
         proven(RequestTarget::Reachable),
-        (ProofOutcome::Ok(Current), here)
+        (ProofOutcome::Ok(Current), loopback)
     );
     let unknown_address = IpAddr::V6(Ipv6Addr::LOCALHOST);
     assert_eq!(
@@ -421,7 +425,7 @@ fn a_proof_counts_only_after_a_challenge_was_sent() {
     );
 }
 
-/// Its proof in that round may use the old key, and the new key is used in the next round only.
+/// The device's proof in that round may use the old key; the new key is used from the next round on.
 #[test]
 fn a_device_enrolled_again_during_a_round_is_reported_with_its_old_enrollment() {
     let mut fixture = NodeHarness::new(&[policy(60, 15_000)]);
@@ -440,7 +444,7 @@ fn a_device_enrolled_again_during_a_round_is_reported_with_its_old_enrollment() 
     assert_eq!(fixture.node.status().attest.requests, 5, "with all repeats");
     let observations = fixture.rounds(0).flat_map(|round| &round.observations);
     let observations: Vec<_> = observations
-        .map(|verdict| (verdict.enrolled_at.0, verdict.outcome))
+        .map(|observation| (observation.enrolled_at.0, observation.outcome))
         .collect();
     assert_eq!(
         observations,
@@ -448,7 +452,7 @@ fn a_device_enrolled_again_during_a_round_is_reported_with_its_old_enrollment() 
     );
 }
 
-/// For the keys of both periods, and for repeated updates.
+/// This includes the keys of both periods, and repeated updates.
 #[test]
 fn provers_without_room_are_counted_once() {
     const PROVERS: usize = 200;
@@ -471,7 +475,7 @@ fn without_random_bytes_no_round_begins_and_the_node_does_not_spin() {
     fixture.is_random = false;
     // Until the open round has ended.
     fixture.run_for(3 * SECOND_NS);
-    let (before, failed) = (fixture.outcomes.len(), fixture.node.status().draws_failed);
+    let (outcomes_before, failed_draws) = (fixture.outcomes.len(), fixture.node.status().draws_failed);
     let mut ticks = 0;
     let until_ns = fixture.now_ns + 10 * SECOND_NS;
     while fixture.now_ns < until_ns && ticks < 1_000 {
@@ -482,11 +486,14 @@ fn without_random_bytes_no_round_begins_and_the_node_does_not_spin() {
         fixture.now_ns = due_ns.max(fixture.now_ns + 1_000);
     }
     assert!(ticks < 1_000, "{ticks} ticks in 10 s");
-    assert!(fixture.node.status().draws_failed > failed, "it keeps retrying");
-    assert_eq!(fixture.outcomes.len(), before);
+    assert!(
+        fixture.node.status().draws_failed > failed_draws,
+        "it keeps retrying"
+    );
+    assert_eq!(fixture.outcomes.len(), outcomes_before);
     fixture.is_random = true;
     fixture.run_for(10 * SECOND_NS);
-    assert!(fixture.outcomes.len() > before);
+    assert!(fixture.outcomes.len() > outcomes_before);
 }
 
 const DEVICE: DeviceId = DeviceId(1);
@@ -508,8 +515,8 @@ fn records(received: &[ReceivedEvent]) -> (Vec<&'static str>, u64) {
     // Until a round has ended that is not appraised yet.
     fixture.decisions = None;
     fixture.run_for(70 * SECOND_NS);
-    for received in received {
-        match *received {
+    for event in received {
+        match *event {
             ReceivedEvent::Feed(revision, active) => fixture.changes.push(Change {
                 device: DEVICE,
                 revision: Revision(revision),
@@ -533,8 +540,8 @@ fn records(received: &[ReceivedEvent]) -> (Vec<&'static str>, u64) {
                 });
             }
         }
-        let decided = fixture.outcomes.len() + usize::from(fixture.decisions.is_some());
-        while !fixture.changes.is_empty() || fixture.outcomes.len() < decided {
+        let expected_outcomes = fixture.outcomes.len() + usize::from(fixture.decisions.is_some());
+        while !fixture.changes.is_empty() || fixture.outcomes.len() < expected_outcomes {
             fixture.tick();
             fixture.now_ns = fixture
                 .node
@@ -662,11 +669,14 @@ fn tick_holding(
         fixture.node.handle_response(response, fixture.clock());
     }
     fixture.now_ns += 10_000_000;
-    assert!(fixture.now_ns < 60 * SECOND_NS, "held: {held_back:?}");
+    assert!(
+        fixture.now_ns < 60 * SECOND_NS,
+        "timed out; held back: {held_back:?}"
+    );
 }
 
-/// Each request in flight is rejected. The first rejection wipes the devices; devices that have returned when the
-/// others arrive stay.
+/// Each request in flight is rejected. The first rejection wipes the devices. Devices that have returned before the
+/// other rejections arrive stay.
 #[test]
 fn a_restored_registry_is_handled_once_for_all_pending_requests() {
     let mut fixture = NodeHarness::new(&[policy(2, 500)]);
@@ -692,29 +702,29 @@ fn a_restored_registry_is_handled_once_for_all_pending_requests() {
             _ => false,
         });
     }
-    let ended = fixture.node.status().attest.round;
-    let restored = || LinkError::RegistryRestored("registry restored".to_owned());
-    let refused = |request: &ControllerRequest| match request {
+    let ended_round = fixture.node.status().attest.round;
+    let restore_error = || LinkError::RegistryRestored("registry restored".to_owned());
+    let rejection = |request: &ControllerRequest| match request {
         ControllerRequest::ListChanges { .. } => ControllerResponse::ListChanges {
-            result: Err(restored()),
+            result: Err(restore_error()),
             at_ns: 0,
             trust: None,
         },
-        ControllerRequest::GetPlan(_) => ControllerResponse::GetPlan(Err(restored())),
-        ControllerRequest::ListProvers { .. } => ControllerResponse::ListProvers(Err(restored())),
-        ControllerRequest::AppraiseRound(_) => ControllerResponse::AppraiseRound(Err(restored())),
+        ControllerRequest::GetPlan(_) => ControllerResponse::GetPlan(Err(restore_error())),
+        ControllerRequest::ListProvers { .. } => ControllerResponse::ListProvers(Err(restore_error())),
+        ControllerRequest::AppraiseRound(_) => ControllerResponse::AppraiseRound(Err(restore_error())),
         request => panic!("{request:?}"),
     };
     held_back.sort_by_key(|request| !matches!(request, ControllerRequest::ListChanges { .. }));
     fixture
         .node
-        .handle_response(refused(&held_back[0]), fixture.clock());
+        .handle_response(rejection(&held_back[0]), fixture.clock());
     // The node registers again, and a device returns.
     fixture.run_for(SECOND_NS);
     fixture.admit(DeviceId(1));
     assert_eq!(fixture.node.status().devices, 1);
     for request in &held_back[1..] {
-        fixture.node.handle_response(refused(request), fixture.clock());
+        fixture.node.handle_response(rejection(request), fixture.clock());
         assert_eq!(fixture.node.status().devices, 1, "after {request:?}");
     }
     let records = fixture.node.take_audit_records(false);
@@ -724,6 +734,9 @@ fn a_restored_registry_is_handled_once_for_all_pending_requests() {
     assert_eq!(restores.count(), 1);
     fixture.run_for(10 * SECOND_NS);
     let numbers: Vec<u32> = fixture.outcomes.iter().map(|outcome| outcome.number.0).collect();
-    assert!(numbers.contains(&ended), "the round is appraised: {numbers:?}");
+    assert!(
+        numbers.contains(&ended_round),
+        "the round is appraised: {numbers:?}"
+    );
     assert!(numbers.len() > 2, "rounds continue: {numbers:?}");
 }

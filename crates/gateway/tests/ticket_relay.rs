@@ -1,4 +1,4 @@
-//! The ticket relay in a flood: junk with a device's id and address delays none of its tickets.
+//! The ticket relay in a flood: junk with a device's id and address does not delay the device's tickets.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -52,12 +52,13 @@ fn ticket_header(client: &TestDevice, nonce: u8) -> TicketHeader {
 
 fn sealed_ticket(session: &Session, head: &TicketHeader, serial: u64) -> Vec<u8> {
     let mut out = vec![0; MESSAGE_BYTES_MAX];
-    let carriage = RelayAuth {
+    let relay_auth = RelayAuth {
         key: session.key(),
         serial,
     };
     let nonce = [serial as u8; 24];
-    let length = ticket::seal_request(session.ticket_root(), head, &carriage, nonce, b"", &mut out).unwrap();
+    let length =
+        ticket::seal_request(session.ticket_root(), head, &relay_auth, nonce, b"", &mut out).unwrap();
     out.truncate(length);
     out
 }
@@ -65,8 +66,8 @@ fn sealed_ticket(session: &Session, head: &TicketHeader, serial: u64) -> Vec<u8>
 /// Repeats a ticket until its response arrives. A blocked device never gets a response.
 fn gets_response(socket: &UdpSocket, relay: SocketAddr, ticket: &[u8], nonce: u8) -> bool {
     let mut buffer = [0; MESSAGE_BYTES_MAX];
-    let until = Instant::now() + LONG;
-    while Instant::now() < until {
+    let deadline = Instant::now() + LONG;
+    while Instant::now() < deadline {
         socket.send_to(ticket, relay).unwrap();
         while let Ok((length, _)) = socket.recv_from(&mut buffer) {
             if SealedTicket::parse(&buffer[..length])
@@ -88,24 +89,25 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// The kinds of junk: of the hostile device's own session, with the victim's id and another session, with the
-/// victim's header and a wrong proof, an older ticket of the victim, and the newest one again.
+/// Returns junk of five kinds: a ticket of the hostile device's own session, a ticket with the victim's id and another
+/// session, a ticket with the victim's header and a wrong proof, an older ticket of the victim, and a copy of the
+/// victim's newest ticket.
 fn junk(number: u64, hostile: &[u8], victims: &[Vec<u8>]) -> Vec<u8> {
     let newest = victims.last().unwrap();
-    let mut made = match number % 5 {
+    let mut message = match number % 5 {
         0 => return hostile.to_vec(),
         3 => return victims[0].clone(),
         4 => return newest.clone(),
         _ => newest.clone(),
     };
-    let at = if number % 5 == 1 { 30 } else { made.len() - 1 };
-    made[at] ^= 1 + (number % 200) as u8;
-    made
+    let index = if number % 5 == 1 { 30 } else { message.len() - 1 };
+    message[index] ^= 1 + (number % 200) as u8;
+    message
 }
 
-/// A relay that is opened again on running sessions forwards no ticket that is older than one that an earlier relay
-/// has forwarded: a recorded ticket would count against the device. It forwards the newest one, which may have no
-/// response yet, and later ones.
+/// A relay that is opened again on running sessions forwards no ticket that is older than the newest ticket that an
+/// earlier relay has forwarded, because a recorded ticket would count against the device. The relay forwards that
+/// newest ticket, which may have no response yet, and later tickets.
 #[test]
 fn a_reopened_relay_rejects_old_tickets() {
     let site = Site::new(vec![record(VICTIM, pool(VICTIM, 8))]);
@@ -129,23 +131,23 @@ fn a_reopened_relay_rejects_old_tickets() {
         .map(|serial| sealed_ticket(session, &ticket_header(&victim, serial as u8), serial))
         .collect();
     let socket = UdpSocket::bind((victim.address, 0)).unwrap();
-    let (relay, at) = open();
+    let (relay, relay_address) = open();
     for nonce in 1..=4 {
         assert!(
-            gets_response(&socket, at, &tickets[nonce - 1], nonce as u8),
+            gets_response(&socket, relay_address, &tickets[nonce - 1], nonce as u8),
             "{nonce}"
         );
     }
     assert_eq!(relay.close().rate_limited, 0);
 
-    let (relay, at) = open();
+    let (relay, relay_address) = open();
     // An attacker replays recorded tickets.
     for ticket in &tickets[..3] {
-        socket.send_to(ticket, at).unwrap();
+        socket.send_to(ticket, relay_address).unwrap();
     }
     for nonce in 4..=6 {
         assert!(
-            gets_response(&socket, at, &tickets[nonce - 1], nonce as u8),
+            gets_response(&socket, relay_address, &tickets[nonce - 1], nonce as u8),
             "{nonce}"
         );
     }
@@ -164,8 +166,8 @@ fn requests_of_one_batch_keep_their_own_replies() {
     let gateway = site.start();
     let controller = Controller::new(site.registry.clone(), Policy::default());
     let mut victim = TestDevice::new(VICTIM, Mode::Pool, site.address());
-    let mut other = TestDevice::new(HOSTILE, Mode::Key, site.address());
-    assert!(victim.authenticate(LONG).is_some() && other.authenticate(LONG).is_some());
+    let mut other_client = TestDevice::new(HOSTILE, Mode::Key, site.address());
+    assert!(victim.authenticate(LONG).is_some() && other_client.authenticate(LONG).is_some());
     let session = victim.device.session().unwrap();
     let socket = UdpSocket::bind((victim.address, 0)).unwrap();
     socket.set_read_timeout(Some(LONG)).unwrap();
@@ -174,23 +176,23 @@ fn requests_of_one_batch_keep_their_own_replies() {
         let probe = UdpSocket::bind("127.0.0.1:0").unwrap();
         let port = probe.local_addr().unwrap().port();
         drop(probe);
-        let at = SocketAddr::new(site.config.local[0], port);
+        let relay_address = SocketAddr::new(site.config.local[0], port);
         let sockets = TicketSockets::bind(&site.config.local, port).unwrap();
         for ticket in batch {
-            socket.send_to(ticket, at).unwrap();
+            socket.send_to(ticket, relay_address).unwrap();
         }
         let relay =
             TicketRelay::open(sockets, gateway.data_plane_handle(), controller.clone(), GATEWAY).unwrap();
-        (relay, at)
+        (relay, relay_address)
     };
     let counts_after = |replies: u64| {
-        let began = Instant::now();
+        let started = Instant::now();
         loop {
             let counts = gateway.status().tickets.unwrap_or_default();
             if counts.answered + counts.rejected == replies {
                 return (counts.answered, counts.rejected);
             }
-            assert!(began.elapsed() < LONG, "{counts:?}");
+            assert!(started.elapsed() < LONG, "{counts:?}");
             std::thread::yield_now();
         }
     };
@@ -202,26 +204,26 @@ fn requests_of_one_batch_keep_their_own_replies() {
 
     let first = sealed_ticket(session, &ticket_header(&victim, 1), 1);
     // The controller cannot decrypt the second ticket and sends no response.
-    let carriage = RelayAuth {
+    let relay_auth = RelayAuth {
         key: session.key(),
         serial: 2,
     };
     let mut second = vec![0; MESSAGE_BYTES_MAX];
-    let root = other.device.session().unwrap().ticket_root();
+    let root = other_client.device.session().unwrap().ticket_root();
     let length = ticket::seal_request(
         root,
         &ticket_header(&victim, 2),
-        &carriage,
+        &relay_auth,
         [2; 24],
         b"",
         &mut second,
     )
     .unwrap();
     second.truncate(length);
-    let (relay, at) = open(&[&first, &second]);
+    let (relay, relay_address) = open(&[&first, &second]);
     assert_eq!(counts_after(2), (1, 1));
     assert_eq!(SealedTicket::parse(&reply()).unwrap().header().nonce, [1; 16]);
-    socket.send_to(&second, at).unwrap();
+    socket.send_to(&second, relay_address).unwrap();
     assert_eq!(
         counts_after(3),
         (1, 2),
@@ -265,18 +267,18 @@ fn a_device_gets_responses_during_a_flood_with_its_address_and_id() {
     let socket = UdpSocket::bind((victim.address, 0)).unwrap();
     socket.set_read_timeout(Some(COPY)).unwrap();
     let forger = UdpSocket::bind((victim.address, 0)).unwrap();
-    let (over, requests_sent) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (stop, requests_sent) = (AtomicBool::new(false), AtomicU64::new(0));
     let (sender, pending) = std::sync::mpsc::channel();
     let (responses, sent) = std::thread::scope(|scope| {
         let flood = scope.spawn(|| {
             let sender = sender;
-            let began = Instant::now();
+            let started = Instant::now();
             let mut sent = 0u32;
-            while !over.load(Ordering::Relaxed) {
-                let seen = requests_sent.load(Ordering::Relaxed) as usize;
-                while f64::from(sent) < began.elapsed().as_secs_f64() * f64::from(JUNK_PER_S) {
-                    let made = junk(u64::from(sent), &of_hostile, &tickets[..=seen]);
-                    let _ = forger.send_to(&made, relay_address);
+            while !stop.load(Ordering::Relaxed) {
+                let newest = requests_sent.load(Ordering::Relaxed) as usize;
+                while f64::from(sent) < started.elapsed().as_secs_f64() * f64::from(JUNK_PER_S) {
+                    let message = junk(u64::from(sent), &of_hostile, &tickets[..=newest]);
+                    let _ = forger.send_to(&message, relay_address);
                     sent += 1;
                     if sent.is_multiple_of(JUNK_BETWEEN) {
                         let _ = sender.send(());
@@ -286,14 +288,14 @@ fn a_device_gets_responses_during_a_flood_with_its_address_and_id() {
             }
             sent
         });
-        let ends = StopOnDrop(&over);
-        let responses = tickets.iter().enumerate().take_while(|(at, ticket)| {
+        let guard = StopOnDrop(&stop);
+        let responses = tickets.iter().enumerate().take_while(|(index, ticket)| {
             pending.recv().unwrap();
-            requests_sent.store(*at as u64, Ordering::Relaxed);
-            gets_response(&socket, relay_address, ticket, 1 + *at as u8)
+            requests_sent.store(*index as u64, Ordering::Relaxed);
+            gets_response(&socket, relay_address, ticket, 1 + *index as u8)
         });
         let responses = responses.count();
-        drop(ends);
+        drop(guard);
         (responses, flood.join().unwrap())
     });
     let counts = relay.close();
@@ -323,13 +325,13 @@ fn tickets_that_the_kernel_drops_are_counted() {
     }
     let controller = Controller::new(site.registry.clone(), Policy::default());
     let relay = TicketRelay::open(sockets, gateway.data_plane_handle(), controller, GATEWAY).unwrap();
-    let began = Instant::now();
+    let started = Instant::now();
     let counts = loop {
         let counts = gateway.status().tickets.unwrap_or_default();
         if counts.unknown + counts.kernel_drops == sent {
             break counts;
         }
-        assert!(began.elapsed() < LONG, "{counts:?}");
+        assert!(started.elapsed() < LONG, "{counts:?}");
         std::thread::yield_now();
     };
     assert!(counts.unknown > 0 && counts.kernel_drops > 0, "{counts:?}");

@@ -66,7 +66,7 @@ impl Station {
         }
     }
 
-    /// One of its UDP ports.
+    /// The endpoint of the station at a UDP port.
     #[must_use]
     pub const fn endpoint(&self, family: Family, port: u16) -> Endpoint {
         Endpoint {
@@ -110,7 +110,7 @@ pub const DEVICE_HOST: Station = Station::new(
 /// Devices that fit into 10.66.0.0/16, including attackers. Larger fleets work only with a data plane that needs no route
 /// back (`xdp`); their IPv4 addresses continue above 10.66.255.255.
 pub const DEVICES_MAX: u32 = 65_024;
-/// Indices from here up to [`DEVICES_MAX`] belong to attackers.
+/// First index of attackers; their last index is below [`DEVICES_MAX`].
 pub const FIRST_ATTACKER: u32 = 64_000;
 
 /// The devices' subnets in the lab's network.
@@ -131,9 +131,9 @@ pub fn loopback_prefixes() -> Vec<Prefix> {
     prefixes(&[(Ipv4Addr::LOCALHOST.into(), 8)])
 }
 
-fn prefixes(around: &[(IpAddr, u8)]) -> Vec<Prefix> {
+fn prefixes(networks: &[(IpAddr, u8)]) -> Vec<Prefix> {
     let prefix = |(address, bits): &(IpAddr, u8)| Prefix::containing(*address, *bits);
-    around.iter().filter_map(prefix).collect()
+    networks.iter().filter_map(prefix).collect()
 }
 
 /// All addresses of the gateway, with the lab's subnets.
@@ -145,13 +145,13 @@ pub fn other_addresses() -> Vec<OwnAddress> {
         (GATEWAY_SERVICE_SIDE.v4.into(), 24),
         (GATEWAY_SERVICE_SIDE.v6.into(), 64),
     ];
-    let own = |(address, bits)| {
+    let own_address = |(address, bits)| {
         Some(OwnAddress {
             address,
             subnet: Prefix::containing(address, bits)?,
         })
     };
-    addresses.into_iter().filter_map(own).collect()
+    addresses.into_iter().filter_map(own_address).collect()
 }
 
 const DEVICE_V4_BASE: u32 = u32::from_be_bytes([10, 66, 1, 0]);
@@ -190,7 +190,7 @@ impl DeviceAddress {
         Ipv6Addr::from_bits(DEVICE_V6_BASE + self.index as u128)
     }
 
-    /// One of its UDP ports.
+    /// The endpoint of the device at a UDP port.
     #[must_use]
     pub const fn endpoint(self, family: Family, port: u16) -> Endpoint {
         Endpoint {
@@ -203,7 +203,7 @@ impl DeviceAddress {
         }
     }
 
-    /// The device with that Ethernet address, if it is a device's address.
+    /// The device with that Ethernet address, if the address belongs to a device.
     #[must_use]
     pub const fn from_mac(mac: Mac) -> Option<Self> {
         match mac.0 {
@@ -212,7 +212,7 @@ impl DeviceAddress {
         }
     }
 
-    /// The device with that IP address, if it is in the range of device addresses.
+    /// The device with that IP address, if the address is in the range of device addresses.
     #[must_use]
     pub fn from_ip(ip: IpAddr) -> Option<Self> {
         let index = match ip {

@@ -1,5 +1,5 @@
 //! Sends prepared frames in bursts, each frame once, from the devices' end of a lab's link. The next burst starts when the
-//! verifier has processed the last one, so the verifier always has work and no frame is lost.
+//! verifier has processed the previous burst, so no frame is lost.
 //!
 //! The kernel creates the frames (`BPF_PROG_TEST_RUN` with live frames), as in [`crate::pace`]: their transport to the other
 //! end costs almost nothing, and the other end receives them as from a card without checksum offload or aggregation.
@@ -23,7 +23,7 @@ use crate::topology::Lab;
 pub const FRAME_BYTES: usize = 138;
 /// `struct burst_frame`.
 const ELEMENT_BYTES: usize = 144;
-/// Timeout for the verifier to process a burst; long for the sake of loaded machines.
+/// Timeout for the verifier to process a burst; long enough for busy machines.
 const BURST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval between two reads of the processed frames.
 const POLL_INTERVAL: Duration = Duration::from_micros(20);
@@ -65,9 +65,9 @@ impl<'lab> BurstSender<'lab> {
     /// There are more frames than the sender has room for.
     pub fn prepare(&mut self, frames: &[[u8; FRAME_BYTES]]) -> Result<(), PaceError> {
         self.prepared = u32::try_from(frames.len()).unwrap_or(u32::MAX);
-        let element = |at: u32| {
+        let element = |index: u32| {
             let mut element = [0; ELEMENT_BYTES];
-            let frame = frames.get(at as usize).into_iter().flatten();
+            let frame = frames.get(index as usize).into_iter().flatten();
             element.iter_mut().zip(frame).for_each(|(to, from)| *to = *from);
             element
         };
@@ -94,14 +94,14 @@ impl<'lab> BurstSender<'lab> {
         let allowed = maps::handle(&skeleton.maps.allowed).map_err(PaceError::from)?;
         let is_done = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let regulating = scope.spawn(|| {
+            let regulator_thread = scope.spawn(|| {
                 let result = pin(regulator)
                     .map_err(E::from)
                     .and_then(|()| allow_bursts(&allowed, burst, prepared, processed));
                 is_done.store(true, Ordering::Release);
                 result
             });
-            let sent = namespace.run(|| {
+            let send_result = namespace.run(|| {
                 // Moves the whole skeleton, because its parts are not `Send`.
                 let skeleton = skeleton;
                 pin(sender)?;
@@ -110,9 +110,9 @@ impl<'lab> BurstSender<'lab> {
                 }
                 Ok::<_, PaceError>(())
             });
-            let regulated = regulating.join();
-            sent.map_err(PaceError::from)??;
-            match regulated {
+            let regulator_result = regulator_thread.join();
+            send_result.map_err(PaceError::from)??;
+            match regulator_result {
                 Ok(result) => result,
                 Err(panic) => std::panic::resume_unwind(panic),
             }
@@ -124,7 +124,7 @@ fn pin(processor: usize) -> Result<(), PaceError> {
     pin_task(0, processor).map_err(|source| PaceError::Processor { processor, source })
 }
 
-/// Allows the next burst when the verifier has processed the last one.
+/// Allows the next burst when the verifier has processed the previous one.
 fn allow_bursts<E: From<PaceError>>(
     allowed: &MapHandle,
     burst: u32,
@@ -154,7 +154,7 @@ fn allow_bursts<E: From<PaceError>>(
     }
 }
 
-/// Offers the program frames for some milliseconds.
+/// Offers frames to the program for some milliseconds.
 fn offer_frames(skeleton: &BurstSkel<'static>) -> Result<(), PaceError> {
     let input = ProgramInput {
         data_in: Some(&[0; FRAME_BYTES]),

@@ -5,7 +5,7 @@ use std::fmt;
 pub use linewarden_dataplane::capability::Capability;
 use linewarden_dataplane::capability::missing;
 
-/// Capabilities for a private network with packet sockets.
+/// Capabilities for the lab's private network of network namespaces, and for packet sockets.
 pub const FOR_NETWORK: &[Capability] = &[Capability::SysAdmin, Capability::NetAdmin, Capability::NetRaw];
 /// Capabilities for the load generator: those of [`FOR_NETWORK`] and two for eBPF.
 pub const FOR_LOAD_GENERATOR: &[Capability] = &[
@@ -42,11 +42,11 @@ impl std::error::Error for MissingCapabilities {}
 /// Checks that this thread has all of `needed` in its effective set.
 ///
 /// # Errors
-/// The ones that are missing. When `/proc` cannot be read, all of them.
+/// The missing capabilities; all of `needed` if `/proc` cannot be read.
 pub fn require(needed: &[Capability]) -> Result<(), MissingCapabilities> {
     match missing(needed) {
-        none if none.is_empty() => Ok(()),
-        some => Err(MissingCapabilities(some)),
+        capabilities if capabilities.is_empty() => Ok(()),
+        capabilities => Err(MissingCapabilities(capabilities)),
     }
 }
 

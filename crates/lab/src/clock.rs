@@ -25,8 +25,8 @@ fn read(clock: libc::clockid_t) -> Duration {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the structure lives through the call. All three clocks exist on every supported kernel, so it cannot fail;
-    // if it did, the time would read as zero.
+    // SAFETY: the structure lives through the call. All three clocks exist on every supported kernel, so the call
+    // cannot fail; after a failed call the time would be zero.
     unsafe { libc::clock_gettime(clock, &raw mut time) };
     Duration::new(
         time.tv_sec.try_into().unwrap_or(0),

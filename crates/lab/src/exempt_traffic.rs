@@ -6,8 +6,8 @@ use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Mark that attackers put into such messages.
-pub(crate) const ATTACK_MARK: &[u8; 16] = b"in a disguise\0\0\0";
+/// Byte pattern that attackers put into messages that imitate exempt traffic.
+pub(crate) const ATTACK_PATTERN: &[u8; 16] = b"in a disguise\0\0\0";
 /// UDP ports of DHCP servers.
 const DHCP_PORT: u16 = 67;
 const DHCP_V6_PORT: u16 = 547;
@@ -21,14 +21,14 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct ExemptTrafficSockets {
     dhcp: UdpSocket,
-    others: Vec<UdpSocket>,
+    other_sockets: Vec<UdpSocket>,
 }
 
 impl ExemptTrafficSockets {
     /// Opens the sockets in the calling thread's network namespace.
     pub(crate) fn open() -> io::Result<Self> {
         let dhcp = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, DHCP_PORT))?;
-        let others: Vec<_> = [
+        let other_sockets: Vec<_> = [
             UdpSocket::bind((Ipv4Addr::UNSPECIFIED, DHCP_CLIENT_PORT)),
             UdpSocket::bind((Ipv6Addr::UNSPECIFIED, DHCP_V6_PORT)),
             UdpSocket::bind((Ipv6Addr::UNSPECIFIED, DHCP_V6_CLIENT_PORT)),
@@ -37,22 +37,23 @@ impl ExemptTrafficSockets {
         .into_iter()
         .flatten()
         .collect();
-        for socket in others.iter().chain([&dhcp]) {
+        for socket in other_sockets.iter().chain([&dhcp]) {
             socket.set_nonblocking(true)?;
         }
-        Ok(Self { dhcp, others })
+        Ok(Self { dhcp, other_sockets })
     }
 
-    /// Messages with [`ATTACK_MARK`] that have arrived since the last call. `neighbor`, a socket in the same namespace, sends a
-    /// datagram that is received after all earlier ones; `None` if that datagram does not arrive.
+    /// Messages with [`ATTACK_PATTERN`] that have arrived since the last call. `neighbor`, a socket in the same
+    /// namespace, sends a datagram that is received after all earlier datagrams; `None` if that datagram does not
+    /// arrive.
     pub(crate) fn count(&self, neighbor: &UdpSocket) -> Option<u64> {
-        let mut count = self.others.iter().map(|socket| drain(socket).0).sum();
+        let mut count = self.other_sockets.iter().map(|socket| drain(socket).0).sum();
         let start = Instant::now();
         while start.elapsed() < DRAIN_TIMEOUT {
             let _ = neighbor.send_to(b"drain", (Ipv4Addr::LOCALHOST, DHCP_PORT));
-            let (marked, others) = drain(&self.dhcp);
-            count += marked;
-            if others > 0 {
+            let (with_pattern, without_pattern) = drain(&self.dhcp);
+            count += with_pattern;
+            if without_pattern > 0 {
                 return Some(count);
             }
         }
@@ -60,21 +61,21 @@ impl ExemptTrafficSockets {
     }
 }
 
-/// Receives all messages and returns how many have the mark and how many do not.
+/// Receives all messages; returns how many contain [`ATTACK_PATTERN`] and how many do not.
 fn drain(socket: &UdpSocket) -> (u64, u64) {
-    let (mut marked, mut others) = (0, 0);
+    let (mut with_pattern, mut without_pattern) = (0, 0);
     let mut buffer = [0; 2048];
     while let Ok((bytes, _)) = socket.recv_from(&mut buffer) {
         let message = buffer.get(..bytes).unwrap_or_default();
         match message
-            .windows(ATTACK_MARK.len())
-            .any(|window| window == ATTACK_MARK)
+            .windows(ATTACK_PATTERN.len())
+            .any(|window| window == ATTACK_PATTERN)
         {
-            true => marked += 1,
-            false => others += 1,
+            true => with_pattern += 1,
+            false => without_pattern += 1,
         }
     }
-    (marked, others)
+    (with_pattern, without_pattern)
 }
 
 /// A raw ICMPv6 socket, which receives a copy of each message before the kernel validates it; read like a UDP socket.

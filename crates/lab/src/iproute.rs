@@ -27,7 +27,7 @@ pub enum IpError {
     },
 }
 
-/// Runs the script, one `ip` command without the leading `ip` per line; stops at the first that fails.
+/// Runs the script, one `ip` command without the leading `ip` per line; stops at the first failing command.
 ///
 /// # Errors
 /// Which line `ip` refused and why.

@@ -8,20 +8,21 @@
 //!  └──────────────────────────┘      └──────────────┘      └──────────────┘
 //! ```
 //!
-//! [`topology::Lab`] builds this private network out of unnamed network namespaces and veth pairs. The kernel removes it when the
-//! process ends, also after a crash. It requires root or some capabilities ([`capability`]).
+//! [`topology::Lab`] builds this isolated network out of unnamed network namespaces and veth pairs. The kernel removes
+//! the network when the process ends, also after a crash. The network requires root or some capabilities
+//! ([`capability`]).
 //!
 //! Not for production: no gateway, controller or device needs this crate. Only the commands `linewarden-lab demo` and `linewarden bench`
 //! and tests use it.
 //!
 //! | modules | purpose |
 //! |---|---|
-//! | [`topology`], [`netns`], [`iproute`], [`address`], [`capability`] | the private network, its addresses and the capabilities that it requires |
+//! | [`topology`], [`netns`], [`iproute`], [`address`], [`capability`] | the network of namespaces, its addresses and the capabilities that it requires |
 //! | [`fleet`] | simulated devices, which enroll, authenticate, attest and exchange datagrams with the service |
 //! | [`attackers`] | attacks on all protocols, each with a check whether it succeeded |
 //! | [`service`] | the service behind the gateway, which counts datagrams |
 //! | [`demo`] | the demonstration: a fleet authenticates while all attacks run; the report lists every wrong decision |
-//! | [`bench`](mod@bench) | the benchmarks, which repeat the experiments of the five papers |
+//! | [`bench`](mod@bench) | the benchmarks, which repeat experiments of the five publications in `docs/experiments.md` |
 //! | [`loadgen`], [`burst`], [`pace`] | senders for the benchmarks: complete handshakes, bursts, frames at a fixed rate |
 //! | [`packet_socket`], [`xdp_pass`], [`napi`], [`clock`] | access to kernel interfaces: packet sockets, XDP, receive threads, clocks |
 //!

@@ -1,4 +1,4 @@
-//! The command `linewarden-lab`: demonstrations on simulated devices, in a private network on this machine.
+//! The command `linewarden-lab`: demonstrations on simulated devices, in an isolated network on this machine.
 #![forbid(unsafe_code)]
 
 mod command;

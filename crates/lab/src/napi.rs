@@ -33,7 +33,7 @@ pub enum NapiError {
     NoThread(String),
 }
 
-/// The NAPI kernel threads of one interface. They end with the interface.
+/// The NAPI kernel threads of one interface. The threads end with the interface.
 #[derive(Debug, Clone)]
 pub struct NapiThreads {
     interface: String,
@@ -77,7 +77,7 @@ impl NapiThreads {
         &self.pids
     }
 
-    /// Pins the threads to the CPUs, going round when there are more threads.
+    /// Pins the threads to the CPUs in turn.
     ///
     /// # Errors
     /// A CPU that does not exist, or a thread that has ended.
@@ -88,8 +88,8 @@ impl NapiThreads {
         Ok(())
     }
 
-    /// Gives the threads real-time priority on their CPUs (`SCHED_FIFO`), which receive work outside of threads has,
-    /// too.
+    /// Gives the threads real-time priority on their CPUs (`SCHED_FIFO`). Receive work without threaded NAPI has such a
+    /// priority, too.
     ///
     /// # Errors
     /// A missing capability, or a thread that has ended.
@@ -100,14 +100,14 @@ impl NapiThreads {
         Ok(())
     }
 
-    /// CPU time that all the threads have used since they were made.
+    /// CPU time of all threads since they were created.
     ///
     /// # Errors
-    /// When a thread has ended.
+    /// A thread has ended.
     pub fn cpu_time(&self) -> Result<Duration, NapiError> {
         self.pids.iter().try_fold(Duration::ZERO, |sum, pid| {
-            let used = task_cpu_time(*pid).map_err(|source| self.kernel("read schedstat", source))?;
-            Ok(sum + used)
+            let thread_time = task_cpu_time(*pid).map_err(|source| self.kernel("read schedstat", source))?;
+            Ok(sum + thread_time)
         })
     }
 
@@ -133,8 +133,8 @@ pub fn pin_task(pid: libc::pid_t, processor: usize) -> io::Result<()> {
     // SAFETY: `processor` is below the number of bits of the set, as checked above.
     unsafe { libc::CPU_SET(processor, &mut set) };
     // SAFETY: the set lives through the call and its size is given.
-    let done = unsafe { libc::sched_setaffinity(pid, size_of::<libc::cpu_set_t>(), &raw const set) };
-    if done == 0 {
+    let result = unsafe { libc::sched_setaffinity(pid, size_of::<libc::cpu_set_t>(), &raw const set) };
+    if result == 0 {
         Ok(())
     } else {
         Err(io::Error::last_os_error())
@@ -157,7 +157,7 @@ pub fn set_fifo_priority(pid: libc::pid_t) -> io::Result<()> {
 /// CPU time of one task (thread id), from the first field of `/proc/PID/schedstat`, nanoseconds.
 ///
 /// # Errors
-/// When there is no such task, or the kernel keeps no such statistics.
+/// There is no such task, or the kernel has no such statistics.
 pub fn task_cpu_time(pid: libc::pid_t) -> io::Result<Duration> {
     let text = fs::read_to_string(format!("/proc/{pid}/schedstat"))?;
     text.split_whitespace()
@@ -170,7 +170,7 @@ pub fn task_cpu_time(pid: libc::pid_t) -> io::Result<Duration> {
 /// Whether a task (a thread id) runs or is ready to run.
 ///
 /// # Errors
-/// When there is no such task.
+/// There is no such task.
 pub fn is_running(pid: libc::pid_t) -> io::Result<bool> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // The name may contain any character; it ends at the last parenthesis.
@@ -178,8 +178,8 @@ pub fn is_running(pid: libc::pid_t) -> io::Result<bool> {
     Ok(rest.trim_start().starts_with('R'))
 }
 
-fn set_threaded(netns: &NetNs, interface: &str, on: bool) -> Result<(), NapiError> {
-    let fail = |step| {
+fn set_threaded(netns: &NetNs, interface: &str, enabled: bool) -> Result<(), NapiError> {
+    let step_error = |step| {
         move |source| NapiError::Kernel {
             interface: interface.to_owned(),
             step,
@@ -187,11 +187,12 @@ fn set_threaded(netns: &NetNs, interface: &str, on: bool) -> Result<(), NapiErro
         }
     };
     netns.run(|| {
-        let sysfs = mount_sysfs().map_err(fail("mount of the namespace's sysfs"))?;
+        let sysfs = mount_sysfs().map_err(step_error("mount of the namespace's sysfs"))?;
         let path = format!("class/net/{interface}/threaded\0");
-        let mut file = open_beneath(&sysfs, &path).map_err(fail("open of the switch in sysfs"))?;
-        let value: &[u8] = if on { b"1" } else { b"0" };
-        file.write_all(value).map_err(fail("switch"))
+        let mut file = open_beneath(&sysfs, &path).map_err(step_error("open of `threaded` in sysfs"))?;
+        let value: &[u8] = if enabled { b"1" } else { b"0" };
+        file.write_all(value)
+            .map_err(step_error("write to `threaded` in sysfs"))
     })?
 }
 

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 
 use crate::capability::{self, MissingCapabilities};
 
-/// Why a namespace could not be made or entered.
+/// Why a namespace could not be created or entered.
 #[derive(Debug, thiserror::Error)]
 pub enum NetNsError {
     /// A capability is missing.
@@ -32,20 +32,20 @@ fn kernel(step: &'static str) -> impl FnOnce(io::Error) -> NetNsError {
     move |source| NetNsError::Kernel { step, source }
 }
 
-/// A network namespace, held open. Dropping the last holder removes it.
+/// A reference to a network namespace. The kernel removes the namespace when the last reference is dropped.
 #[derive(Debug)]
 pub struct NetNs {
     fd: OwnedFd,
 }
 
 impl NetNs {
-    /// Makes a new namespace; its loopback interface is down.
+    /// Creates a namespace; its loopback interface is down.
     ///
     /// # Errors
     /// A capability is missing, or the kernel refuses a step.
     pub fn new() -> Result<Self, NetNsError> {
         capability::require(&[capability::Capability::SysAdmin])?;
-        // In a separate thread, because a thread that has left its namespace must not run other code.
+        // Runs in a separate thread, because a thread that has left its namespace must not run other code.
         on_own_thread(|| {
             // SAFETY: takes no pointer; affects only the network namespace of this short-lived thread.
             if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
@@ -58,7 +58,7 @@ impl NetNs {
     /// The namespace that the calling thread is in.
     ///
     /// # Errors
-    /// When `/proc` cannot be read.
+    /// `/proc` cannot be read.
     pub fn of_this_thread() -> Result<Self, NetNsError> {
         let file = File::open("/proc/thread-self/ns/net").map_err(kernel("open /proc/thread-self/ns/net"))?;
         Ok(Self { fd: file.into() })
@@ -70,14 +70,14 @@ impl NetNs {
         Self { fd }
     }
 
-    /// Runs `work` on a thread inside the namespace and waits for it. Sockets made there stay in the namespace
-    /// wherever they are used later.
+    /// Runs `work` on a thread inside the namespace and waits for it. Sockets that `work` opens stay in the namespace
+    /// even if another thread uses them later.
     ///
     /// # Errors
-    /// When the namespace cannot be entered.
+    /// The namespace cannot be entered.
     ///
     /// # Panics
-    /// With the panic of `work`.
+    /// `work` panics.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, NetNsError> {
         on_own_thread(|| {
             self.enter()?;
@@ -88,25 +88,25 @@ impl NetNs {
     /// Starts a thread that works inside the namespace until it returns, and keeps the namespace open until then.
     ///
     /// # Errors
-    /// When no thread can be started. Failure to enter is the thread's result.
+    /// No thread can be started. A failure to enter the namespace is the thread's result.
     pub fn spawn<T: Send + 'static>(
         &self,
         name: &str,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<JoinHandle<Result<T, NetNsError>>, NetNsError> {
-        let own = Self {
+        let namespace = Self {
             fd: self.fd.try_clone().map_err(kernel("dup"))?,
         };
         std::thread::Builder::new()
             .name(name.to_owned())
             .spawn(move || {
-                own.enter()?;
+                namespace.enter()?;
                 Ok(work())
             })
             .map_err(kernel("start a thread"))
     }
 
-    /// A path under which child processes can name this namespace, while this process lives.
+    /// A path by which child processes can refer to this namespace while this process runs.
     #[must_use]
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.fd.as_raw_fd())

@@ -1,10 +1,10 @@
 //! Sends one frame at a given rate from the devices' end of a lab's link and counts the frames that come back: it measures
 //! programs under overload.
 //!
-//! The kernel creates the frames (`BPF_PROG_TEST_RUN` with live frames). They need no socket buffer, so one CPU sends
-//! several million per second. Frames that find the other end's ring full are lost, as at a network card. A sender that is
-//! late by more than 20 us skips the frames that were due. Frames come from a pool and are not rewritten: a frame that the
-//! program changed is sent in its changed form.
+//! The kernel creates the frames (`BPF_PROG_TEST_RUN` with live frames). Such frames need no socket buffer, so one CPU
+//! sends several million frames per second. Frames that find the other end's ring full are lost, as at a network card.
+//! A sender that is late by more than 20 us skips the frames that were due. Frames come from a pool and are not
+//! rewritten: a frame that the program changed is sent in its changed form.
 //!
 //! The receive work of the measured program runs on a kernel thread of its own CPU ([`crate::napi`]). Returned frames
 //! are counted there, too, after each batch; a separate counting thread would have to wait for the CPU while its ring
@@ -32,7 +32,7 @@ const INITIAL_FRAME_OFFER_NS: u64 = 200;
 const FRAMES_FOR_ESTIMATE_MIN: u64 = 65_536;
 /// Fewest frames of a call.
 const FRAMES_PER_CALL_MIN: u64 = 4096;
-/// Attempts per run; then a sender that never got CPU time is reported as failed.
+/// Maximum attempts per run: an attempt in which the sender got no CPU time is repeated.
 const ATTEMPTS_PER_RUN: u32 = 10;
 /// `BPF_F_TEST_XDP_LIVE_FRAMES`, since Linux 5.18.
 pub(crate) const LIVE_FRAMES: u32 = 2;
@@ -109,14 +109,14 @@ impl PacedRun {
 /// The first error of `run`.
 pub fn best_of<E>(runs: u32, mut run: impl FnMut() -> Result<PacedRun, E>) -> Result<PacedRun, E> {
     let mut best: Option<PacedRun> = None;
-    let mut left = runs;
+    let mut remaining_runs = runs;
     for _ in 0..runs.saturating_mul(ATTEMPTS_PER_RUN) {
         let paced = run()?;
-        left -= u32::from(paced.sent > 0);
+        remaining_runs -= u32::from(paced.sent > 0);
         if best.is_none_or(|best| paced.received_per_s() >= best.received_per_s()) {
             best = Some(paced);
         }
-        if left == 0 {
+        if remaining_runs == 0 {
             break;
         }
     }
@@ -158,7 +158,7 @@ impl<'lab> Pacer<'lab> {
         })
     }
 
-    /// Sends `frame` `per_second` times per second for `length`, or as often as that CPU can.
+    /// Sends `frame` `per_second` times per second for `length`, or as often as the CPU `processor` can.
     ///
     /// # Errors
     /// The kernel refuses the run; live frames need Linux 5.18.
@@ -182,11 +182,11 @@ impl<'lab> Pacer<'lab> {
             let program = &skeleton.progs.pace_send;
             loop {
                 let now_ns = monotonic_ns();
-                let left_ns = end_ns.saturating_sub(now_ns);
-                if left_ns == 0 {
+                let remaining_ns = end_ns.saturating_sub(now_ns);
+                if remaining_ns == 0 {
                     return Ok::<_, PaceError>(end_ns);
                 }
-                let offered = (left_ns / *offer_ns).max(FRAMES_PER_CALL_MIN);
+                let offered = (remaining_ns / *offer_ns).max(FRAMES_PER_CALL_MIN);
                 let input = ProgramInput {
                     data_in: Some(frame),
                     flags: LIVE_FRAMES,
@@ -218,12 +218,12 @@ impl<'lab> Pacer<'lab> {
             .maps
             .received
             .lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)?;
-        let of_cpu = |bytes: Vec<u8>| bytes.first_chunk().map_or(0, |count| u64::from_ne_bytes(*count));
-        Ok(counts.into_iter().flatten().map(of_cpu).sum())
+        let count_of_cpu = |bytes: Vec<u8>| bytes.first_chunk().map_or(0, |count| u64::from_ne_bytes(*count));
+        Ok(counts.into_iter().flatten().map(count_of_cpu).sum())
     }
 }
 
-/// Sets rate and length and starts now; returns the end time by [`monotonic_ns`].
+/// Sets rate and length, with the start at the present time; returns the end time by [`monotonic_ns`].
 fn start_sending(skeleton: &mut PaceSkel<'static>, per_second: u64, length: Duration) -> u64 {
     let start_ns = monotonic_ns();
     let end_ns = start_ns.saturating_add(u64::try_from(length.as_nanos()).unwrap_or(u64::MAX));

@@ -41,7 +41,7 @@ pub struct ServiceTraffic {
     pub sources: HashMap<IpAddr, u64>,
     /// Datagrams by UDP source port.
     pub ports: HashMap<u16, u64>,
-    /// All datagrams.
+    /// Number of all datagrams.
     pub datagrams: u64,
 }
 
@@ -51,7 +51,7 @@ pub struct EchoService {
     stop: Arc<AtomicBool>,
     traffic: Arc<Mutex<ServiceTraffic>>,
     port: u16,
-    /// In the service's namespace, for [`Self::drain_queue`].
+    /// A socket in the service's namespace, for [`Self::drain_queue`].
     local_socket: UdpSocket,
     exempt_traffic: ExemptTrafficSockets,
     thread: Option<JoinHandle<io::Result<()>>>,
@@ -80,15 +80,15 @@ impl EchoService {
             .run(ExemptTrafficSockets::open)?
             .map_err(socket_error)?;
         let stop = Arc::new(AtomicBool::new(false));
-        let reached = Arc::new(Mutex::new(ServiceTraffic::default()));
-        let (stopped, noted) = (stop.clone(), reached.clone());
+        let traffic = Arc::new(Mutex::new(ServiceTraffic::default()));
+        let (stop_flag, thread_traffic) = (stop.clone(), traffic.clone());
         let thread = std::thread::Builder::new()
             .name("echo".to_owned())
-            .spawn(move || serve(&socket, &stopped, &noted))
+            .spawn(move || serve(&socket, &stop_flag, &thread_traffic))
             .map_err(socket_error)?;
         Ok(Self {
             stop,
-            traffic: reached,
+            traffic,
             port,
             local_socket: neighbor,
             exempt_traffic,
@@ -96,7 +96,7 @@ impl EchoService {
         })
     }
 
-    /// The datagrams so far.
+    /// The datagrams that have reached the service.
     #[must_use]
     pub fn traffic(&self) -> ServiceTraffic {
         self.traffic
@@ -106,18 +106,20 @@ impl EchoService {
     }
 
     /// Waits until all datagrams in the service's queue are counted: sends a datagram from the same namespace, which is
-    /// counted, too, and waits for its echo. False if no echo arrives within 10 s.
+    /// counted, too, and waits for its echo. Returns false if no echo arrives within 10 s.
     #[must_use]
     pub fn drain_queue(&self) -> bool {
         static DRAINS: AtomicU64 = AtomicU64::new(0);
-        let mark = DRAINS.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+        let payload = DRAINS.fetch_add(1, Ordering::Relaxed).to_be_bytes();
         let start = Instant::now();
         let mut buffer = [0u8; 16];
         while start.elapsed() < Duration::from_secs(10) {
-            // Loopback loses a datagram only if the queue is full; a later one then arrives.
-            let _ = self.local_socket.send_to(&mark, (Ipv4Addr::LOCALHOST, self.port));
+            // Loopback loses a datagram only if the queue is full; a retry then arrives.
+            let _ = self
+                .local_socket
+                .send_to(&payload, (Ipv4Addr::LOCALHOST, self.port));
             while let Ok((length, _)) = self.local_socket.recv_from(&mut buffer) {
-                if buffer.get(..length) == Some(&mark) {
+                if buffer.get(..length) == Some(&payload) {
                     return true;
                 }
             }
@@ -127,7 +129,7 @@ impl EchoService {
 
     /// Marked attack messages in exempt traffic since the last call; `None` if the service's own datagram does not arrive within
     /// 10 s.
-    pub(crate) fn count_marked_messages(&self) -> Option<u64> {
+    pub(crate) fn count_attack_messages(&self) -> Option<u64> {
         self.exempt_traffic.count(&self.local_socket)
     }
 
@@ -162,7 +164,7 @@ fn bind(port: u16) -> io::Result<UdpSocket> {
     UdpSocket::bind((Ipv6Addr::UNSPECIFIED, port)).or_else(|_| UdpSocket::bind(("0.0.0.0", port)))
 }
 
-fn serve(socket: &UdpSocket, stop: &AtomicBool, reached: &Mutex<ServiceTraffic>) -> io::Result<()> {
+fn serve(socket: &UdpSocket, stop: &AtomicBool, traffic: &Mutex<ServiceTraffic>) -> io::Result<()> {
     let mut buffer = [0u8; 2048];
     while !stop.load(Ordering::Relaxed) {
         let (length, from) = match socket.recv_from(&mut buffer) {
@@ -171,10 +173,10 @@ fn serve(socket: &UdpSocket, stop: &AtomicBool, reached: &Mutex<ServiceTraffic>)
             Err(error) => return Err(error),
         };
         {
-            let mut reached = reached.lock().unwrap_or_else(PoisonError::into_inner);
-            *reached.sources.entry(from.ip().to_canonical()).or_default() += 1;
-            *reached.ports.entry(from.port()).or_default() += 1;
-            reached.datagrams += 1;
+            let mut traffic = traffic.lock().unwrap_or_else(PoisonError::into_inner);
+            *traffic.sources.entry(from.ip().to_canonical()).or_default() += 1;
+            *traffic.ports.entry(from.port()).or_default() += 1;
+            traffic.datagrams += 1;
         }
         match socket.send_to(buffer.get(..length).unwrap_or_default(), from) {
             Err(error) if !is_transient(&error) => return Err(error),

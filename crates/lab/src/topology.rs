@@ -1,4 +1,4 @@
-//! The lab's private network: devices ── gateway ── service, each in its own network namespace.
+//! The lab's isolated network: devices ── gateway ── service, each in its own network namespace.
 //!
 //! ```text
 //!  devices namespace            gateway namespace                    service namespace
@@ -100,8 +100,8 @@ pub struct Topology {
     /// network stack need not resolve them (at most [`DEVICES_MAX`]). Permanent entries do not count against the machine-wide
     /// `gc_thresh` limits, which a namespace cannot change.
     pub permanent_neighbors: u32,
-    /// Attaches [`XdpPass`] to the devices' end, which replies of the `xdp` data plane need in order to arrive. Off for the
-    /// load generator, which attaches its own program.
+    /// Attaches [`XdpPass`] to the devices' end; without that program, replies of the `xdp` data plane do not arrive.
+    /// Off for the load generator, which attaches its own program.
     pub devices_end_accepts_xdp: bool,
 }
 
@@ -122,15 +122,15 @@ impl Default for Topology {
 /// One end of a veth pair.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Interface {
-    /// Its name, unique on the machine.
+    /// Name of the interface, unique on the machine.
     pub name: String,
-    /// Its number inside its namespace.
+    /// The interface index in its namespace.
     pub index: u32,
-    /// Its Ethernet address.
+    /// Ethernet address of the interface.
     pub mac: Mac,
 }
 
-/// A network. It is removed when the value is dropped or the process ends.
+/// A network. The network is removed when the value is dropped or the process ends.
 #[derive(Debug)]
 pub struct Lab {
     /// Namespace of the fleet and the attackers.
@@ -145,7 +145,7 @@ pub struct Lab {
     pub gateway_devices_end: Interface,
     /// In `gateway`, towards the service.
     pub gateway_service_end: Interface,
-    /// In `service`.
+    /// In `service`, towards the gateway.
     pub service_end: Interface,
     forwarding: ForwardingMode,
     _devices_end_program: Option<XdpPass>,
@@ -457,7 +457,7 @@ pub fn sysctl(netns: &NetNs, parameters: &[(&str, &str)]) -> Result<(), LabError
 }
 
 fn interface(netns: &NetNs, name: String, mac: Mac) -> Result<Interface, LabError> {
-    let found = netns.run(|| {
+    let lookup = netns.run(|| {
         let name = CString::new(name.as_str())?;
         // SAFETY: the name is a terminated string that lives through the call.
         match unsafe { libc::if_nametoindex(name.as_ptr()) } {
@@ -465,7 +465,7 @@ fn interface(netns: &NetNs, name: String, mac: Mac) -> Result<Interface, LabErro
             index => Ok(index),
         }
     })?;
-    match found {
+    match lookup {
         Ok(index) => Ok(Interface { name, index, mac }),
         Err(source) => Err(LabError::NoInterface(name, source)),
     }

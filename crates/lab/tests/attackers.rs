@@ -1,4 +1,4 @@
-//! Every attack against the `xdp` data plane with an open gate fails. The published attacks against a verifier with the
+//! Every attack against the `xdp` data plane with a bound gate fails. The published attacks against a verifier with the
 //! published vulnerabilities succeed. Needs root.
 #![allow(
     clippy::unwrap_used,
@@ -52,9 +52,10 @@ fn enrolled(first_index: u32, devices: u32, seed: u64) -> Vec<SimulatedDevice> {
     enroll_fleet(&spec, &mut |_| {}).unwrap()
 }
 
-/// The members of some devices with the chips of others.
-fn clones(of: &[SimulatedDevice], chips: Vec<SimulatedDevice>) -> Vec<Member> {
-    of.iter()
+/// Members with the identities of `originals` and the chips of other devices.
+fn clones(originals: &[SimulatedDevice], chips: Vec<SimulatedDevice>) -> Vec<Member> {
+    originals
+        .iter()
         .zip(chips)
         .map(|(original, chip)| Member {
             config: original.member.config.clone(),
@@ -159,10 +160,10 @@ fn the_data_plane_disables_vlan_tag_removal() {
         let enabled = lab.gateway.run(|| ethtool::is_on(&name, Offload::ReceiveVlan));
         enabled.unwrap().unwrap()
     };
-    let on = lab
+    let result = lab
         .gateway
         .run(|| ethtool::set(&name, Offload::ReceiveVlan, true));
-    on.unwrap().unwrap();
+    result.unwrap().unwrap();
     assert!(removes_tags());
     let _gateway = XdpGateway::start(&lab, &[]);
     assert!(!removes_tags());
@@ -180,9 +181,9 @@ fn no_attack_on_the_xdp_gateway_succeeds() {
     gateway.install(&controlled_devices);
     let echo = EchoService::start(&lab, ECHO_PORT).unwrap();
     let lines = |device| gateway.line(device);
-    let mut ready = prepare_attacks(&lab, devices, controlled_devices, &lines, Some(&echo));
+    let mut setup = prepare_attacks(&lab, devices, controlled_devices, &lines, Some(&echo));
 
-    let reports = run_all(&mut ready.context);
+    let reports = run_all(&mut setup.context);
     println!(
         "{reports:#?}\n{:?}",
         gateway.counters().nonzero().collect::<Vec<_>>()
@@ -192,7 +193,7 @@ fn no_attack_on_the_xdp_gateway_succeeds() {
         assert!(report.attempts > 0 && report.skipped.is_none(), "{report:?}");
     }
     assert!(
-        ready.context.controlled_devices.is_empty(),
+        setup.context.controlled_devices.is_empty(),
         "all controlled devices were used"
     );
     let counters = gateway.counters();
@@ -210,8 +211,8 @@ fn no_attack_on_the_xdp_gateway_succeeds() {
         assert!(counters.get(verdict) > 0, "no packet with verdict {verdict}");
     }
     // The victims keep their sessions.
-    for index in ready.fleet.indices() {
-        assert!(ready.fleet.session(index).is_some());
+    for index in setup.fleet.indices() {
+        assert!(setup.fleet.session(index).is_some());
         assert!(lines(device_id(index)).unwrap().has_session);
     }
 }
@@ -231,7 +232,7 @@ fn attack_checks_detect_a_gateway_that_accepts_everything() {
     let controlled_devices = devices.split_off(2 * VICTIMS as usize);
     let echo = EchoService::start(&lab, ECHO_PORT).unwrap();
     let lines = |device| Some(gateway.response_count_line(device));
-    let mut ready = prepare_attacks(&lab, devices, controlled_devices, &lines, Some(&echo));
+    let mut setup = prepare_attacks(&lab, devices, controlled_devices, &lines, Some(&echo));
     for name in [
         "cloned device with a different PUF",
         "replay of captured messages to the gateway",
@@ -250,16 +251,16 @@ fn attack_checks_detect_a_gateway_that_accepts_everything() {
         "published: tag guessing",
     ] {
         let attack = ATTACKS.iter().find(|attack| attack.name == name).unwrap();
-        let report = attack.run(&mut ready.context).unwrap();
+        let report = attack.run(&mut setup.context).unwrap();
         assert!(report.successes > 0, "{report:?}");
     }
     // Legitimate datagrams to a port without a service count as lost.
-    ready.context.service = Some((&echo, SERVICE.v4.into(), ECHO_PORT + 1));
+    setup.context.service = Some((&echo, SERVICE.v4.into(), ECHO_PORT + 1));
     let attack = ATTACKS
         .iter()
         .find(|attack| attack.name.contains("short legitimate datagrams"))
         .unwrap();
-    let report = attack.run(&mut ready.context).unwrap();
+    let report = attack.run(&mut setup.context).unwrap();
     assert_eq!(report.successes, report.attempts);
 }
 
@@ -274,23 +275,23 @@ fn the_published_attacks_succeed_against_the_published_vulnerabilities() {
     let _verifier = VulnerableVerifier::start(&lab, CLASSIC_PORT);
     let exchange = captured_exchange(&lab);
     let lines = |_| None;
-    let mut ready = prepare_attacks(&lab, devices, Vec::new(), &lines, None);
-    ready.context.classic_exchanges = vec![exchange];
+    let mut setup = prepare_attacks(&lab, devices, Vec::new(), &lines, None);
+    setup.context.classic_exchanges = vec![exchange];
     for attack in ATTACKS.iter().filter(|attack| attack.name.starts_with("classic")) {
-        let report = attack.run(&mut ready.context).unwrap();
+        let report = attack.run(&mut setup.context).unwrap();
         println!("{report:?}");
         // Guessing 32 bits takes minutes at line rate, longer than this test.
         let expected = !report.name.contains("guessing");
         assert_eq!(report.successes > 0, expected, "{report:?}");
     }
-    // The gate is off: attacks that need an open gate are skipped.
-    let skipped: Vec<_> = ATTACKS
+    // The gate is off: attacks that need a bound gate are skipped.
+    let skipped_reports: Vec<_> = ATTACKS
         .iter()
-        .filter(|attack| attack.requirement == Requirement::OpenGate)
-        .map(|attack| attack.run(&mut ready.context).unwrap())
+        .filter(|attack| attack.requirement == Requirement::BoundGate)
+        .map(|attack| attack.run(&mut setup.context).unwrap())
         .collect();
     assert!(
-        skipped
+        skipped_reports
             .iter()
             .all(|report| report.skipped.is_some() && report.attempts == 0)
     );

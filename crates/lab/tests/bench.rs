@@ -58,7 +58,7 @@ fn is_svg(path: &Path) -> bool {
 }
 
 #[test]
-fn the_scale_bench_assigns_every_row_of_a_small_fleet_to_its_gateway() {
+fn the_scale_bench_measures_a_small_fleet() {
     if skipped(FOR_LOAD_GENERATOR) {
         return;
     }
@@ -88,7 +88,7 @@ fn the_scale_bench_assigns_every_row_of_a_small_fleet_to_its_gateway() {
 }
 
 #[test]
-fn the_attest_bench_encrypts_seals_and_sends_back() {
+fn the_attest_bench_measures_ciphers_and_rounds() {
     if skipped(FOR_LOAD_GENERATOR) {
         return;
     }
@@ -139,7 +139,7 @@ fn the_attest_bench_encrypts_seals_and_sends_back() {
 }
 
 #[test]
-fn the_switch_bench_forwards_encrypts_and_verifies() {
+fn the_switch_bench_measures_forwarding_ciphers_and_proofs() {
     if skipped(FOR_LOAD_GENERATOR) {
         return;
     }
@@ -217,12 +217,14 @@ fn the_signatures_bench_signs_verifies_and_schedules() {
         assert!(value.is_finite() && value > 0.0, "{name} = {value}");
     }
     // Values that cannot be measured on this machine are in the report as pending, with a reason.
-    let text = serde_json::to_value(&report).unwrap();
-    let rows = text["rows"].as_array().unwrap();
-    let of = |name: &str| rows.iter().find(|row| row["name"] == name);
-    assert!(of("gpu.rsa2048_verify_per_s").is_some() && of("rsa2048.verify.awslc_per_s").is_some());
+    let json = serde_json::to_value(&report).unwrap();
+    let rows = json["rows"].as_array().unwrap();
+    let row_named = |name: &str| rows.iter().find(|row| row["name"] == name);
+    assert!(
+        row_named("gpu.rsa2048_verify_per_s").is_some() && row_named("rsa2048.verify.awslc_per_s").is_some()
+    );
     for row in &report.pending {
-        assert_eq!(of(&row.name).unwrap()["value"], "pending");
+        assert_eq!(row_named(&row.name).unwrap()["value"], "pending");
         assert!(!row.reason.is_empty());
     }
     let directory = tempfile::tempdir().unwrap();

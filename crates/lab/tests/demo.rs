@@ -137,8 +137,8 @@ fn on_host_all_devices_authenticate_and_no_attack_succeeds() {
     let (report, _) = run(&options(DataPlaneKind::Host, 64));
     assert_passed(&report, 64);
     // The forged PROOFs are the last attack.
-    for (attack, known) in report.attacks.iter().zip(ATTACKS) {
-        let needs_gate = known.requirement == Requirement::OpenGate;
+    for (attack, definition) in report.attacks.iter().zip(ATTACKS) {
+        let needs_gate = definition.requirement == Requirement::BoundGate;
         assert_eq!(attack.skipped.is_some(), needs_gate, "{attack:?}");
         assert_eq!(attack.attempts > 0, !needs_gate, "{attack:?}");
     }
@@ -182,17 +182,17 @@ fn the_checks_detect_injected_faults_on_a_p4_switch() {
         timeout: Duration::from_secs(20),
         ..options(DataPlaneKind::P4, 32)
     };
-    let (refused, _) = run(&with_fault(InjectedFault::RevokeBeforeAuthentication));
-    assert_eq!((refused.false_accepts, refused.false_rejects), (0, 1));
+    let (revoked_run, _) = run(&with_fault(InjectedFault::RevokeBeforeAuthentication));
+    assert_eq!((revoked_run.false_accepts, revoked_run.false_rejects), (0, 1));
     assert_eq!(
-        (refused.authenticated, refused.line_check.without_session),
+        (revoked_run.authenticated, revoked_run.line_check.without_session),
         (31, 1)
     );
-    let (open, _) = run(&with_fault(InjectedFault::GateDisabled));
-    let service = open.service.as_ref().unwrap();
+    let (ungated_run, _) = run(&with_fault(InjectedFault::GateDisabled));
+    let service = ungated_run.service.as_ref().unwrap();
     assert!(service.delivered_before_authentication > 0 && service.unauthorized_datagrams > 0);
-    assert!(open.revocation.as_ref().unwrap().delivered_after > 0);
-    assert!(open.false_accepts > 0 && !refused.passed && !open.passed);
+    assert!(ungated_run.revocation.as_ref().unwrap().delivered_after > 0);
+    assert!(ungated_run.false_accepts > 0 && !revoked_run.passed && !ungated_run.passed);
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn a_missing_and_an_additional_modified_device_fail_the_run() {
 }
 
 /// Runs `work` in a thread without capabilities, as an unprivileged user runs it.
-fn without_rights<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+fn without_capabilities<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     // Header (version 3, this thread) and two empty sets of three words, as capset(2) expects them.
     let header = [0x2008_0522u32, 0];
     let sets = [0u32; 6];
@@ -278,7 +278,7 @@ fn without_rights<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 
 #[test]
 fn without_privileges_the_demonstration_runs_on_loopback_and_lists_skipped_checks() {
-    without_rights(|| {
+    without_capabilities(|| {
         let (report, _) = run(&options(DataPlaneKind::Host, 64));
         assert!(report.passed, "{:?}", report.findings);
         assert_eq!((report.authenticated, report.line_check.without_session), (64, 0));
@@ -291,8 +291,8 @@ fn without_privileges_the_demonstration_runs_on_loopback_and_lists_skipped_check
             assert!(is_known, "{attack:?}");
         }
         let skipped_checks = report.skipped_checks.join("\n");
-        for word in ["CAP_NET_ADMIN", "xdp", "gate", "MAC", "VLAN"] {
-            assert!(skipped_checks.contains(word), "{word}: {skipped_checks}");
+        for keyword in ["CAP_NET_ADMIN", "xdp", "gate", "MAC", "VLAN"] {
+            assert!(skipped_checks.contains(keyword), "{keyword}: {skipped_checks}");
         }
         let revocation = report.revocation.unwrap();
         assert!(!revocation.authenticated_after && revocation.others_authenticated == 7);
@@ -307,8 +307,8 @@ fn without_privileges_the_demonstration_runs_on_loopback_and_lists_skipped_check
         assert!(!report.passed);
 
         for data_plane in [DataPlaneKind::Xdp, DataPlaneKind::P4] {
-            let refused = demo::run(&options(data_plane, 64), &AtomicBool::new(false), &mut |_| {});
-            assert!(matches!(refused, Err(DemoError::Capability(_))), "{refused:?}");
+            let result = demo::run(&options(data_plane, 64), &AtomicBool::new(false), &mut |_| {});
+            assert!(matches!(result, Err(DemoError::Capability(_))), "{result:?}");
         }
     });
 }

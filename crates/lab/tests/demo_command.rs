@@ -34,7 +34,7 @@ impl Demo {
             .args(["demo", "--json", "demo.json"])
             .args(arguments)
             .current_dir(directory.path())
-            // Its registry is in a temporary directory, which must be deleted at the end.
+            // The demonstration's registry is in a temporary directory, which must be deleted at the end.
             .env("TMPDIR", directory.path())
             .output()
             .unwrap();
@@ -187,7 +187,7 @@ fn sizes_outside_the_limits_are_usage_errors() {
     }
 }
 
-/// Ends early, in order, and leaves no registry behind.
+/// An interrupted demonstration ends early and also deletes its registry.
 #[test]
 fn an_interrupted_demonstration_removes_its_network() {
     if skipped() {
@@ -214,7 +214,7 @@ fn an_interrupted_demonstration_removes_its_network() {
 #[test]
 fn results_that_cannot_be_written_are_refused_before_the_work() {
     for (arguments, cause) in [
-        (&["--out", "no/out"][..], "no/out: cannot be made"),
+        (&["--out", "no/out"][..], "no/out: cannot be created"),
         (&["--json", "no/x.json"], "no/x.json: cannot be written"),
     ] {
         let directory = tempfile::tempdir().unwrap();

@@ -107,8 +107,15 @@ fn every_device_authenticates_and_reaches_the_service() {
         let last = progress_reports.last().unwrap();
         assert_eq!((last.authenticated, last.devices), (100, 100));
         // A second run sends no message.
-        let (again, _) = authenticate(&mut fleet, Duration::from_secs(60));
-        assert_eq!((again.authenticated, again.unfinished, again.sent), (0, 0, 0));
+        let (second_report, _) = authenticate(&mut fleet, Duration::from_secs(60));
+        assert_eq!(
+            (
+                second_report.authenticated,
+                second_report.unfinished,
+                second_report.sent
+            ),
+            (0, 0, 0)
+        );
 
         let echo = EchoService::start(&lab, ECHO_PORT).unwrap();
         // The gateway's kernel has to resolve every device. All namespaces of the machine share the neighbor tables: if other tests
@@ -184,27 +191,31 @@ fn a_fleet_authenticates_at_the_xdp_gateway_and_passes_its_gate() {
         };
         fleet.exchange(&exchange, &mut run).unwrap()
     };
-    // Before authentication the gate is closed to all devices, afterwards it is open to each of them.
-    let closed = exchange(&mut fleet, 1);
-    assert_eq!((closed.echoed, echo.traffic().datagrams), (0, 0));
+    // The gate is closed to each device before its authentication, and open afterwards.
+    let before = exchange(&mut fleet, 1);
+    assert_eq!((before.echoed, echo.traffic().datagrams), (0, 0));
     let (report, _) = authenticate(&mut fleet, Duration::from_secs(120));
     assert_eq!(
         (report.authenticated, report.unfinished),
         (u64::from(device_count), 0),
         "{report:?}"
     );
-    let open = exchange(&mut fleet, 5);
-    assert_eq!((open.echoed, open.not_echoed), (u64::from(device_count), 0));
+    let after = exchange(&mut fleet, 5);
+    assert_eq!((after.echoed, after.not_echoed), (u64::from(device_count), 0));
     assert_eq!(echo.finish().unwrap().sources.len(), device_count as usize);
     assert_eq!(gateway.counters().get(Verdict::ReplyAck), u64::from(device_count));
     for (name, histogram) in [
         ("latency", &report.latency_ns),
         ("network", &report.network_ns),
         ("puf", &report.puf_ns),
-        ("echo", &open.round_trip_ns),
+        ("echo", &after.round_trip_ns),
     ] {
-        let at = |quantile| histogram.value_at_quantile(quantile) as f64 / 1e3;
-        println!("{name}: p50 {:.1} µs, p99 {:.1} µs", at(0.5), at(0.99));
+        let quantile_us = |quantile| histogram.value_at_quantile(quantile) as f64 / 1e3;
+        println!(
+            "{name}: p50 {:.1} µs, p99 {:.1} µs",
+            quantile_us(0.5),
+            quantile_us(0.99)
+        );
     }
     println!(
         "{:.0} authentications/s, {} retransmissions",
@@ -225,8 +236,8 @@ fn clones_with_other_chips_never_authenticate() {
     let clones = legitimate
         .into_iter()
         .zip(enrolled(10, 12))
-        .map(|(legitimate, other)| linewarden_lab::fleet::Member {
-            puf: other.member.puf,
+        .map(|(legitimate, chip_source)| linewarden_lab::fleet::Member {
+            puf: chip_source.member.puf,
             ..legitimate.member
         })
         .collect();
@@ -235,15 +246,15 @@ fn clones_with_other_chips_never_authenticate() {
     assert_eq!((report.authenticated, report.unfinished), (0, 10));
     assert!(report.puf_readings >= 10, "the clones received CHALLENGEs");
     let gateway = gateway.finish();
-    let opened = gateway
+    let with_session = gateway
         .devices()
         .filter(|device| gateway.session(*device, now()).is_some());
-    assert_eq!(opened.count(), 0);
+    assert_eq!(with_session.count(), 0);
 }
 
 /// In a single-attempt run clones do not block other devices: each stops after its handshake and the next device starts.
 #[test]
-fn in_a_single_attempt_run_failed_devices_free_their_place() {
+fn in_a_single_attempt_run_failed_devices_make_room_for_others() {
     if skipped(FOR_LOAD_GENERATOR) {
         return;
     }
@@ -251,9 +262,9 @@ fn in_a_single_attempt_run_failed_devices_free_their_place() {
     let legitimate = enrolled(12, 11);
     let gateway = OracleGateway::start(&lab, &legitimate, |_| {});
     let members = (0..).zip(legitimate.into_iter().zip(enrolled(12, 12)));
-    let members = members.map(|(index, (legitimate, other))| match index < 6 {
+    let members = members.map(|(index, (legitimate, chip_source))| match index < 6 {
         true => linewarden_lab::fleet::Member {
-            puf: other.member.puf,
+            puf: chip_source.member.puf,
             ..legitimate.member
         },
         false => legitimate.member,

@@ -71,14 +71,14 @@ fn generator_and_reflector_count_the_same_messages() {
     let plan = plan(64, Transmit::Tx);
     let reflector = Reflector::attach(&lab, &plan).unwrap();
     let mut generator = Generator::attach(&lab, &plan, device_id, auth_key).unwrap();
-    for (netns, interface, processor) in [
+    for (netns, interface, cpu) in [
         (&lab.devices, &lab.devices_end.name, 0),
         (&lab.gateway, &lab.gateway_devices_end.name, 1),
     ] {
-        let processors = std::thread::available_parallelism().unwrap().get();
+        let cpu_count = std::thread::available_parallelism().unwrap().get();
         NapiThreads::enable(netns, interface)
             .unwrap()
-            .pin(&[processor % processors])
+            .pin(&[cpu % cpu_count])
             .unwrap();
     }
     generator.start().unwrap();
@@ -114,15 +114,15 @@ struct ManualGateway(PacketSocket);
 
 impl ManualGateway {
     fn next_frame(&mut self) -> Vec<u8> {
-        let mut got = Vec::new();
-        while got.is_empty() {
+        let mut frame = Vec::new();
+        while frame.is_empty() {
             assert!(
                 self.0.wait(Duration::from_secs(10)).unwrap(),
                 "no frame arrived within 10 s"
             );
-            self.0.receive(1, |received| got = received.frame.to_vec());
+            self.0.receive(1, |received| frame = received.frame.to_vec());
         }
-        got
+        frame
     }
 
     /// Sends the frame back with a changed payload.
@@ -144,7 +144,7 @@ fn sent_messages_are_valid_with_correct_tags_and_checksums() {
         return;
     }
     let lab = lab();
-    // No XDP program on the gateway's end here.
+    // In this test, the gateway's end has no XDP program.
     let plan = plan(1, Transmit::Redirect);
     let socket = PacketSocket::open(&lab.gateway, &lab.gateway_devices_end, &Options::default()).unwrap();
     let mut gateway = ManualGateway(socket);

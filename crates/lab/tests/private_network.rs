@@ -64,7 +64,7 @@ fn devices_reach_the_service_through_the_gateway() {
 }
 
 #[test]
-fn with_a_switch_gateway_and_service_are_one_station() {
+fn with_a_switch_the_gateway_and_the_service_are_one_station() {
     if skipped(FOR_NETWORK) {
         return;
     }
@@ -186,33 +186,34 @@ fn packet_sockets_deliver_batches_completely_and_in_order() {
         ..Topology::default()
     })
     .unwrap();
-    let near = PacketSocket::open(&lab.devices, &lab.devices_end, &Options::default()).unwrap();
-    let mut far = PacketSocket::open(&lab.gateway, &lab.gateway_devices_end, &Options::default()).unwrap();
+    let sender = PacketSocket::open(&lab.devices, &lab.devices_end, &Options::default()).unwrap();
+    let mut receiver =
+        PacketSocket::open(&lab.gateway, &lab.gateway_devices_end, &Options::default()).unwrap();
     let mut batch = TxBatch::new(64);
     let (mut sent, mut received) = (0u32, 0u32);
-    // More than the ring has slots, so that it wraps.
+    // More frames than the ring has slots, so that the ring wraps.
     while received < 10_000 {
         while !batch.is_full() {
             assert!(batch.push(&frame(lab.gateway_devices_end.mac.0, lab.devices_end.mac.0, sent)));
             sent += 1;
         }
-        assert_eq!(near.send(&mut batch).unwrap(), 64);
+        assert_eq!(sender.send(&mut batch).unwrap(), 64);
         while received < sent {
             assert!(
-                far.wait(Duration::from_secs(10)).unwrap(),
+                receiver.wait(Duration::from_secs(10)).unwrap(),
                 "frame {received} is missing"
             );
-            far.receive(usize::MAX, |got| {
+            receiver.receive(usize::MAX, |frame_in| {
                 assert_eq!(
-                    got.frame,
+                    frame_in.frame,
                     frame(lab.gateway_devices_end.mac.0, lab.devices_end.mac.0, received)
                 );
-                assert!(!got.outgoing);
+                assert!(!frame_in.outgoing);
                 received += 1;
             });
         }
     }
-    let statistics = far.statistics().unwrap();
+    let statistics = receiver.statistics().unwrap();
     assert_eq!((statistics.received, statistics.dropped), (sent, 0));
 }
 
@@ -272,7 +273,7 @@ fn a_fanout_group_distributes_frames_by_destination() {
         batch.push(&frame(DeviceAddress::new(index).mac().0, [2; 6], index));
     }
     assert_eq!(gateway.send(&mut batch).unwrap(), 30);
-    for (place, member) in members.iter_mut().enumerate() {
+    for (socket_index, member) in members.iter_mut().enumerate() {
         let mut indices = Vec::new();
         while indices.len() < 10 {
             assert!(member.wait(Duration::from_secs(10)).unwrap());
@@ -280,7 +281,9 @@ fn a_fanout_group_distributes_frames_by_destination() {
                 indices.push(u32::from_be_bytes(received.frame[2..6].try_into().unwrap()));
             });
         }
-        let expected: Vec<u32> = (0..30).filter(|index| *index as usize % 3 == place).collect();
+        let expected: Vec<u32> = (0..30)
+            .filter(|index| *index as usize % 3 == socket_index)
+            .collect();
         assert_eq!(indices, expected);
     }
 }
@@ -315,7 +318,7 @@ fn napi_threads_are_found_pinned_and_accounted() {
 }
 
 #[test]
-fn too_many_neighbors_are_refused_by_name() {
+fn too_many_neighbors_are_refused() {
     if skipped(FOR_NETWORK) {
         return;
     }
@@ -329,7 +332,8 @@ fn too_many_neighbors_are_refused_by_name() {
     ));
 }
 
-/// Run by a later test in a child process: builds a lab with threads, prints its names, and waits to be killed.
+/// A later test runs this function in a child process. It builds a lab with threads, prints the lab's names, and waits
+/// to be killed.
 #[test]
 #[ignore = "a child process of another test"]
 fn child_that_holds_a_lab() {
@@ -384,20 +388,21 @@ fn a_killed_process_leaves_no_namespace_interface_or_thread_behind() {
     let line = lines
         .find_map(|line| Some(line.unwrap().strip_prefix("HOLDING ")?.to_owned()))
         .expect("the child builds a lab");
-    let words: Vec<&str> = line.split_whitespace().collect();
+    let fields: Vec<&str> = line.split_whitespace().collect();
     let [
         service_path,
         service_end,
         gateway_end,
         devices_inode,
         gateway_inode,
-    ] = words[..]
+    ] = fields[..]
     else {
         panic!("unexpected line {line}");
     };
     let inodes: [u64; 2] = [devices_inode.parse().unwrap(), gateway_inode.parse().unwrap()];
 
-    // Holds the service's namespace open: its interface is removed with the gateway's namespace, which has the other end.
+    // `service` keeps the service's namespace open, so that only the end of the gateway's namespace can remove the
+    // interface pair.
     let service = NetNs::from_fd(File::open(service_path).unwrap().into());
     let service_end_exists = || {
         let list = service
@@ -418,8 +423,8 @@ fn a_killed_process_leaves_no_namespace_interface_or_thread_behind() {
     wait_until("the interface's kernel threads have ended", || {
         NapiThreads::find(gateway_end).pids().is_empty()
     });
-    let left = namespaces_in_use();
-    assert!(inodes.iter().all(|inode| !left.contains(inode)));
+    let in_use = namespaces_in_use();
+    assert!(inodes.iter().all(|inode| !in_use.contains(inode)));
 }
 
 #[test]
@@ -429,10 +434,10 @@ fn without_privileges_the_error_names_the_capability() {
         #[repr(C)]
         struct Header(u32, i32);
         let header = Header(0x2008_0522, 0);
-        let none = [0u32; 6];
+        let empty_sets = [0u32; 6];
         // SAFETY: capset(2) version 3 takes a header and two sets of three words; both live through the call.
-        let done = unsafe { libc::syscall(libc::SYS_capset, &raw const header, none.as_ptr()) };
-        assert_eq!(done, 0);
+        let result = unsafe { libc::syscall(libc::SYS_capset, &raw const header, empty_sets.as_ptr()) };
+        assert_eq!(result, 0);
         let error = Lab::build(&Topology::default()).unwrap_err().to_string();
         assert!(
             error.contains("CAP_SYS_ADMIN, CAP_NET_ADMIN, CAP_NET_RAW missing"),

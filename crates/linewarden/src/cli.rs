@@ -9,13 +9,13 @@ use crate::cmd::{
     events, evidence, gateway, manual, policy, puf, registry, serve, signed, signer, switch, user,
 };
 
-/// Authenticate and attest devices at line rate in the network data plane
+/// Authenticate and attest devices in the network data plane: XDP on Linux, or a P4 switch
 #[derive(Parser, Debug)]
 #[command(name = "linewarden", version, after_help = EXAMPLES, after_long_help = LONG_HELP, propagate_version = true)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
-    /// Log level or filter: error, warn, info, debug, trace, off, or e.g. linewarden_gateway=debug [env: LINEWARDEN_LOG]
+    /// Log level (error, warn, info, debug, trace or off) or filter, such as linewarden_gateway=debug [env: LINEWARDEN_LOG]
     #[arg(long, global = true, value_name = "LEVEL")]
     pub log: Option<String>,
     /// When to color the output

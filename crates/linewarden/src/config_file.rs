@@ -39,11 +39,11 @@ pub struct Problem {
 }
 
 impl Problem {
-    fn new(path: &Path, place: Option<(usize, usize)>, field: Option<String>, problem: String) -> Self {
+    fn new(path: &Path, position: Option<(usize, usize)>, field: Option<String>, problem: String) -> Self {
         Self {
             file: path.to_owned(),
-            line: place.map(|place| place.0),
-            column: place.map(|place| place.1),
+            line: position.map(|position| position.0),
+            column: position.map(|position| position.1),
             field,
             problem,
             exit_code: 2,
@@ -85,17 +85,17 @@ impl std::fmt::Display for Problem {
     }
 }
 
-/// A parsed file; keeps the text to locate its fields.
+/// A parsed file, with its text to locate fields.
 #[derive(Debug)]
 pub struct ConfigFile<T> {
-    /// Its content.
+    /// The content of the file.
     pub value: T,
     path: PathBuf,
     text: String,
 }
 
-/// Result of parsing a file: its content, and all mistakes. If there are mistakes, the content only serves to find more of them: missing
-/// and skipped fields contain placeholders. `file` is `None` if no placeholder was possible.
+/// Result of parsing a file: its content, and all mistakes. If there are mistakes, missing and skipped fields contain placeholders, and the
+/// content only serves to find further mistakes. `file` is `None` if no placeholder was possible.
 pub struct Parsed<T> {
     /// The content.
     pub file: Option<ConfigFile<T>>,
@@ -156,9 +156,9 @@ pub fn role_of(text: &str) -> Option<Role> {
 /// Refuses the configuration of another program, in which every field would be unknown.
 ///
 /// # Errors
-/// The file is another program's.
+/// The file is the configuration of another program.
 pub fn refuse_other_role<T: HasRole>(path: &Path, text: &str) -> Result<(), Failure> {
-    let of = |role: Role| match role {
+    let names_of = |role: Role| match role {
         Role::Gateway => ("a gateway's", "serve"),
         Role::Agent => ("an agent's", "agent"),
         Role::Controller => ("a controller's", "controller"),
@@ -166,9 +166,9 @@ pub fn refuse_other_role<T: HasRole>(path: &Path, text: &str) -> Result<(), Fail
     let Some(role) = role_of(text).filter(|role| *role != T::ROLE) else {
         return Ok(());
     };
-    let ((whose, command), (expected, _)) = (of(role), of(T::ROLE));
+    let ((owner, command), (expected, _)) = (names_of(role), names_of(T::ROLE));
     let problem =
-        format!("file is {whose} configuration, which `linewarden {command}` reads; expected {expected}");
+        format!("file is {owner} configuration, which `linewarden {command}` reads; expected {expected}");
     Err(Failure::input(format!("{}: {problem}", path.display())))
 }
 
@@ -185,7 +185,8 @@ impl<T: DeserializeOwned + HasRole> ConfigFile<T> {
     /// Reads and parses a file.
     ///
     /// # Errors
-    /// The file cannot be read, is not TOML, is another program's, or has unknown, missing or wrong fields: all mistakes are reported.
+    /// The file cannot be read, is not TOML, is the configuration of another program, or has unknown, missing or invalid fields: all
+    /// mistakes are reported.
     pub fn read(path: &Path) -> Result<Self, Failure> {
         let text = read_text(path)?;
         refuse_other_role::<T>(path, &text)?;
@@ -217,7 +218,7 @@ impl<T: DeserializeOwned> ConfigFile<T> {
     }
 }
 
-/// Index in an array of an element that is named by its number, from 1.
+/// Returns the array index of the element with this number, counted from 1.
 fn element_index(number: &str) -> Option<usize> {
     number.parse::<usize>().ok()?.checked_sub(1)
 }
@@ -244,8 +245,8 @@ impl<T> ConfigFile<T> {
     /// A mistake at the position of a field.
     pub fn problem(&self, field: &[impl AsRef<str>], problem: &str) -> Problem {
         let field: Vec<&str> = field.iter().map(AsRef::as_ref).collect();
-        let place = key_span(&self.text, &field).map(|span| position(&self.text, span.start));
-        Problem::new(&self.path, place, Some(field.join(".")), problem.to_owned())
+        let start = key_span(&self.text, &field).map(|span| position(&self.text, span.start));
+        Problem::new(&self.path, start, Some(field.join(".")), problem.to_owned())
     }
 }
 
@@ -260,8 +261,8 @@ fn position(text: &str, offset: usize) -> (usize, usize) {
     )
 }
 
-/// Span of a field's key; if the field is missing, span of the innermost table that exists. An element of an array (of tables) is named by
-/// its number, from 1, behind the array's name.
+/// Span of a field's key; if the field is missing, span of the innermost table that exists. In `field`, an element of an array (of tables)
+/// is a number, counted from 1, after the array's name.
 fn key_span(text: &str, field: &[&str]) -> Option<Range<usize>> {
     let root = DeTable::parse(text).ok()?;
     let mut table = root.get_ref();
@@ -318,14 +319,14 @@ fn descend(table: &DeTable<'_>, span: &Range<usize>, names: &mut Vec<String>) {
 
 /// Descends into the table of an array of tables that contains a span. A plain array is one field.
 fn descend_into(array: &DeArray<'_>, span: &Range<usize>, names: &mut Vec<String>) {
-    let found = array
+    let table = array
         .iter()
         .zip(1..)
         .find_map(|(element, number)| match element.get_ref() {
             DeValue::Table(inner) if contains_span(element, span) => Some((inner, number)),
             _ => None,
         });
-    if let Some((inner, number)) = found {
+    if let Some((inner, number)) = table {
         let number: usize = number;
         names.push(number.to_string());
         descend(inner, span, names);
@@ -360,19 +361,23 @@ mod tests {
         assert_eq!(line(&["a"]), (1, 2));
         assert_eq!(line(&["a", "y"]), (3, 1));
         assert_eq!(line(&["b", "c", "z", "w"]), (5, 7));
-        assert_eq!(line(&["a", "missing"]), (1, 2), "else where the table is");
+        assert_eq!(line(&["a", "missing"]), (1, 2), "position of the table");
         assert_eq!(key_span(TEXT, &["d"]), None);
     }
 
     #[test]
-    fn each_of_several_tables_has_its_own_place() {
+    fn each_of_several_tables_has_its_own_position() {
         let text = "[[t]]\nx = 1\n[[t]]\nx = 2\ny = [{ z = 3 }]\n[b]\nids = [7, 8]\n";
-        let at = |field: &[&str]| position(text, key_span(text, field).unwrap().start);
-        assert_eq!(at(&["t", "1", "x"]), (2, 1));
-        assert_eq!(at(&["t", "2", "x"]), (4, 1));
-        assert_eq!(at(&["t", "2", "y", "1", "z"]), (5, 8));
-        assert_eq!(at(&["t", "2", "missing"]), (3, 1), "else where the table is");
-        assert_eq!(at(&["t", "3", "x"]), at(&["t"]));
+        let position_of = |field: &[&str]| position(text, key_span(text, field).unwrap().start);
+        assert_eq!(position_of(&["t", "1", "x"]), (2, 1));
+        assert_eq!(position_of(&["t", "2", "x"]), (4, 1));
+        assert_eq!(position_of(&["t", "2", "y", "1", "z"]), (5, 8));
+        assert_eq!(
+            position_of(&["t", "2", "missing"]),
+            (3, 1),
+            "position of the table"
+        );
+        assert_eq!(position_of(&["t", "3", "x"]), position_of(&["t"]));
         let root = DeTable::parse(text).unwrap();
         for (needle, name) in [("2", "t.2.x"), ("3", "t.2.y.1.z"), ("8", "b.ids")] {
             let start = text.find(needle).unwrap();
@@ -381,8 +386,8 @@ mod tests {
     }
 
     #[test]
-    fn a_place_in_the_text_has_its_field() {
-        let at = |needle: &str| {
+    fn a_position_in_the_text_belongs_to_a_field() {
+        let field_of = |needle: &str| {
             let start = TEXT.find(needle).unwrap();
             field_at(
                 DeTable::parse(TEXT).unwrap().get_ref(),
@@ -390,10 +395,10 @@ mod tests {
             )
             .join(".")
         };
-        assert_eq!(at("1"), "a.x");
-        assert_eq!(at("\"ä\""), "a.y");
-        assert_eq!(at("y"), "a.y");
-        assert_eq!(at("2"), "b.c.z.w");
+        assert_eq!(field_of("1"), "a.x");
+        assert_eq!(field_of("\"ä\""), "a.y");
+        assert_eq!(field_of("y"), "a.y");
+        assert_eq!(field_of("2"), "b.c.z.w");
     }
 
     #[derive(Debug, serde::Deserialize)]
@@ -427,15 +432,15 @@ mod tests {
             problems_of("[a]\nlease = 1\nid = -1\nport = 70000\n[b]\nzzz = 1\nid = 1\n"),
             [
                 "f:2:1: a.lease: unknown field `lease`; did you mean `lease_s`?",
-                "f:3:6: a.id: -1: a whole number from 0 to 4294967295",
-                "f:4:8: a.port: 70000: a whole number from 0 to 65535",
+                "f:3:6: a.id: -1: expected a whole number from 0 to 4294967295",
+                "f:4:8: a.port: 70000: expected a whole number from 0 to 65535",
                 "f:6:1: b.zzz: unknown field `zzz`, expected one of `lease_s`, `port`, `id`",
             ]
         );
         assert_eq!(
             problems_of("[a]\nid = 1\nport = 70000\n[b]\nzzz = 1\nid = 1\n"),
             [
-                "f:3:8: a.port: 70000: a whole number from 0 to 65535",
+                "f:3:8: a.port: 70000: expected a whole number from 0 to 65535",
                 "f:5:1: b.zzz: unknown field `zzz`, expected one of `lease_s`, `port`, `id`",
             ]
         );
@@ -443,7 +448,7 @@ mod tests {
         assert_eq!(
             problems_of("[a]\nid = 1\n[[c]]\nid = 1\n[[c]]\nid = 2\nport = -1\nzzz = 1\n[[c]]\nport = 7\n"),
             [
-                "f:7:8: c.2.port: -1: a whole number from 0 to 65535",
+                "f:7:8: c.2.port: -1: expected a whole number from 0 to 65535",
                 "f:8:1: c.2.zzz: unknown field `zzz`, expected one of `lease_s`, `port`, `id`",
                 "f:9:1: c.3: missing field `id`",
             ]
@@ -475,39 +480,39 @@ mod tests {
 
     #[test]
     fn placeholders_replace_missing_fields_and_reading_continues() {
-        let read = |text: &str| ConfigFile::<Lacking>::parse(Path::new("f"), text.to_owned());
+        let parse = |text: &str| ConfigFile::<Lacking>::parse(Path::new("f"), text.to_owned());
         let problems_of = |text: &str| -> Vec<String> {
-            let parsed = read(text);
+            let parsed = parse(text);
             parsed.problems.iter().map(ToString::to_string).collect()
         };
-        let parsed = read("last = 256\n[place]\nip = \"here\"\nat = \"127.0.0.1\"\nmany = [1, \"x\"]\n");
+        let parsed = parse("last = 256\n[place]\nip = \"here\"\nat = \"127.0.0.1\"\nmany = [1, \"x\"]\n");
         let problems: Vec<String> = parsed.problems.iter().map(ToString::to_string).collect();
         assert_eq!(
             problems,
             [
                 "f:1:1: missing field `shape`",
-                "f:1:8: last: 256: a whole number from 0 to 255",
+                "f:1:8: last: 256: expected a whole number from 0 to 255",
                 "f:2:1: place: missing field `path`",
                 "f:3:6: place.ip: \"here\": an address, such as \"192.0.2.1\" or \"2001:db8::1\"",
                 "f:4:6: place.at: \"127.0.0.1\": an address and a port, such as \"127.0.0.1:5683\" or \"[::1]:5683\"",
-                "f:5:12: place.many: \"x\": a whole number from 0 to 255",
+                "f:5:12: place.many: \"x\": expected a whole number from 0 to 255",
             ]
         );
-        for (field, lacks) in [("path", true), ("at", true), ("many", true), ("other", false)] {
-            assert_eq!(parsed.is_missing(&["place", field]), lacks, "{field}");
+        for (field, is_missing) in [("path", true), ("at", true), ("many", true), ("other", false)] {
+            assert_eq!(parsed.is_missing(&["place", field]), is_missing, "{field}");
         }
         assert_eq!(
             problems_of("last = -1"),
             [
                 "f:1:1: missing field `place`",
                 "f:1:1: missing field `shape`",
-                "f:1:8: last: -1: a whole number from 0 to 255"
+                "f:1:8: last: -1: expected a whole number from 0 to 255"
             ]
         );
         assert_eq!(
             problems_of("place = 7\nshape = \"rund\"\n"),
             [
-                "f:1:9: place: 7: a table with fields",
+                "f:1:9: place: 7: expected a table with fields",
                 "f:2:9: shape: unknown variant `rund`; did you mean `round`?",
             ]
         );

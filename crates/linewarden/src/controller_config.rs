@@ -64,7 +64,7 @@ pub struct ServiceSection {
 pub struct TlsSection {
     /// The controller's certificate, PEM.
     pub cert: PathBuf,
-    /// Its private key, PEM, file mode 0600.
+    /// The private key of the controller's certificate, PEM, file mode 0600.
     pub key: PathBuf,
     /// The CA of the certificates of gateways and users, PEM.
     pub ca: PathBuf,
@@ -74,9 +74,9 @@ pub struct TlsSection {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RowsSection {
-    /// Rows that a gateway receives with a device's first authentication there.
+    /// Number of rows that a gateway receives when a device first authenticates at this gateway.
     pub lease_rows: u32,
-    /// Rows that a gateway may use per durable mark; a crash of the gateway costs a device at most this many rows.
+    /// Number of rows that a gateway may use per durable mark: a crash of the gateway costs a device at most this many rows.
     pub mark_block: u32,
 }
 
@@ -210,13 +210,13 @@ impl ControllerConfig {
         });
         let nats = nats.into_iter().flatten().map(Option::as_mut);
         let trust = self.trust.values_mut().flat_map(TrustSection::paths);
-        let named = paths
+        let all_paths = paths
             .into_iter()
             .chain(nats)
             .chain(trust)
             .flatten()
             .filter(|path| !path.as_os_str().is_empty());
-        named.for_each(|path| *path = directory.join(&*path));
+        all_paths.for_each(|path| *path = directory.join(&*path));
     }
 }
 
@@ -242,47 +242,47 @@ pub fn parse(path: &Path, text: String) -> (Option<ConfigFile<ControllerConfig>>
     };
     let directory = file.directory();
     file.value.resolve_paths(&directory);
-    let wrong = file.value.field_errors();
-    let wrong = wrong.iter().filter(|(field, _)| !parsed.is_missing(field));
-    problems.extend(wrong.map(|(field, problem)| file.problem(field, problem)));
-    let wrong = file.value.trust_field_errors();
-    let wrong = wrong.iter().filter(|(field, _)| !parsed.is_missing(field));
-    problems.extend(wrong.map(|(field, problem)| file.problem(field, problem)));
+    let errors = file.value.field_errors();
+    let errors = errors.iter().filter(|(field, _)| !parsed.is_missing(field));
+    problems.extend(errors.map(|(field, problem)| file.problem(field, problem)));
+    let errors = file.value.trust_field_errors();
+    let errors = errors.iter().filter(|(field, _)| !parsed.is_missing(field));
+    problems.extend(errors.map(|(field, problem)| file.problem(field, problem)));
     problems.sort_by_key(Problem::position);
     (Some(file), problems)
 }
 
 impl ControllerConfig {
     fn trust_field_errors(&self) -> Vec<([String; 3], String)> {
-        let of = |(number, section): (&GatewayNumber, &TrustSection)| {
+        let section_errors = |(number, section): (&GatewayNumber, &TrustSection)| {
             let field = trust_field(*number);
             let mistakes = section.problems().into_iter();
             mistakes
                 .map(move |(name, problem)| (field(name), problem))
                 .collect::<Vec<_>>()
         };
-        self.trust.iter().flat_map(of).collect()
+        self.trust.iter().flat_map(section_errors).collect()
     }
 
-    /// Mistakes in combinations of fields, each with its path.
+    /// Mistakes that parsing does not find, each with the path of its field.
     fn field_errors(&self) -> Vec<([&'static str; 2], String)> {
-        let mut wrong = Vec::new();
+        let mut errors = Vec::new();
         for (table, field, path) in [
             ("tls", "cert", &self.tls.cert),
             ("tls", "key", &self.tls.key),
             ("tls", "ca", &self.tls.ca),
         ] {
             if path.as_os_str().is_empty() {
-                wrong.push(([table, field], "is empty: set the path of a file".to_owned()));
+                errors.push(([table, field], "is empty: set the path of a file".to_owned()));
             }
         }
         let registry = &self.registry;
         match (&registry.master_key_file, &registry.master_key_env) {
-            (None, None) => wrong.push((
+            (None, None) => errors.push((
                 ["registry", "master_key_file"],
                 "is missing: set the path of the master key, or set master_key_env to an environment variable that holds the key".to_owned(),
             )),
-            (Some(_), Some(_)) => wrong.push((
+            (Some(_), Some(_)) => errors.push((
                 ["registry", "master_key_env"],
                 "conflicts with master_key_file: remove master_key_env or master_key_file".to_owned(),
             )),
@@ -293,7 +293,7 @@ impl ControllerConfig {
             ("mark_block", self.rows.mark_block),
         ] {
             if value == 0 {
-                wrong.push((
+                errors.push((
                     ["rows", field],
                     "must be at least 1; found 0; with 0, no device receives rows".to_owned(),
                 ));
@@ -304,21 +304,21 @@ impl ControllerConfig {
             .metrics
             .is_some_and(|metrics| metrics.port() != 0 && metrics == self.service.listen)
         {
-            wrong.push((
+            errors.push((
                 ["service", "metrics"],
-                "is also `listen`, the address of the API: use another port for metrics".to_owned(),
+                "equals `listen`, the address of the API: use another port for metrics".to_owned(),
             ));
         }
         let nats = self.nats.as_ref().and_then(nats_config::field_error);
-        wrong.extend(nats.map(|(field, problem)| (["nats", field], problem)));
+        errors.extend(nats.map(|(field, problem)| (["nats", field], problem)));
         let telemetry = self.telemetry.as_ref().and_then(telemetry_config::field_error);
-        wrong.extend(telemetry.map(|(field, problem)| (["telemetry", field], problem)));
+        errors.extend(telemetry.map(|(field, problem)| (["telemetry", field], problem)));
         if let Some(level) = &self.log.level
             && let Err(problem) = log::filter(level)
         {
-            wrong.push((["log", "level"], problem));
+            errors.push((["log", "level"], problem));
         }
-        wrong
+        errors
     }
 }
 
@@ -352,26 +352,29 @@ pub fn trust(file: &ConfigFile<ControllerConfig>) -> Result<Vec<(GatewayId, Trus
 /// Checks whether this machine meets the prerequisites; changes nothing.
 pub async fn check_machine(file: &ConfigFile<ControllerConfig>) -> Vec<Problem> {
     let config = &file.value;
-    let place = |field: [&str; 2], failure: &Failure| {
+    let field_problem = |field: [&str; 2], failure: &Failure| {
         file.problem(&field, &failure.to_string())
             .with_code(failure.code())
     };
     let mut problems = Vec::new();
     match tls::read_certificates(&config.tls.ca) {
-        Err(failure) => problems.push(place(["tls", "ca"], &failure)),
+        Err(failure) => problems.push(field_problem(["tls", "ca"], &failure)),
         Ok(ca) => match tls::read_identity(&config.tls.cert, &config.tls.key) {
             Err(failure) => {
                 // The message begins with the path of the file.
-                let of_key = failure
+                let is_key_error = failure
                     .to_string()
                     .starts_with(&config.tls.key.display().to_string());
-                let field = if of_key { "key" } else { "cert" };
-                problems.push(place(["tls", field], &failure));
+                let field = if is_key_error { "key" } else { "cert" };
+                problems.push(field_problem(["tls", field], &failure));
             }
             Ok(identity) => {
                 problems.extend(certificate_problem(file));
                 if let Err(error) = ServerTls::new(identity, Some(&ca)) {
-                    problems.push(place(["tls", "ca"], &tls::file_failure(&config.tls.ca, &error)));
+                    problems.push(field_problem(
+                        ["tls", "ca"],
+                        &tls::file_failure(&config.tls.ca, &error),
+                    ));
                 }
             }
         },
@@ -379,13 +382,13 @@ pub async fn check_machine(file: &ConfigFile<ControllerConfig>) -> Vec<Problem> 
     if let Some(path) = &config.attest.signing_key
         && let Err(failure) = secret_file::signer(path)
     {
-        problems.push(place(["attest", "signing_key"], &failure));
+        problems.push(field_problem(["attest", "signing_key"], &failure));
     }
     problems.extend(trust(file).err().into_iter().flatten());
     problems.extend(nats_config::read(file).err());
     problems.extend(telemetry_config::read(file).err());
     if let Err((field, failure)) = registry::check(&config.registry).await {
-        problems.push(place(["registry", field], &failure));
+        problems.push(field_problem(["registry", field], &failure));
     }
     problems.sort_by_key(Problem::position);
     problems

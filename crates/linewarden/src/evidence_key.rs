@@ -16,28 +16,28 @@ const KEY_BYTES_MAX: usize = 16_384;
 /// # Errors
 /// The file cannot be read, or is not a public key.
 pub fn read_public_key(path: &Path) -> Result<PublicKey, Failure> {
-    let wrong = |reason: &dyn std::fmt::Display| Failure::input(format!("{}: {reason}", path.display()));
-    let text = read_text_bounded(path, KEY_BYTES_MAX).map_err(|error| wrong(&error))?;
-    PublicKey::from_pem(&text).map_err(|error| wrong(&error))
+    let invalid = |reason: &dyn std::fmt::Display| Failure::input(format!("{}: {reason}", path.display()));
+    let text = read_text_bounded(path, KEY_BYTES_MAX).map_err(|error| invalid(&error))?;
+    PublicKey::from_pem(&text).map_err(|error| invalid(&error))
 }
 
 /// Reads a private key; with `tpm`, a key that this TPM has encrypted.
 ///
 /// # Errors
-/// The file cannot be read, other users can read it, or it is not a key of this format or TPM.
+/// The file cannot be read, other users can read the file, or the file is not a key of this format or TPM.
 pub fn read_signer(path: &Path, tpm: Option<&str>) -> Result<Box<dyn Signer + Send>, Failure> {
     let bytes = secret_file::read(path, KEY_BYTES_MAX)?;
     if let Some(tcti) = tpm {
         return read_tpm_signer(path, &bytes, tcti);
     }
-    let wrong = |reason: &dyn std::fmt::Display| {
+    let invalid = |reason: &dyn std::fmt::Display| {
         Failure::input(format!(
             "{}: {reason}; create a key with `linewarden evidence key --out FILE`",
             path.display()
         ))
     };
-    let text = str::from_utf8(&bytes).map_err(|_| wrong(&"not a key in PEM format"))?;
-    let signer = Ed25519Signer::from_pem(text).map_err(|error| wrong(&error))?;
+    let text = str::from_utf8(&bytes).map_err(|_| invalid(&"not a key in PEM format"))?;
+    let signer = Ed25519Signer::from_pem(text).map_err(|error| invalid(&error))?;
     Ok(Box::new(signer))
 }
 
@@ -68,7 +68,7 @@ mod tpm {
         Ok(Box::new(signer))
     }
 
-    /// Creates a key in the TPM; returns it as the TPM encrypts it.
+    /// Creates a key in the TPM; returns the key, encrypted by the TPM.
     pub fn create_key(tcti: &str) -> Result<Zeroizing<Vec<u8>>, Failure> {
         let blob = open(tcti)?
             .create_signing_key(EndorsementKind::Rsa2048)

@@ -1,4 +1,5 @@
-//! A gateway's configuration: all mistakes in the file, and all prerequisites that this machine does not meet. For `check` and `serve`.
+//! A gateway's configuration: all mistakes in the file, and all prerequisites that this machine does not meet. The
+//! commands `check` and `serve` report these mistakes and prerequisites.
 
 use linewarden_cli::failure::Failure;
 use linewarden_cli::log;
@@ -39,17 +40,19 @@ pub fn read(path: &Path) -> Result<ConfigFile<GatewayConfig>, Failure> {
     }
 }
 
-/// Reads the fields that a release of gates needs: ID, interfaces, pin directory. Other fields may be wrong: they get placeholders, and
-/// their mistakes are returned.
+/// Reads the fields that the removal of gates needs: ID, interfaces, pin directory. Other fields may be wrong: such
+/// fields get placeholders, and their mistakes are returned.
 ///
 /// # Errors
 /// A required field is missing or wrong.
-pub fn read_for_release(path: &Path) -> Result<(ConfigFile<GatewayConfig>, Vec<Problem>), Failure> {
+pub fn read_for_gate_removal(path: &Path) -> Result<(ConfigFile<GatewayConfig>, Vec<Problem>), Failure> {
     let text = read_text(path)?;
     refuse_other_role::<GatewayConfig>(path, &text)?;
     let mut parsed = ConfigFile::<GatewayConfig>::parse(path, text);
-    let needed = ["id", "interfaces", "pin_directory"];
-    let is_complete = !needed.iter().any(|field| parsed.is_missing(&["gateway", field]));
+    let required = ["id", "interfaces", "pin_directory"];
+    let is_complete = !required
+        .iter()
+        .any(|field| parsed.is_missing(&["gateway", field]));
     match parsed.file.take() {
         Some(mut file) if is_complete => {
             let directory = file.directory();
@@ -177,9 +180,9 @@ fn check_kernel(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     if file.value.gateway.dataplane != Backend::Xdp {
         return Vec::new();
     }
-    let mut found = Vec::new();
+    let mut warnings = Vec::new();
     let mut warn =
-        |problem: String| found.push(file.problem(&["gateway", "dataplane"], &problem).with_code(0));
+        |problem: String| warnings.push(file.problem(&["gateway", "dataplane"], &problem).with_code(0));
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let mut numbers = release
         .split(|character: char| !character.is_ascii_digit())
@@ -197,23 +200,23 @@ fn check_kernel(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
                 .to_owned(),
         );
     }
-    found
+    warnings
 }
 
-/// Checks for gates that ended gateways left on the interfaces. An error if this gateway does not replace such a gate, a warning
-/// if it replaces the gate of another gateway.
+/// Checks for gates that ended gateways left on the interfaces. Such a gate is an error if this gateway would not replace the gate, and a
+/// warning if this gateway would replace the gate of another gateway.
 fn check_gates(file: &ConfigFile<GatewayConfig>, resolved: &ResolvedConfig) -> Vec<Problem> {
     let section = &file.value.gateway;
     let problem = |name: &String, gate: xdp::OrphanedGate| {
-        let whose = match gate.gateway_id {
+        let owner = match gate.gateway_id {
             Some(id) => format!("the gate that gateway {id} left"),
             None => "the gate that an ended gateway left".to_owned(),
         };
-        let shut = format!(
-            "{whose} is still on {name} (pinned in {})",
+        let finding = format!(
+            "{owner} is still on {name} (pinned in {})",
             gate.pin_path.display()
         );
-        if section.kept_in().is_none() {
+        if section.pin_directory_if_kept().is_none() {
             let field = match (section.dataplane, section.gate) {
                 (Backend::Host | Backend::P4, _) => "dataplane",
                 (Backend::Xdp, Gate::Off) => "gate",
@@ -221,19 +224,19 @@ fn check_gates(file: &ConfigFile<GatewayConfig>, resolved: &ResolvedConfig) -> V
             };
             let path = file.path().display();
             let remedy = match section.interfaces.contains(name) {
-                true => format!("remove the gate with `linewarden serve --config {path} --release`"),
+                true => format!("remove the gate with `linewarden serve --config {path} --remove-gate`"),
                 false => {
-                    "remove the gate with `linewarden serve --config FILE --release`, where FILE names the interface in `interfaces`"
+                    "remove the gate with `linewarden serve --config FILE --remove-gate`, where FILE names the interface in `interfaces`"
                         .to_owned()
                 }
             };
-            let problem = format!("{shut}, and would stay active beside this gateway: {remedy}");
+            let problem = format!("{finding}, and would stay active beside this gateway: {remedy}");
             return Some(file.problem(&["gateway", field], &problem).with_code(1));
         }
-        let other = gate.gateway_id.filter(|id| *id != section.id)?;
+        let previous_id = gate.gateway_id.filter(|id| *id != section.id)?;
         let problem = format!(
-            "{shut}: gateway {} replaces the gate, and sessions of gateway {other} end; the memory of gateway {other} stays pinned until \
-             `linewarden serve --config FILE --release` runs with the configuration of gateway {other}",
+            "{finding}: gateway {} replaces the gate, and sessions of gateway {previous_id} end; the memory of gateway {previous_id} stays pinned until \
+             `linewarden serve --config FILE --remove-gate` runs with the configuration of gateway {previous_id}",
             section.id
         );
         Some(file.problem(&["gateway", "interfaces"], &problem).with_code(0))
@@ -243,8 +246,8 @@ fn check_gates(file: &ConfigFile<GatewayConfig>, resolved: &ResolvedConfig) -> V
         .iter()
         .cloned()
         .zip(resolved.interfaces.iter().copied());
-    // Gates stay on other interfaces, too; a start that replaces gates reports them itself.
-    let orphans = match section.kept_in() {
+    // Gates can also be on interfaces that are not in the configuration. A start that replaces gates reports these gates itself.
+    let orphans = match section.pin_directory_if_kept() {
         Some(_) => Vec::new(),
         None => xdp::orphaned_interfaces(&section.pin_directory, &resolved.interfaces),
     };
@@ -264,11 +267,11 @@ pub fn check_veths(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     if section.dataplane != Backend::Xdp {
         return Vec::new();
     }
-    let warn = |field: &str, names: &[String], needs: &str| {
+    let warn = |field: &str, names: &[String], requirement: &str| {
         let is_veth = |name: &&String| ethtool::driver(name).is_ok_and(|driver| driver == "veth");
         let warning = |name: &String| {
             let problem = format!(
-                "{name} is a veth: {needs}; otherwise frames that the gateway sends by XDP are lost without a log message; on the other end run \
+                "{name} is a veth: {requirement}; otherwise frames that the gateway sends by XDP are lost without a log message; on the other end run \
                  `ip link set OTHER-END xdpdrv obj pass.o sec xdp`, see \"On a veth\" in docs/operations/interfaces.md"
             );
             file.problem(&["gateway", field], &problem).with_code(0)
@@ -288,9 +291,9 @@ pub fn check_veths(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     problems
 }
 
-/// Checks the pin directory: gates that stay closed after the gateway ends are pinned on the BPF filesystem.
+/// Checks the pin directory: gates that stay on the interfaces after the gateway has ended are pinned on the BPF filesystem.
 fn check_pin_directory(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
-    let Some(directory) = file.value.gateway.kept_in() else {
+    let Some(directory) = file.value.gateway.pin_directory_if_kept() else {
         return Vec::new();
     };
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
@@ -298,11 +301,11 @@ fn check_pin_directory(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     let innermost = mounts
         .lines()
         .filter_map(|line| {
-            let mut words = line.split(' ').skip(1);
-            Some((PathBuf::from(words.next()?), words.next()?))
+            let mut fields = line.split(' ').skip(1);
+            Some((PathBuf::from(fields.next()?), fields.next()?))
         })
-        .filter(|(mounted, _)| directory.starts_with(mounted))
-        .max_by_key(|(mounted, _)| mounted.components().count());
+        .filter(|(mount_point, _)| directory.starts_with(mount_point))
+        .max_by_key(|(mount_point, _)| mount_point.components().count());
     match innermost {
         Some((_, "bpf")) => {
             let insecure = xdp::pin_directory_problem(directory);
@@ -313,7 +316,7 @@ fn check_pin_directory(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
         }
         _ => vec![file.problem(
             &["gateway", "pin_directory"],
-            "not on a BPF filesystem: run `mount -t bpf -o mode=0700 bpf /sys/fs/bpf`; or set gate_on_exit = \"open\", which removes the gate when \
+            "not on a BPF filesystem: run `mount -t bpf -o mode=0700 bpf /sys/fs/bpf`; or set gate_on_exit = \"remove\", which removes the gate when \
              the gateway ends, so that all traffic passes and sessions end",
         )],
     }
@@ -328,13 +331,13 @@ fn check_audit(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     };
     let problem = match audit.path.metadata() {
         Ok(metadata) if metadata.is_file() => {
-            let open = OTHER_PERMISSIONS & metadata.mode();
+            let public_bits = OTHER_PERMISSIONS & metadata.mode();
             let problem = format!(
                 "other users can read or write the file (mode {:04o}): run `chmod o= {}`",
                 metadata.mode() & 0o7777,
                 audit.path.display()
             );
-            let warning = (open != 0).then(|| file.problem(&["audit", "path"], &problem).with_code(0));
+            let warning = (public_bits != 0).then(|| file.problem(&["audit", "path"], &problem).with_code(0));
             return warning.into_iter().collect();
         }
         Ok(_) => match check_regular(&audit.path) {
@@ -393,11 +396,11 @@ fn check_evidence(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
         }
     }
     problems.extend(read_packet_key(file).err());
-    let places = [
+    let paths = [
         ("boot_count", Some(&section.boot_count)),
         ("socket", section.socket.as_ref()),
     ];
-    for (field, path) in places {
+    for (field, path) in paths {
         let directory = path.and_then(|path| path.parent());
         if let Some(directory) = directory.filter(|directory| !directory.is_dir()) {
             let problem = format!(
@@ -413,7 +416,7 @@ fn check_evidence(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
 /// Reads the key that signs evidence, if evidence is configured.
 ///
 /// # Errors
-/// The key cannot be read, is not a key, is another TPM's, or other users can read it.
+/// The key cannot be read, is not a key, belongs to another TPM, or other users can read it.
 pub fn read_evidence_signer(
     file: &ConfigFile<GatewayConfig>,
 ) -> Result<Option<Box<dyn EvidenceSigner + Send>>, Problem> {
@@ -428,7 +431,7 @@ pub fn read_evidence_signer(
     }
 }
 
-/// Reads the secret of the tags of in-packet evidence; the classic profile has none.
+/// Reads the secret of the tags of in-packet evidence. Without a secret, as in the classic profile, returns a key of zeros.
 ///
 /// # Errors
 /// The secret cannot be read, is malformed, or other users can read it.
@@ -483,11 +486,11 @@ pub fn controller_client(file: &ConfigFile<GatewayConfig>) -> Result<Option<Clie
             .with_code(failure.code())
     };
     identities.read().map_err(problem)?;
-    let named = tls::gateway_in_certificate(&section.cert).map_err(problem)?;
-    if named != Some(file.value.gateway.id) {
-        let text = match named {
-            Some(other) => format!(
-                "the certificate is of gateway {other}, but `id` is {}; install the certificate of this gateway, or correct `id`",
+    let certificate_id = tls::gateway_in_certificate(&section.cert).map_err(problem)?;
+    if certificate_id != Some(file.value.gateway.id) {
+        let text = match certificate_id {
+            Some(other_id) => format!(
+                "the certificate is of gateway {other_id}, but `id` is {}; install the certificate of this gateway, or correct `id`",
                 file.value.gateway.id
             ),
             None => "not a gateway certificate (no urn:linewarden:gateway:N): create one with `linewarden certificate gateway`".to_owned(),

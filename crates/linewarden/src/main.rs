@@ -8,8 +8,8 @@
 //!                          └──────► Failure ─► message, exit code
 //! ```
 //!
-//! The program contains no protocol and no cryptography: the other crates of this repository implement them. It parses arguments and
-//! configuration files, calls these crates, and prints results as text, tables or JSON.
+//! The program contains no protocol and no cryptography: the other crates of this repository implement them. The
+//! program parses arguments and configuration files, calls these crates, and prints results as text, tables or JSON.
 //!
 //! | Module | Contents |
 //! |---|---|

@@ -30,7 +30,7 @@ impl Page {
     }
 }
 
-/// The metrics file. A separate thread replaces it as a whole, so that a slow disk does not block the caller.
+/// The metrics file. A separate thread replaces the file as a whole, so that a slow disk does not block the caller.
 pub struct MetricsFile(SyncSender<String>);
 
 impl MetricsFile {
@@ -39,17 +39,17 @@ impl MetricsFile {
     /// # Errors
     /// The file cannot be written.
     pub fn start(path: &Path) -> Result<Self, Failure> {
-        let named = |error| Failure::input(format!("--metrics-file {}: {error}", path.display()));
-        can_replace(path).map_err(named)?;
-        let (pages, written) = sync_channel(1);
+        let file_error = |error| Failure::input(format!("--metrics-file {}: {error}", path.display()));
+        can_replace(path).map_err(file_error)?;
+        let (sender, receiver) = sync_channel(1);
         let path = path.to_owned();
         std::thread::Builder::new()
             .name("lw-metrics".to_owned())
-            .spawn(move || write(&path, written))?;
-        Ok(Self(pages))
+            .spawn(move || write(&path, receiver))?;
+        Ok(Self(sender))
     }
 
-    /// Queues a page; dropped if one is queued and one is being written.
+    /// Queues a page. The page is dropped if the queue, which has one entry, is full.
     pub fn submit(&self, page: Page) {
         let _ = self.0.try_send(page.0);
     }
@@ -58,13 +58,13 @@ impl MetricsFile {
 fn write(path: &Path, pages: impl IntoIterator<Item = String>) {
     let mut is_failing = false;
     for page in pages {
-        let written = replace_public(path, page.as_bytes());
-        if let Err(error) = &written
+        let result = replace_public(path, page.as_bytes());
+        if let Err(error) = &result
             && !is_failing
         {
-            tracing::warn!(%error, path = %path.display(), "writing metrics failed; retrying with the next page");
+            tracing::warn!(%error, path = %path.display(), "writing metrics failed; retrying at the next update");
         }
-        is_failing = written.is_err();
+        is_failing = result.is_err();
     }
 }
 

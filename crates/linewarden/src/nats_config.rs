@@ -75,8 +75,8 @@ fn tls_of(section: &NatsSection) -> Result<Option<NatsTls>, FieldFailure> {
             refuse("`cert` and `key` must be set together")
         }
         (Some(ca), cert, key) => {
-            let read = tls::read_certificates(ca).map_err(|failure| ("ca", failure))?;
-            ClientTls::new(&read).map_err(|error| ("ca", tls::file_failure(ca, &error)))?;
+            let pem = tls::read_certificates(ca).map_err(|failure| ("ca", failure))?;
+            ClientTls::new(&pem).map_err(|error| ("ca", tls::file_failure(ca, &error)))?;
             let identity = cert.clone().zip(key.clone());
             if let Some((cert, key)) = &identity {
                 tls::read_identity(cert, key).map_err(|failure| ("cert", failure))?;
@@ -90,8 +90,8 @@ fn tls_of(section: &NatsSection) -> Result<Option<NatsTls>, FieldFailure> {
 }
 
 fn credentials(path: &Path) -> Result<Zeroizing<String>, Failure> {
-    let read = secret_file::read(path, CREDENTIALS_BYTES_MAX)?;
-    match std::str::from_utf8(&read) {
+    let bytes = secret_file::read(path, CREDENTIALS_BYTES_MAX)?;
+    match std::str::from_utf8(&bytes) {
         Ok(text) => Ok(Zeroizing::new(text.to_owned())),
         Err(_) => Err(Failure::input(format!("{}: not UTF-8 text", path.display()))),
     }

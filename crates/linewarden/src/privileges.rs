@@ -1,6 +1,7 @@
 //! Capabilities of the gateway process: dropped after the start, except those that the configuration still needs.
 //!
-//! Capabilities are per thread. Threads that start before the data plane is attached are started from a thread without capabilities.
+//! Capabilities are per thread. Threads that start before the data plane is attached are started from a thread that has
+//! only the retained capabilities.
 
 use linewarden_cli::failure::Failure;
 use std::panic::resume_unwind;
@@ -13,7 +14,7 @@ use linewarden_gateway::config::{Backend, Gate, GatewayConfig};
 pub struct RetainedCapabilities(Vec<Capability>);
 
 impl RetainedCapabilities {
-    /// None, unless the configuration needs some for the lifetime of the gateway.
+    /// Returns the capabilities that the configuration needs for the lifetime of the gateway.
     pub fn for_config(config: &GatewayConfig) -> Self {
         let mut retained = Vec::new();
         let is_xdp = config.gateway.dataplane == Backend::Xdp;
@@ -21,7 +22,7 @@ impl RetainedCapabilities {
             // The kernel lists programs and filters of other processes only with these capabilities.
             retained.extend([Capability::SysAdmin, Capability::NetAdmin]);
         }
-        if is_xdp && config.gateway.gate == Gate::Sealed && config.gateway.kept_in().is_none() {
+        if is_xdp && config.gateway.gate == Gate::Sealed && config.gateway.pin_directory_if_kept().is_none() {
             // The sealing filter does not end with its file descriptor: the gateway must remove it.
             retained.push(Capability::NetAdmin);
         }
@@ -32,7 +33,7 @@ impl RetainedCapabilities {
         Self(retained)
     }
 
-    /// Drops all other capabilities of the calling thread, and of threads that it starts later.
+    /// Drops all other capabilities of the calling thread, and of threads that this thread starts later.
     ///
     /// # Errors
     /// The kernel refuses the change.
@@ -40,17 +41,17 @@ impl RetainedCapabilities {
         keep_only(&self.0).map_err(|error| Failure::failed(format!("dropping capabilities failed: {error}")))
     }
 
-    /// Runs a closure on a thread that has dropped its capabilities, so that threads which it starts have none either.
+    /// Runs a closure on a new thread that has dropped all other capabilities. Threads that the closure starts inherit the reduced set.
     ///
     /// # Errors
     /// The kernel refuses the change.
     pub fn run_confined<T: Send>(&self, run: impl FnOnce() -> T + Send) -> Result<T, Failure> {
         std::thread::scope(|scope| {
-            let confined = scope.spawn(|| {
+            let thread = scope.spawn(|| {
                 self.enforce()?;
                 Ok(run())
             });
-            confined.join().unwrap_or_else(|panic| resume_unwind(panic))
+            thread.join().unwrap_or_else(|panic| resume_unwind(panic))
         })
     }
 }
@@ -71,16 +72,19 @@ mod tests {
     fn only_capabilities_that_the_configuration_needs_are_kept() {
         let xdp = "[gateway]\nid = 1\ninterfaces = [\"eth0\"]";
         assert_eq!(retained(xdp), []);
-        assert_eq!(retained(&format!("{xdp}\ngate = \"open\"")), []);
+        assert_eq!(retained(&format!("{xdp}\ngate = \"bound\"")), []);
         assert_eq!(retained(&format!("{xdp}\ngate = \"sealed\"")), []);
-        let opens = format!("{xdp}\ngate = \"sealed\"\ngate_on_exit = \"open\"");
-        assert_eq!(retained(&opens), [Capability::NetAdmin]);
-        let shows = format!("{xdp}\n[evidence]\nkey = \"k\"\nboot_count = \"c\"");
-        assert_eq!(retained(&shows), [Capability::SysAdmin, Capability::NetAdmin]);
+        let removes_gate = format!("{xdp}\ngate = \"sealed\"\ngate_on_exit = \"remove\"");
+        assert_eq!(retained(&removes_gate), [Capability::NetAdmin]);
+        let with_evidence = format!("{xdp}\n[evidence]\nkey = \"k\"\nboot_count = \"c\"");
+        assert_eq!(
+            retained(&with_evidence),
+            [Capability::SysAdmin, Capability::NetAdmin]
+        );
     }
 
     #[test]
-    fn confinement_does_not_change_this_thread() {
+    fn confinement_does_not_change_the_calling_thread() {
         let needed = [Capability::NetRaw];
         let before = linewarden_dataplane::capability::missing(&needed);
         let inside = RetainedCapabilities(Vec::new())

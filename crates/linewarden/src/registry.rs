@@ -17,7 +17,7 @@ pub const KEY_VARIABLE: &str = "LINEWARDEN_MASTER_KEY";
 /// Options that locate a registry and its key.
 #[derive(Args, Debug)]
 pub struct LocationArgs {
-    /// Configuration file of a gateway or controller; the command uses its registry (path)
+    /// Configuration file of a gateway or controller, whose [registry] section names the registry and its key (path)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["registry", "key_file", "server"])]
     pub config: Option<PathBuf>,
     /// Registry (file, or postgres://USER@HOST/DATABASE)
@@ -43,9 +43,9 @@ impl RegistryArgs {
     pub fn with<T>(&self, work: impl AsyncFnOnce(&Registry) -> Result<T, Failure>) -> Result<T, Failure> {
         block_on(async {
             let registry = self.open().await?;
-            let done = work(&registry).await;
+            let result = work(&registry).await;
             registry.close().await;
-            done
+            result
         })
     }
 
@@ -71,10 +71,10 @@ impl LocationArgs {
         if let Some(path) = &self.config {
             return open(&registry_section(path)?).await;
         }
-        let named = self.registry.as_deref().ok_or_else(|| {
+        let location = self.registry.as_deref().ok_or_else(|| {
             Failure::input("no registry selected: use --config FILE with a configuration that has [registry], or --registry and --key-file")
         })?;
-        let location = parse_location(named)?;
+        let location = parse_location(location)?;
         let key = match &self.key_file {
             Some(file) => MasterKey::from_file(file)?,
             None => MasterKey::from_env(KEY_VARIABLE)?,
@@ -127,12 +127,12 @@ pub async fn check(section: &RegistrySection) -> Result<(), (&'static str, Failu
     let (field, key) = match (&section.master_key_file, &section.master_key_env) {
         (Some(path), _) => ("master_key_file", MasterKey::from_file(path)),
         (None, Some(variable)) => ("master_key_env", MasterKey::from_env(variable)),
-        // A mistake in the file, which the check of the configuration reports.
+        // The check of the configuration reports this mistake.
         (None, None) => return Ok(()),
     };
     let key = key.map_err(|error| (field, error.into()))?;
-    let examined = Registry::examine(&section.path, &key).await;
-    examined.map_err(|error| ("path", error.into()))
+    let result = Registry::examine(&section.path, &key).await;
+    result.map_err(|error| ("path", error.into()))
 }
 
 /// Runs the asynchronous part of a command.

@@ -74,15 +74,15 @@ fn already_exists(path: &Path) -> Failure {
 /// Reads the key that signs attestation results.
 ///
 /// # Errors
-/// As [`read()`], or the file does not hold such a key.
+/// As [`read()`], or the file does not contain a P-256 private key.
 pub fn signer(path: &Path) -> Result<Signer, Failure> {
     let bytes = read(path, SIGNING_KEY_BYTES_MAX)?;
-    let wrong = |reason: &dyn std::fmt::Display| {
+    let invalid_key = |reason: &dyn std::fmt::Display| {
         Failure::input(format!(
             "{}: {reason}; create a key with `linewarden attest key --out FILE`",
             path.display()
         ))
     };
-    let text = str::from_utf8(&bytes).map_err(|_| wrong(&"not a key in PEM format"))?;
-    Signer::from_pem(text).map_err(|_| wrong(&"not a P-256 private key in PEM format"))
+    let text = str::from_utf8(&bytes).map_err(|_| invalid_key(&"not a key in PEM format"))?;
+    Signer::from_pem(text).map_err(|_| invalid_key(&"not a P-256 private key in PEM format"))
 }

@@ -24,7 +24,7 @@ pub fn read(file: &ConfigFile<ControllerConfig>) -> Result<Option<TelemetryOptio
     })
 }
 
-/// Checks the section without reading files; incomplete if the section names a CA.
+/// Checks the section without reading files. A section that names a CA is not checked.
 pub fn field_error(section: &TelemetrySection) -> Option<(&'static str, String)> {
     if section.ca.is_some() {
         return None;

@@ -14,16 +14,16 @@ const CERTIFICATES_BYTES_MAX: usize = 1 << 20;
 /// Maximum size of a key file, bytes; an RSA key of 16,384 bits has less than 13 KB.
 const KEY_BYTES_MAX: usize = 16_384;
 
-/// Paths of CA, certificate and key. They are read for each connection, so that replaced files take effect.
+/// Paths of CA, certificate and key. The files are read for each connection, so that replaced files take effect.
 #[derive(Clone, Debug)]
 pub struct TlsFiles {
-    /// The CA of the other side.
+    /// The CA of the peer's certificate.
     pub ca: PathBuf,
-    /// The own certificate.
+    /// The certificate of this side of the connection.
     pub cert: PathBuf,
-    /// The private key of the own certificate.
+    /// The private key of `cert`.
     pub key: PathBuf,
-    /// The name in the other side's certificate, if it differs from the host name.
+    /// The name in the peer's certificate, if this name differs from the host name.
     pub domain: Option<String>,
 }
 
@@ -62,14 +62,14 @@ impl Identities for TlsFiles {
     }
 }
 
-/// The gateway ID in a certificate.
+/// Returns the gateway ID in a certificate; `None` if the certificate is not of a gateway.
 ///
 /// # Errors
-/// The file cannot be read, or holds no certificate.
+/// The file cannot be read, or contains no certificate.
 pub fn gateway_in_certificate(cert: &Path) -> Result<Option<u32>, Failure> {
-    let chain = linewarden_tls::first_certificate(&read_certificates(cert)?)
+    let certificate = linewarden_tls::first_certificate(&read_certificates(cert)?)
         .map_err(|error| file_failure(cert, &error))?;
-    Ok(linewarden_link::gateway_of(&chain).map(|gateway| gateway.0))
+    Ok(linewarden_link::gateway_of(&certificate).map(|gateway| gateway.0))
 }
 
 /// Reads a certificate and its key.

@@ -79,8 +79,8 @@ fn gateway() -> MeasuredState {
 }
 
 /// Exit code, standard output and standard error.
-fn run(at: &Path, words: &str) -> (i32, String, String) {
-    let output = linewarden(at, words).output().unwrap();
+fn run(at: &Path, arguments: &str) -> (i32, String, String) {
+    let output = linewarden(at, arguments).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (
         output.status.code().unwrap(),
@@ -104,11 +104,11 @@ fn site() -> tempfile::TempDir {
     state(at, "p4", DataPlaneKind::P4, &mut switch());
     state(at, "xdp", DataPlaneKind::Xdp, &mut gateway());
     for name in ["p4", "xdp"] {
-        let words = format!(
+        let arguments = format!(
             "appraise {name}.cose --key signer.pub --inventory {name}.inventory --make-reference {name}.reference \
              --signing-key other.key"
         );
-        let (code, output, error) = run(at, &words);
+        let (code, output, error) = run(at, &arguments);
         assert_eq!(code, 0, "{output}{error}");
     }
     directory
@@ -174,7 +174,7 @@ fn differences_are_named_by_table_and_entry() {
         report["differences"][0].as_str().unwrap().contains("control"),
         "{output}"
     );
-    // One data plane's reference values are not another's.
+    // Reference values of one data plane do not match another data plane.
     let (code, output, _) = run(at, &words("xdp", "p4.reference"));
     assert_eq!(code, 1);
     assert!(
@@ -187,13 +187,13 @@ fn differences_are_named_by_table_and_entry() {
 fn forged_or_old_statements_are_rejected() {
     let directory = site();
     let at = directory.path();
-    let good = words("p4", "p4.reference");
+    let valid = words("p4", "p4.reference");
     for (words, cause) in [
         (
-            good.replace("signer.pub", "other.pub"),
+            valid.replace("signer.pub", "other.pub"),
             "signature does not verify",
         ),
-        (good.replace("5a5a", "5a5b"), "its nonce differs"),
+        (valid.replace("5a5a", "5a5b"), "its nonce differs"),
     ] {
         let (code, _, error) = run(at, &words);
         assert_eq!(code, 1, "{error}");
@@ -202,7 +202,10 @@ fn forged_or_old_statements_are_rejected() {
             "{error}"
         );
     }
-    let (code, _, error) = run(at, &good.replace(&format!("--nonce {} ", hex::encode(NONCE)), ""));
+    let (code, _, error) = run(
+        at,
+        &valid.replace(&format!("--nonce {} ", hex::encode(NONCE)), ""),
+    );
     assert_eq!(code, 0, "{error}");
     assert!(error.contains("statement verified without --nonce"), "{error}");
 }
@@ -212,7 +215,7 @@ fn damaged_files_are_rejected_with_the_cause() {
     let directory = site();
     let at = directory.path();
     let reference = std::fs::read_to_string(at.join("p4.reference")).unwrap();
-    let damage = |from: &str, to: &str| {
+    let write_damaged = |from: &str, to: &str| {
         assert!(reference.contains(from));
         std::fs::write(at.join("bad.reference"), reference.replacen(from, to, 1)).unwrap();
     };
@@ -221,7 +224,7 @@ fn damaged_files_are_rejected_with_the_cause() {
         ("ingress.routes", "ingress.rootes", "SHA-256"),
         ("\"tables\"", "\"tabels\"", "tabels"),
     ] {
-        damage(from, to);
+        write_damaged(from, to);
         let (code, _, error) = run(at, &words("p4", "bad.reference"));
         assert_eq!(code, 2, "{error}");
         assert!(

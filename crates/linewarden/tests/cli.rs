@@ -89,14 +89,14 @@ impl Site {
         fs::write(self.path(name), text).unwrap();
     }
 
-    /// Runs a command in the site's directory; words are separated by spaces.
-    fn run(&self, words: &str) -> CommandOutput {
-        self.run_words(&words.split_whitespace().collect::<Vec<_>>())
+    /// Runs a command in the site's directory; arguments are separated by spaces.
+    fn run(&self, arguments: &str) -> CommandOutput {
+        self.run_arguments(&arguments.split_whitespace().collect::<Vec<_>>())
     }
 
-    fn run_words(&self, words: &[&str]) -> CommandOutput {
+    fn run_arguments(&self, arguments: &[&str]) -> CommandOutput {
         Command::new(env!("CARGO_BIN_EXE_linewarden"))
-            .args(words)
+            .args(arguments)
             .current_dir(self.directory.path())
             .env_remove("LINEWARDEN_MASTER_KEY")
             .env_remove("LINEWARDEN_LOG")
@@ -106,9 +106,9 @@ impl Site {
     }
 
     /// Runs a command on the site's registry.
-    fn on_registry(&self, words: &str) -> CommandOutput {
+    fn on_registry(&self, arguments: &str) -> CommandOutput {
         self.run(&format!(
-            "{words} --registry fleet.registry --key-file master.key"
+            "{arguments} --registry fleet.registry --key-file master.key"
         ))
     }
 }
@@ -133,10 +133,10 @@ fn a_fleet_is_enrolled_listed_shown_moved_and_revoked() {
         assert!(site.path(&format!("devices/{id}.toml")).is_file());
     }
 
-    let listed = site.on_registry("device list").ok();
+    let list = site.on_registry("device list").ok();
     assert!(
-        ids.iter().all(|id| listed.contains(id)) && listed.contains("6 devices"),
-        "{listed}"
+        ids.iter().all(|id| list.contains(id)) && list.contains("6 devices"),
+        "{list}"
     );
     assert_eq!(
         site.on_registry("device list --json --name pump")
@@ -182,12 +182,12 @@ fn a_fleet_is_enrolled_listed_shown_moved_and_revoked() {
     site.run("registry create --registry other.registry --key-file other.key")
         .ok();
     let other = "--registry other.registry --key-file other.key";
-    let imported = site
+    let import_output = site
         .run(&format!(
             "device import fleet.jsonl --export-key export.key {other} --json"
         ))
         .ok();
-    assert_eq!(json(&imported)["imported"], 6);
+    assert_eq!(json(&import_output)["imported"], 6);
     let moved = site.run(&format!("device list --json {other}")).ok();
     assert_eq!(moved, site.on_registry("device list --json").ok());
     site.on_registry("registry check").ok();
@@ -256,14 +256,14 @@ fn key_files_that_others_can_read_are_refused() {
     site.on_registry("device enroll simulated --device d1 --rows 2 --out devices")
         .ok();
     fs::set_permissions(site.path("devices/fleet.seed"), fs::Permissions::from_mode(0o640)).unwrap();
-    for words in [
+    for arguments in [
         "device enroll simulated --device d2 --rows 2 --out devices --registry fleet.registry --key-file master.key",
         "agent --config devices/00000000000000d1.toml --gateway 127.0.0.1 --once",
     ] {
-        let output = site.run(words);
+        let output = site.run(arguments);
         assert!(
             output.code != 0 && output.err.contains("chmod 600"),
-            "{words}: {}",
+            "{arguments}: {}",
             output.err
         );
     }
@@ -291,7 +291,7 @@ fn interrupted_enrollments_can_be_repeated() {
     assert_eq!(count(), 2);
 }
 
-/// Responds to every challenge with bits of which 62 % are one, 2 % of them noise.
+/// Responds to every challenge with bits of which 62 % are one. In each readout, 2 % of the bits flip.
 const BIASED_PUF: &str = r#"#!/bin/sh
 read challenge bits
 awk -v seed="$((0x${challenge%????????????}))" -v noise="$(date +%N | sed 's/^0*//')" -v digits="$(((bits + 7) / 8 * 2))" '
@@ -320,7 +320,7 @@ fn a_puf_with_too_little_entropy_is_refused() {
     assert_eq!(fs::read_dir(site.path("devices")).unwrap().count(), 0);
 }
 
-/// In a factory, and with a named device: of the chips of a seed, one in two thousand is too biased.
+/// If a simulated chip is too biased, another chip of the same seed is enrolled as the device.
 #[test]
 fn another_chip_takes_the_place_of_one_that_is_refused() {
     use linewarden_agent::source::{FleetSeed, SimulatedPuf};
@@ -335,21 +335,21 @@ fn another_chip_takes_the_place_of_one_that_is_refused() {
             .unwrap();
         chip.read(Challenge::Pool([3; 8]), 4096).unwrap().count_ones()
     };
-    // Half of the chips of this seed are too biased, by a clear margin.
+    // Chip 0 of this device has far too many ones; chip 1 has about as many ones as zeros.
     let device = (1..).find(|device| ones(*device, 0) > 2600 && ones(*device, 1).abs_diff(2048) < 60);
     let device = DeviceId(device.unwrap());
     let site = Site::new();
     site.write("fleet.seed", &"07".repeat(32));
     fs::set_permissions(site.path("fleet.seed"), fs::Permissions::from_mode(0o600)).unwrap();
-    let words = format!(
+    let arguments = format!(
         "device enroll simulated --device {device} --model arbiter --rows 2 --out devices --seed-file fleet.seed"
     );
-    let output = site.on_registry(&words).ok();
+    let output = site.on_registry(&arguments).ok();
     assert!(output.contains("1 chip"), "{output}");
     let config = fs::read_to_string(site.path(&format!("devices/{device}.toml"))).unwrap();
     assert!(config.contains("chip = 1\n"), "{config}");
     // The device keeps its configuration with the new chip.
-    let output = site.on_registry(&format!("{words} --replace")).ok();
+    let output = site.on_registry(&format!("{arguments} --replace")).ok();
     assert!(!output.contains("refused"), "{output}");
 }
 
@@ -358,8 +358,8 @@ fn another_chip_takes_the_place_of_one_that_is_refused() {
 fn an_unsuitable_puf_is_rejected() {
     let site = Site::new();
     let registry = "--registry fleet.registry --key-file master.key";
-    let enroll = |words: &str| {
-        site.run(&format!("device enroll {words} --out devices {registry}"))
+    let enroll = |arguments: &str| {
+        site.run(&format!("device enroll {arguments} --out devices {registry}"))
             .refused(4)
     };
     for cells in ["64", "1000"] {
@@ -373,8 +373,8 @@ fn an_unsuitable_puf_is_rejected() {
         "#!/bin/sh\nread challenge bits\nhead -c $(((bits + 7) / 8)) /dev/zero | od -An -v -tx1\n",
     );
     fs::set_permissions(site.path("stuck"), fs::Permissions::from_mode(0o755)).unwrap();
-    let words = format!("device enroll command --mode key --out devices {registry} -- ./stuck");
-    let error = site.run(&words).refused(4);
+    let arguments = format!("device enroll command --mode key --out devices {registry} -- ./stuck");
+    let error = site.run(&arguments).refused(4);
     assert!(error.contains("bits are 0"), "{error}");
     assert_eq!(site.on_registry("device list --json").ok(), "");
 }
@@ -431,7 +431,7 @@ fn a_broken_dump_is_reported_with_file_line_and_field_and_nothing_is_imported() 
         .ok();
     let import =
         "device import broken.jsonl --export-key export.key --registry other.registry --key-file other.key";
-    let good = fs::read_to_string(site.path("fleet.jsonl")).unwrap();
+    let valid = fs::read_to_string(site.path("fleet.jsonl")).unwrap();
     for (from, to, expected) in [
         (
             "\"active\"",
@@ -446,7 +446,7 @@ fn a_broken_dump_is_reported_with_file_line_and_field_and_nothing_is_imported() 
         ("\"mode\":\"pool\"", "\"mode\":\"pond\"", "line 2: field mode"),
         ("\"device_id\"", "\"device\"", "line 2: "),
     ] {
-        site.write("broken.jsonl", &good.replacen(from, to, 1));
+        site.write("broken.jsonl", &valid.replacen(from, to, 1));
         let error = site.run(import).refused(2);
         assert!(
             error.contains(expected) && error.contains("nothing was imported"),
@@ -482,10 +482,10 @@ fn every_command_has_help_with_examples() {
         assert!(help.contains("Examples:"), "{command}: {help}");
         assert!(!help.contains('\u{1b}'), "{command}: colors without a terminal");
         check_lines(&command, &help);
-        let below = help.lines().skip_while(|line| *line != "Commands:").skip(1);
-        let below = below.take_while(|line| !line.is_empty());
-        // The name alone is indented by two.
-        let names = below.filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+        let section = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+        let section = section.take_while(|line| !line.is_empty());
+        // Only command names are indented by two spaces.
+        let names = section.filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
         let names = names.filter(|name| !name.is_empty() && *name != "help");
         commands.extend(names.map(|name| format!("{command} {name}").trim().to_owned()));
         checked += 1;
@@ -537,7 +537,7 @@ fn output_without_a_terminal_has_no_color_and_a_closed_pipe_is_no_failure() {
     );
 }
 
-/// The result of a command does not depend on a reader of its output.
+/// The result of a command is the same if the reader of its output has gone.
 #[test]
 fn a_closed_reader_stops_no_work_and_hides_no_failure() {
     let site = Site::new();
@@ -548,10 +548,10 @@ fn a_closed_reader_stops_no_work_and_hides_no_failure() {
         .lines()
         .map(|line| json(line)["device_id"].as_str().unwrap().to_owned())
         .collect();
-    let run_unread = |words: &str| {
+    let run_unread = |arguments: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_linewarden"));
         command
-            .args(words.split_whitespace())
+            .args(arguments.split_whitespace())
             .args(["--registry", "fleet.registry", "--key-file", "master.key"])
             .current_dir(site.directory.path());
         let (reader, writer) = std::io::pipe().unwrap();
@@ -574,7 +574,7 @@ fn the_command_lines_in_the_documents_exist() {
         let entries = fs::read_dir(root.join(directory)).unwrap();
         files.extend(entries.map(|entry| entry.unwrap().path()));
     }
-    let mut seen = 0;
+    let mut commands = 0;
     for file in files
         .iter()
         .filter(|file| file.extension().is_some_and(|end| end == "md"))
@@ -589,17 +589,17 @@ fn the_command_lines_in_the_documents_exist() {
             };
             // Shell syntax: comments, redirections, quotes round a word, continued lines.
             let command = command.split(['#', '>', '\\']).next().unwrap();
-            let words: Vec<String> = command
+            let arguments: Vec<String> = command
                 .split_whitespace()
                 .map(|word| word.replace('"', ""))
                 .collect();
-            let before_dashes = words.iter().take_while(|word| *word != "--");
-            let words: Vec<&str> = before_dashes.map(String::as_str).chain(["--help"]).collect();
-            Site::empty().run_words(&words).ok();
-            seen += 1;
+            let before_dashes = arguments.iter().take_while(|word| *word != "--");
+            let arguments: Vec<&str> = before_dashes.map(String::as_str).chain(["--help"]).collect();
+            Site::empty().run_arguments(&arguments).ok();
+            commands += 1;
         }
     }
-    assert!(seen > 15, "{seen}");
+    assert!(commands > 15, "{commands}");
 }
 
 fn shell_lines(text: &str) -> Vec<&str> {
@@ -617,22 +617,25 @@ fn shell_lines(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// A size beyond all memory is rejected, for every source.
+/// A size that exceeds all memory is rejected, for every PUF source.
 #[test]
 fn sizes_beyond_all_bounds_are_refused() {
     let site = Site::new();
-    let output = site.run(&format!("serve --config gateway.toml --every {}", u64::MAX));
+    let output = site.run(&format!(
+        "serve --config gateway.toml --status-interval {}",
+        u64::MAX
+    ));
     assert!(output.code == 2 && output.err.contains("86400"), "{}", output.err);
-    for words in [
+    for arguments in [
         "device enroll command --mode key --out devices -- /bin/true",
         "device enroll simulated --model sram --out devices",
     ] {
-        let (before, after) = words.split_once(" --out").unwrap();
-        let words = format!(
+        let (before, after) = arguments.split_once(" --out").unwrap();
+        let arguments = format!(
             "{before} --cells {} --registry fleet.registry --key-file master.key --out{after}",
             u64::MAX
         );
-        let output = site.run(&words);
+        let output = site.run(&arguments);
         assert!(
             matches!(output.code, 1 | 2) && !output.err.contains("panicked"),
             "{}",
@@ -641,12 +644,12 @@ fn sizes_beyond_all_bounds_are_refused() {
     }
 }
 
-/// Names and files may contain control characters of others: none reaches the terminal.
+/// Names and files of other parties may contain control characters: none is printed.
 #[test]
 fn no_terminal_control_sequence_is_printed() {
     let site = Site::new();
     let enroll = |name: &str| {
-        site.run_words(&[
+        site.run_arguments(&[
             "device",
             "enroll",
             "simulated",

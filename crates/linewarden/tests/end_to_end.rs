@@ -30,41 +30,41 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use support::{Namespace, PROGRAM, Process, free_udp_port};
 
-/// Where the processes run.
-struct Place<'a> {
+/// The directory and the network namespace of a scenario's processes.
+struct Environment<'a> {
     directory: &'a Path,
     /// Command prefix that enters a network namespace.
     wrapper: Vec<String>,
 }
 
-impl Place<'_> {
-    fn command(&self, words: &str) -> Command {
+impl Environment<'_> {
+    fn command(&self, arguments: &str) -> Command {
         let mut all = self
             .wrapper
             .iter()
             .map(String::as_str)
             .chain([PROGRAM])
-            .chain(words.split_whitespace());
+            .chain(arguments.split_whitespace());
         let mut command = Command::new(all.next().unwrap());
         command.args(all).current_dir(self.directory);
         command
     }
 
     #[track_caller]
-    fn run(&self, words: &str) {
-        support::run(self.command(words));
+    fn run(&self, arguments: &str) {
+        support::run(self.command(arguments));
     }
 
-    fn start(&self, words: &str) -> Process {
-        Process::start(self.command(words))
+    fn start(&self, arguments: &str) -> Process {
+        Process::start(self.command(arguments))
     }
 }
 
 /// The scenario on one data plane: two devices renew their sessions, one is revoked, all processes are stopped.
-fn scenario(place: &Place<'_>, dataplane: &str) {
+fn scenario(environment: &Environment<'_>, dataplane: &str) {
     let port = free_udp_port();
     std::fs::write(
-        place.directory.join("gateway.toml"),
+        environment.directory.join("gateway.toml"),
         format!(
             "[gateway]\nid = 5\ndataplane = \"{dataplane}\"\ninterfaces = [\"lo\"]\naddresses = [\"127.0.0.1\", \"::1\"]\n\
              port = {port}\nsession_lifetime_s = 2\nslots = 100\nthreads = 1\n\
@@ -72,26 +72,26 @@ fn scenario(place: &Place<'_>, dataplane: &str) {
         ),
     )
     .unwrap();
-    place.run("registry create --registry fleet.registry --key-file master.key");
-    place.run("device enroll simulated --device d1 --rows 40 --out devices --config gateway.toml");
-    place.run("device enroll simulated --device d2 --model sram --out devices --config gateway.toml");
-    let gateway = place.start("serve --config gateway.toml --json --every 1");
+    environment.run("registry create --registry fleet.registry --key-file master.key");
+    environment.run("device enroll simulated --device d1 --rows 40 --out devices --config gateway.toml");
+    environment.run("device enroll simulated --device d2 --model sram --out devices --config gateway.toml");
+    let gateway = environment.start("serve --config gateway.toml --json --status-interval 1");
     let loaded = gateway.wait_for("loaded fleet", |line| {
         line["event"] == "status" && line["loaded"] == true
     });
     assert_eq!(loaded["devices"], 0, "no device has authenticated yet");
 
-    // Addresses of their own: no two live sessions may share one.
+    // Each device has its own address: no two live sessions may share an address.
     let agent = |id: &str, address: &str| {
-        let words =
+        let arguments =
             format!("agent --config devices/00000000000000{id}.toml --gateway {address}:{port} --json");
-        place.start(&words)
+        environment.start(&arguments)
     };
-    let lost = agent("d1", "127.0.0.1");
-    let kept = agent("d2", "[::1]");
+    let revoked_agent = agent("d1", "127.0.0.1");
+    let other_agent = agent("d2", "[::1]");
     for _ in 0..3 {
-        lost.event("authenticated");
-        kept.event("authenticated");
+        revoked_agent.event("authenticated");
+        other_agent.event("authenticated");
     }
     let rows = |process: &Process| -> Vec<u64> {
         let sessions = process.events("authenticated");
@@ -101,22 +101,25 @@ fn scenario(place: &Place<'_>, dataplane: &str) {
             .collect()
     };
     assert_eq!(
-        rows(&lost),
+        rows(&revoked_agent),
         [0, 1, 2],
         "renewed in time, each session with the next row"
     );
-    assert!(lost.events("session_expired").is_empty() && kept.events("session_expired").is_empty());
+    assert!(
+        revoked_agent.events("session_expired").is_empty()
+            && other_agent.events("session_expired").is_empty()
+    );
 
-    place.run("device revoke d1 --reason lost --config gateway.toml");
+    environment.run("device revoke d1 --reason lost --config gateway.toml");
     gateway.wait_for("revocation", |line| line["revoked"] == 1);
     gateway.wait_for("refused packets", |line| {
         line["counters"]["drop_revoked"].as_u64() > Some(0)
     });
-    lost.event("session_expired");
-    kept.event("authenticated");
+    revoked_agent.event("session_expired");
+    other_agent.event("authenticated");
 
-    lost.terminate();
-    assert_eq!(kept.terminate().last().unwrap()["event"], "stopped");
+    revoked_agent.terminate();
+    assert_eq!(other_agent.terminate().last().unwrap()["event"], "stopped");
     let lines = gateway.terminate();
     let last = lines.last().unwrap();
     assert_eq!(last["event"], "stopped");
@@ -127,30 +130,30 @@ fn scenario(place: &Place<'_>, dataplane: &str) {
 #[test]
 fn a_device_keeps_its_session_until_it_is_revoked_on_host() {
     let directory = tempfile::tempdir().unwrap();
-    let place = Place {
+    let environment = Environment {
         directory: directory.path(),
         wrapper: Vec::new(),
     };
-    scenario(&place, "host");
+    scenario(&environment, "host");
 }
 
 /// Runs a scenario in a private network namespace, if the user has the privilege.
-fn in_private_namespace(scenario: impl Fn(&Place<'_>)) {
+fn in_private_namespace(scenario: impl Fn(&Environment<'_>)) {
     let Some(namespace) = Namespace::new() else {
         println!("SKIPPED: no root, or no unshare and ip: the xdp data plane was not run");
         return;
     };
     let directory = tempfile::tempdir().unwrap();
-    let place = Place {
+    let environment = Environment {
         directory: directory.path(),
         wrapper: namespace.wrapper(),
     };
-    scenario(&place);
+    scenario(&environment);
 }
 
 #[test]
 fn a_device_keeps_its_session_until_it_is_revoked_on_xdp() {
-    in_private_namespace(|place| scenario(place, "xdp"));
+    in_private_namespace(|environment| scenario(environment, "xdp"));
 }
 
 #[test]
@@ -162,7 +165,7 @@ fn the_error_of_xdp_without_privileges_names_capabilities_and_alternatives() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let place = Place {
+    let environment = Environment {
         directory: directory.path(),
         wrapper: vec![
             "setpriv".to_owned(),
@@ -175,12 +178,15 @@ fn the_error_of_xdp_without_privileges_names_capabilities_and_alternatives() {
         "[gateway]\nid = 5\ninterfaces = [\"lo\"]\n[registry]\npath = \"r\"\nmaster_key_file = \"k\"\n",
     )
     .unwrap();
-    let bare = Place {
+    let bare = Environment {
         directory: directory.path(),
         wrapper: Vec::new(),
     };
     bare.run("registry create --registry r --key-file k");
-    let output = place.command("serve --config gateway.toml").output().unwrap();
+    let output = environment
+        .command("serve --config gateway.toml")
+        .output()
+        .unwrap();
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(3), "{error}");
     assert!(error.contains("CAP_BPF") && error.contains("host"), "{error}");

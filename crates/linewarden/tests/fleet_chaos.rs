@@ -1,12 +1,12 @@
 //! Three gateways, two controllers, PostgreSQL and nats-server as processes in network namespaces, under the load of devices that roam
 //! between gateways: each process is killed in turn and restarted, and the network is partitioned and reconnected.
 //!
-//! Invariants, checked in the messages of devices and in the records of gateways and registry: no row is accepted twice, by any
+//! Invariants, checked in the messages of devices, in the gateway audit logs and in the registry: no row is accepted twice, by any
 //! gateway; no row is leased to two gateways; a permitted device authenticates at every gateway that reaches a controller, and at a
 //! gateway without a controller while rows below its marks remain; a revoked device gets no session from a gateway that knows of the
 //! revocation, nor from a disconnected gateway after its offline limit; every event is published once, in order.
 //!
-//! `LINEWARDEN_CHAOS_SEED` replays a schedule; the order of packets is the machine's.
+//! `LINEWARDEN_CHAOS_SEED` repeats a schedule of faults; the order of packets still differs.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

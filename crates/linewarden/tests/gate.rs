@@ -1,5 +1,5 @@
-//! An open or sealed gate when its gateway ends: killed, terminated, restarted, released. The devices' side is the loopback
-//! interface of a network namespace of the test's own.
+//! A bound or sealed gate whose gateway is killed, terminated or restarted, and the removal of the gate. The interface to the
+//! devices is the loopback interface of a network namespace that the test creates.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -21,7 +21,7 @@ use nix::unistd::Pid;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_linewarden");
 
-/// A BPF filesystem of the test's own.
+/// A BPF filesystem that the test mounts.
 struct BpfFilesystem(PathBuf);
 
 impl BpfFilesystem {
@@ -49,31 +49,31 @@ struct Site {
 }
 
 impl Site {
-    fn command(&self, words: &str) -> Command {
+    fn command(&self, arguments: &str) -> Command {
         let mut command = Command::new(PROGRAM);
         command
-            .args(words.split_whitespace())
+            .args(arguments.split_whitespace())
             .current_dir(&self.directory);
         command
     }
 
-    /// Children are in the namespace of the thread that starts them.
-    fn run(&self, words: &str) -> Output {
+    /// Runs a command in the namespace: a child process is in the namespace of the thread that starts it.
+    fn run(&self, arguments: &str) -> Output {
         self.namespace
-            .run(|| self.command(words).output().unwrap())
+            .run(|| self.command(arguments).output().unwrap())
             .unwrap()
     }
 
     #[track_caller]
-    fn ip(&self, words: &'static str) {
-        let run = move || Command::new("ip").args(words.split_whitespace()).status();
-        assert!(self.namespace.run(run).unwrap().unwrap().success(), "{words}");
+    fn ip(&self, arguments: &'static str) {
+        let run = move || Command::new("ip").args(arguments.split_whitespace()).status();
+        assert!(self.namespace.run(run).unwrap().unwrap().success(), "{arguments}");
     }
 
     #[track_caller]
-    fn refused(&self, words: &str) -> String {
-        let output = self.run(words);
-        assert!(!output.status.success(), "{words}");
+    fn refused(&self, arguments: &str) -> String {
+        let output = self.run(arguments);
+        assert!(!output.status.success(), "{arguments}");
         String::from_utf8(output.stderr).unwrap()
     }
 
@@ -82,7 +82,7 @@ impl Site {
     }
 
     fn serve_to(&self, log: Stdio) -> Gateway {
-        let mut command = self.command("serve --config gateway.toml --json --every 1");
+        let mut command = self.command("serve --config gateway.toml --json --status-interval 1");
         let command = command.stdout(Stdio::piped()).stderr(log);
         let mut child = self.namespace.run(|| command.spawn().unwrap()).unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -92,9 +92,9 @@ impl Site {
 
     /// Whether an egress filter of linewarden is attached.
     fn is_filtered(&self) -> bool {
-        let words = ["filter", "show", "dev", "lo", "egress"];
-        let show = || Command::new("tc").args(words).output().unwrap();
-        let filters = self.namespace.run(show).unwrap();
+        let arguments = ["filter", "show", "dev", "lo", "egress"];
+        let list_filters = || Command::new("tc").args(arguments).output().unwrap();
+        let filters = self.namespace.run(list_filters).unwrap();
         String::from_utf8(filters.stdout).unwrap().contains("linewarden")
     }
 
@@ -126,11 +126,11 @@ impl Drop for Gateway {
     }
 }
 
-fn site(directory: &Path, more: &str) -> Site {
-    site_of("open", directory, more)
+fn site(directory: &Path, settings: &str) -> Site {
+    site_of("bound", directory, settings)
 }
 
-fn site_of(gate: &str, directory: &Path, more: &str) -> Site {
+fn site_of(gate: &str, directory: &Path, settings: &str) -> Site {
     let namespace = NetNs::new().unwrap();
     let service = namespace
         .run(|| {
@@ -150,7 +150,7 @@ fn site_of(gate: &str, directory: &Path, more: &str) -> Site {
     std::fs::write(
         directory.join("gateway.toml"),
         format!(
-            "[gateway]\nid = 5\ninterfaces = [\"lo\"]\naddresses = [\"127.0.0.1\"]\ngate = \"{gate}\"\nslots = 16\ndevice_prefixes = [\"127.0.0.0/8\"]\n{more}\n\
+            "[gateway]\nid = 5\ninterfaces = [\"lo\"]\naddresses = [\"127.0.0.1\"]\ngate = \"{gate}\"\nslots = 16\ndevice_prefixes = [\"127.0.0.0/8\"]\n{settings}\n\
              [registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n"
         ),
     )
@@ -171,7 +171,7 @@ fn skipped() -> bool {
 }
 
 #[test]
-fn a_gate_stays_closed_without_its_gateway_until_it_is_released() {
+fn a_gate_stays_closed_without_its_gateway_until_it_is_removed() {
     if skipped() {
         return;
     }
@@ -185,11 +185,11 @@ fn a_gate_stays_closed_without_its_gateway_until_it_is_released() {
 
     let gateway = site.serve();
     assert!(!site.passes());
-    for words in [
+    for arguments in [
         "serve --config gateway.toml",
-        "serve --config gateway.toml --release",
+        "serve --config gateway.toml --remove-gate",
     ] {
-        let error = site.refused(words);
+        let error = site.refused(arguments);
         assert!(error.contains("another gateway"), "{error}");
     }
     gateway.end(Signal::SIGKILL);
@@ -200,16 +200,12 @@ fn a_gate_stays_closed_without_its_gateway_until_it_is_released() {
     gateway.end(Signal::SIGTERM);
     assert!(!site.passes(), "stopped");
 
-    let released = site.run("serve --config gateway.toml --release");
-    assert!(released.status.success());
-    assert!(
-        String::from_utf8(released.stdout)
-            .unwrap()
-            .contains("1 interface")
-    );
+    let removed = site.run("serve --config gateway.toml --remove-gate");
+    assert!(removed.status.success());
+    assert!(String::from_utf8(removed.stdout).unwrap().contains("1 interface"));
     assert!(site.passes());
-    let again = site.run("serve --config gateway.toml --release");
-    assert!(String::from_utf8(again.stdout).unwrap().contains("no gate"));
+    let output = site.run("serve --config gateway.toml --remove-gate");
+    assert!(String::from_utf8(output.stdout).unwrap().contains("no gate"));
 }
 
 #[test]
@@ -218,16 +214,16 @@ fn a_gate_opens_at_the_end_of_its_gateway_if_configured() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let site = site(directory.path(), "gate_on_exit = \"open\"");
+    let site = site(directory.path(), "gate_on_exit = \"remove\"");
     let gateway = site.serve();
     assert!(!site.passes());
     gateway.end(Signal::SIGKILL);
     assert!(site.passes());
 }
 
-/// A sealed gate also has an egress filter, which is not a link: the filter stays and is removed with the gate.
+/// A sealed gate also has an egress filter. It stays after the end of the gateway, and is removed with the gate.
 #[test]
-fn a_sealed_gate_stays_closed_in_both_directions_until_it_is_released() {
+fn a_sealed_gate_stays_closed_in_both_directions_until_it_is_removed() {
     if skipped() {
         return;
     }
@@ -241,15 +237,19 @@ fn a_sealed_gate_stays_closed_in_both_directions_until_it_is_released() {
         gateway.end(signal);
         assert!(!site.passes() && site.is_filtered(), "{signal}");
     }
-    // An open gate in its place removes the filter.
+    // A bound gate in its place removes the filter.
     let path = directory.path().join("gateway.toml");
     let text = std::fs::read_to_string(&path).unwrap();
-    std::fs::write(&path, text.replace("sealed", "open")).unwrap();
+    std::fs::write(&path, text.replace("sealed", "bound")).unwrap();
     site.serve().end(Signal::SIGTERM);
     assert!(!site.passes() && !site.is_filtered());
     std::fs::write(&path, text).unwrap();
     site.serve().end(Signal::SIGKILL);
-    assert!(site.run("serve --config gateway.toml --release").status.success());
+    assert!(
+        site.run("serve --config gateway.toml --remove-gate")
+            .status
+            .success()
+    );
     assert!(site.passes() && !site.is_filtered());
 }
 
@@ -259,7 +259,7 @@ fn a_sealed_gate_opens_at_the_end_of_its_gateway_if_configured() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let site = site_of("sealed", directory.path(), "gate_on_exit = \"open\"");
+    let site = site_of("sealed", directory.path(), "gate_on_exit = \"remove\"");
     let gateway = site.serve();
     assert!(!site.passes());
     gateway.end(Signal::SIGTERM);
@@ -267,10 +267,10 @@ fn a_sealed_gate_opens_at_the_end_of_its_gateway_if_configured() {
     let gateway = site.serve();
     gateway.end(Signal::SIGKILL);
     assert!(site.is_filtered(), "no process has removed the filter");
-    // Until the freshness value was not renewed for 16 s.
-    let until = Instant::now() + Duration::from_secs(60);
+    // The filter passes traffic once the freshness value is older than 16 s.
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !site.passes() {
-        assert!(Instant::now() < until);
+        assert!(Instant::now() < deadline);
     }
     let gateway = site.serve();
     assert!(!site.passes(), "the next gate replaces it");
@@ -279,7 +279,7 @@ fn a_sealed_gate_opens_at_the_end_of_its_gateway_if_configured() {
 }
 
 /// A gate that the new configuration does not replace: the check and the start report its gateway and the remedy,
-/// and the release works with the present configuration.
+/// and the removal works with the present configuration.
 #[test]
 fn a_closed_gate_is_reported_when_the_configuration_has_none() {
     if skipped() {
@@ -288,41 +288,41 @@ fn a_closed_gate_is_reported_when_the_configuration_has_none() {
     let directory = tempfile::tempdir().unwrap();
     let filesystem = BpfFilesystem::mount(directory.path().join("bpf"));
     let pins = format!("pin_directory = \"{}/gates\"", filesystem.0.display());
-    let site = site_of("open", directory.path(), &pins);
+    let site = site_of("bound", directory.path(), &pins);
     let path = directory.path().join("gateway.toml");
     let text = std::fs::read_to_string(&path).unwrap();
     for (field, line) in [
         ("gate", "gate = \"off\""),
         ("dataplane", "gate = \"off\"\ndataplane = \"host\""),
-        ("gate_on_exit", "gate = \"open\"\ngate_on_exit = \"open\""),
+        ("gate_on_exit", "gate = \"bound\"\ngate_on_exit = \"remove\""),
     ] {
-        let changed = text.replace("gate = \"open\"", line);
+        let changed_text = text.replace("gate = \"bound\"", line);
         std::fs::write(&path, &text).unwrap();
         let gateway = site.serve();
-        std::fs::write(&path, &changed).unwrap();
-        let checked = site.run("check --machine gateway.toml");
-        assert!(checked.status.success(), "while it runs: {checked:?}");
+        std::fs::write(&path, &changed_text).unwrap();
+        let output = site.run("check --machine gateway.toml");
+        assert!(output.status.success(), "while it runs: {output:?}");
         gateway.end(Signal::SIGKILL);
-        for words in ["check --machine gateway.toml", "serve --config gateway.toml"] {
-            let error = site.refused(words);
+        for arguments in ["check --machine gateway.toml", "serve --config gateway.toml"] {
+            let error = site.refused(arguments);
             let expected = format!("gateway.{field}: the gate that gateway 5 left is still on lo");
             assert!(
-                error.contains(&expected) && error.contains("serve --config gateway.toml --release"),
+                error.contains(&expected) && error.contains("serve --config gateway.toml --remove-gate"),
                 "{error}"
             );
         }
         assert!(!site.passes());
-        let released = site.run("serve --config gateway.toml --release");
-        assert!(released.status.success());
+        let removed = site.run("serve --config gateway.toml --remove-gate");
+        assert!(removed.status.success());
         assert_eq!(
-            String::from_utf8(released.stderr).unwrap(),
+            String::from_utf8(removed.stderr).unwrap(),
             "",
             "no message of libbpf"
         );
         assert!(site.passes());
         assert!(site.run("check --machine gateway.toml").status.success());
         let gate_count = std::fs::read_dir(filesystem.0.join("gates")).unwrap().count();
-        assert_eq!(gate_count, 0, "the release leaves nothing");
+        assert_eq!(gate_count, 0, "the removal leaves nothing");
     }
 }
 
@@ -334,24 +334,24 @@ fn a_replaced_gate_of_another_gateway_is_reported() {
     let directory = tempfile::tempdir().unwrap();
     let filesystem = BpfFilesystem::mount(directory.path().join("bpf"));
     let pins = format!("pin_directory = \"{}/gates\"", filesystem.0.display());
-    let site = site_of("open", directory.path(), &pins);
+    let site = site_of("bound", directory.path(), &pins);
     site.serve().end(Signal::SIGKILL);
-    let warns = || {
+    let check_warnings = || {
         let checked = site.run("check --machine gateway.toml");
         assert!(checked.status.success());
         String::from_utf8(checked.stderr).unwrap()
     };
-    assert_eq!(warns(), "", "its own");
+    assert_eq!(check_warnings(), "", "the gate of gateway 5 itself");
     let path = directory.path().join("gateway.toml");
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, text.replace("id = 5", "id = 6")).unwrap();
-    let warned = warns();
+    let warnings = check_warnings();
     assert!(
-        warned.contains("the gate that gateway 5 left is still on lo")
-            && warned.contains("gateway 6 replaces the gate"),
-        "{warned}"
+        warnings.contains("the gate that gateway 5 left is still on lo")
+            && warnings.contains("gateway 6 replaces the gate"),
+        "{warnings}"
     );
-    // The memory of gateway 5 can be released although gateway 6 now has its interface.
+    // The memory of gateway 5 can be removed although gateway 6 now has its interface.
     let memories = || {
         let entries = std::fs::read_dir(filesystem.0.join("gates")).unwrap();
         let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -359,18 +359,18 @@ fn a_replaced_gate_of_another_gateway_is_reported() {
         names.sort();
         names
     };
-    let both = memories();
-    assert_eq!(both.len(), 1, "gateway 5's");
+    let memories_before = memories();
+    assert_eq!(memories_before.len(), 1, "the memory of gateway 5");
     let gateway = site.serve();
     assert_eq!(memories().len(), 2);
     std::fs::write(&path, &text).unwrap();
-    let error = site.refused("serve --config gateway.toml --release");
+    let error = site.refused("serve --config gateway.toml --remove-gate");
     assert!(error.contains("another gateway uses this directory"), "{error}");
     assert_eq!(memories().len(), 1);
-    assert_ne!(memories(), both, "gateway 6's is there");
+    assert_ne!(memories(), memories_before, "the memory of gateway 6 remains");
     std::fs::write(&path, text.replace("id = 5", "id = 6")).unwrap();
     gateway.end(Signal::SIGKILL);
-    assert_eq!(warns(), "", "gateway 6's by now");
+    assert_eq!(check_warnings(), "", "the gate is now of gateway 6");
 }
 
 /// A gateway without an interface does not start beside a closed gate either.
@@ -382,16 +382,16 @@ fn a_gate_on_an_interface_outside_the_configuration_is_reported() {
     let directory = tempfile::tempdir().unwrap();
     let filesystem = BpfFilesystem::mount(directory.path().join("bpf"));
     let pins = format!("pin_directory = \"{}/gates\"", filesystem.0.display());
-    let site = site_of("open", directory.path(), &pins);
+    let site = site_of("bound", directory.path(), &pins);
     let path = directory.path().join("gateway.toml");
     let text = std::fs::read_to_string(&path).unwrap();
     site.serve().end(Signal::SIGKILL);
     let host = text
         .replace("interfaces = [\"lo\"]\n", "")
-        .replace("gate = \"open\"", "gate = \"off\"\ndataplane = \"host\"");
+        .replace("gate = \"bound\"", "gate = \"off\"\ndataplane = \"host\"");
     std::fs::write(&path, host).unwrap();
-    for words in ["check --machine gateway.toml", "serve --config gateway.toml"] {
-        let error = site.refused(words);
+    for arguments in ["check --machine gateway.toml", "serve --config gateway.toml"] {
+        let error = site.refused(arguments);
         assert!(
             error.contains("gateway.dataplane: the gate that gateway 5 left is still on interface 1")
                 && error.contains("where FILE names the interface in `interfaces`"),
@@ -399,7 +399,11 @@ fn a_gate_on_an_interface_outside_the_configuration_is_reported() {
         );
     }
     std::fs::write(&path, text).unwrap();
-    assert!(site.run("serve --config gateway.toml --release").status.success());
+    assert!(
+        site.run("serve --config gateway.toml --remove-gate")
+            .status
+            .success()
+    );
     assert!(site.passes());
 }
 
@@ -414,19 +418,19 @@ fn veths_are_warned_of() {
     let pins = format!("pin_directory = \"{}/gates\"", filesystem.0.display());
     let site = site_of("sealed", directory.path(), &pins);
     let link = || {
-        let words = "link add inner0 type veth peer name inner1";
-        Command::new("ip").args(words.split_whitespace()).status()
+        let arguments = "link add inner0 type veth peer name inner1";
+        Command::new("ip").args(arguments.split_whitespace()).status()
     };
     assert!(site.namespace.run(link).unwrap().unwrap().success());
     let path = directory.path().join("gateway.toml");
     let text = std::fs::read_to_string(&path).unwrap();
     let named = "[\"lo\", \"inner0\"]\nforward_to = [\"inner1\"]";
     std::fs::write(&path, text.replace("[\"lo\"]", named)).unwrap();
-    let checked = site.run("check --machine gateway.toml");
-    assert!(checked.status.success());
-    let warned = String::from_utf8(checked.stderr).unwrap();
-    let lines: Vec<&str> = warned.lines().collect();
-    assert_eq!(lines.len(), 2, "{warned}");
+    let output = site.run("check --machine gateway.toml");
+    assert!(output.status.success());
+    let warnings = String::from_utf8(output.stderr).unwrap();
+    let lines: Vec<&str> = warnings.lines().collect();
+    assert_eq!(lines.len(), 2, "{warnings}");
     for (line, starts, needs) in [
         (
             lines[0],
@@ -473,45 +477,48 @@ fn a_pin_directory_that_others_own_or_may_write_is_refused() {
         directory.path(),
         &format!("pin_directory = \"{}\"", gates.display()),
     );
-    let set = |path: &Path, uid: u32, mode: u32| {
+    let set_owner_and_mode = |path: &Path, uid: u32, mode: u32| {
         std::os::unix::fs::chown(path, Some(uid), None).unwrap();
         std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
     };
     let refused = |cause: &str, chmod: &str| {
-        for words in ["check --machine gateway.toml", "serve --config gateway.toml"] {
-            let error = site.refused(words);
-            assert!(error.contains(cause) && error.contains(chmod), "{words}: {error}");
+        for arguments in ["check --machine gateway.toml", "serve --config gateway.toml"] {
+            let error = site.refused(arguments);
+            assert!(
+                error.contains(cause) && error.contains(chmod),
+                "{arguments}: {error}"
+            );
         }
         assert!(site.passes(), "no program is attached");
     };
     // As `mount -t bpf bpf` creates it: all users can add names, in spite of the sticky bit.
-    set(&filesystem.0, 0, 0o1777);
+    set_owner_and_mode(&filesystem.0, 0, 0o1777);
     refused("with mode 1777", "mode=0700");
-    set(&filesystem.0, 0, 0o700);
+    set_owner_and_mode(&filesystem.0, 0, 0o700);
     std::fs::create_dir(&gates).unwrap();
-    set(&gates, 1234, 0o700);
+    set_owner_and_mode(&gates, 1234, 0o700);
     refused("user 1234 owns it", "chown root");
     for mode in [0o770, 0o702] {
-        set(&gates, 0, mode);
+        set_owner_and_mode(&gates, 0, mode);
         refused(&format!("with mode {mode:04o}"), "chmod go-w");
     }
     // Root has made one user the owner of the directory, as the package does.
-    set(&filesystem.0, 1234, 0o700);
-    set(&gates, 1234, 0o700);
+    set_owner_and_mode(&filesystem.0, 1234, 0o700);
+    set_owner_and_mode(&gates, 1234, 0o700);
     assert!(site.run("check --machine gateway.toml").status.success());
     site.serve().end(Signal::SIGKILL);
     assert!(!site.passes(), "the gate stays closed");
-    // Removed objects are neither run nor trusted: a directory that others may write is released, too.
-    set(&filesystem.0, 1234, 0o1777);
+    // A removal neither runs nor trusts the objects that it removes: it also works if other users may write to the directory.
+    set_owner_and_mode(&filesystem.0, 1234, 0o1777);
     let error = site.refused("serve --config gateway.toml");
     assert!(error.contains("with mode 1777"), "{error}");
-    let released = site.run("serve --config gateway.toml --release");
-    assert!(released.status.success() && site.passes(), "{released:?}");
+    let removed = site.run("serve --config gateway.toml --remove-gate");
+    assert!(removed.status.success() && site.passes(), "{removed:?}");
 }
 
 /// A changed configuration, or one of another version, must not keep a gate closed.
 #[test]
-fn a_gate_is_released_by_a_configuration_that_cannot_start() {
+fn a_gate_is_removed_by_a_configuration_that_cannot_start() {
     if skipped() {
         return;
     }
@@ -521,25 +528,25 @@ fn a_gate_is_released_by_a_configuration_that_cannot_start() {
     let site = site(directory.path(), &pins);
     let path = directory.path().join("gateway.toml");
     let text = std::fs::read_to_string(&path).unwrap();
-    let many = (1..=5)
+    let five_interfaces = (1..=5)
         .map(|host| format!("\"127.0.0.{host}\""))
         .collect::<Vec<_>>();
-    let wrong = text
+    let invalid = text
         .replace("[\"127.0.0.0/8\"]", "[]\nunknown = true")
         .replace("slots = 16", "slots = 0")
-        .replace("[\"127.0.0.1\"]", &format!("[{}]", many.join(", ")))
+        .replace("[\"127.0.0.1\"]", &format!("[{}]", five_interfaces.join(", ")))
         .replace("[registry]", "[log]\nlevel = \"loud\"\n[unknown]")
-        .replace("gate = \"open\"", "gate = 7");
+        .replace("gate = \"bound\"", "gate = 7");
     site.serve().end(Signal::SIGKILL);
     assert!(!site.passes(), "the gate stays closed");
-    std::fs::write(&path, &wrong).unwrap();
+    std::fs::write(&path, &invalid).unwrap();
     site.refused("serve --config gateway.toml");
-    let released = site.run("serve --config gateway.toml --release");
-    assert!(released.status.success() && site.passes(), "{released:?}");
-    // The release does not guess a missing setting.
-    for (needed, instead) in [("id = 5\n", ""), ("interfaces = [\"lo\"]", "interfaces = 1")] {
-        std::fs::write(&path, wrong.replace(needed, instead)).unwrap();
-        site.refused("serve --config gateway.toml --release");
+    let removed = site.run("serve --config gateway.toml --remove-gate");
+    assert!(removed.status.success() && site.passes(), "{removed:?}");
+    // The removal does not guess a missing setting.
+    for (required, instead) in [("id = 5\n", ""), ("interfaces = [\"lo\"]", "interfaces = 1")] {
+        std::fs::write(&path, invalid.replace(required, instead)).unwrap();
+        site.refused("serve --config gateway.toml --remove-gate");
     }
 }
 
@@ -550,13 +557,13 @@ fn an_interface_without_a_subnet_requires_device_prefixes() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let site = site(directory.path(), "gate_on_exit = \"open\"");
-    for words in [
+    let site = site(directory.path(), "gate_on_exit = \"remove\"");
+    for arguments in [
         "link add port0 type veth peer name port1",
         "link add bridge0 type bridge",
         "link set port0 master bridge0",
     ] {
-        site.ip(words);
+        site.ip(arguments);
     }
     let path = directory.path().join("gateway.toml");
     let text = std::fs::read_to_string(&path)
@@ -566,41 +573,41 @@ fn an_interface_without_a_subnet_requires_device_prefixes() {
     assert!(site.run("check --machine gateway.toml").status.success());
     let text = text.replace("device_prefixes = [\"127.0.0.0/8\"]\n", "");
     std::fs::write(&path, &text).unwrap();
-    let missing = |words: &str| {
-        let error = site.refused(words);
+    let missing_prefixes = |arguments: &str| {
+        let error = site.refused(arguments);
         let is_reported = error.contains("device_prefixes is missing: interface port0");
         assert!(
             is_reported && error.contains("device_prefixes = [\"192.0.2.0/24\""),
             "{error}"
         );
     };
-    missing("check --machine gateway.toml");
+    missing_prefixes("check --machine gateway.toml");
     // The subnet has no room for another host.
     site.ip("address add 10.9.0.1/32 dev bridge0");
     site.ip("address add 10.9.0.2/32 dev port0");
-    missing("check --machine gateway.toml");
+    missing_prefixes("check --machine gateway.toml");
     std::fs::write(&path, text.replace("addresses = [\"127.0.0.1\"]\n", "")).unwrap();
-    missing("serve --config gateway.toml");
+    missing_prefixes("serve --config gateway.toml");
     std::fs::write(&path, &text).unwrap();
     site.ip("address add fd66::1/128 dev port0");
     site.ip("address add 10.9.0.3/24 dev bridge0");
-    missing("check --machine gateway.toml");
+    missing_prefixes("check --machine gateway.toml");
     site.ip("address add fd66::2/64 dev bridge0");
     // Services can be on another port of the bridge.
-    let checked = site.run("check --machine gateway.toml");
-    let warned = String::from_utf8(checked.stderr).unwrap();
-    assert!(checked.status.success(), "{warned}");
+    let output = site.run("check --machine gateway.toml");
+    let warnings = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{warnings}");
     for part in [
         "10.9.0.0/24 of bridge0",
         "device_prefixes = [\"10.9.0.0/24\", \"fd66::/64\"]",
     ] {
-        assert!(warned.contains(part), "{warned}");
+        assert!(warnings.contains(part), "{warnings}");
     }
     site.ip("link add port2 type veth peer name port3");
     site.ip("link set port2 master bridge0");
     let sealed = "gate = \"sealed\"\nforward_to = [\"port2\"]";
-    std::fs::write(&path, text.replace("gate = \"open\"", sealed)).unwrap();
-    missing("check --machine gateway.toml");
+    std::fs::write(&path, text.replace("gate = \"bound\"", sealed)).unwrap();
+    missing_prefixes("check --machine gateway.toml");
 }
 
 /// A gateway that ended with exit code 2 would not be started again after a slow DHCP server.
@@ -610,7 +617,7 @@ fn a_gateway_starts_before_its_interface_has_an_address_and_follows_it() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let site = site(directory.path(), "gate_on_exit = \"open\"");
+    let site = site(directory.path(), "gate_on_exit = \"remove\"");
     site.ip("link add port0 type veth peer name port1");
     let path = directory.path().join("gateway.toml");
     let text = std::fs::read_to_string(&path).unwrap();
@@ -621,46 +628,47 @@ fn a_gateway_starts_before_its_interface_has_an_address_and_follows_it() {
     std::fs::write(&path, text).unwrap();
     let mut gateway = site.serve_to(Stdio::piped());
     let mut log = BufReader::new(gateway.0.stderr.take().unwrap()).lines();
-    let mut until = |what: &str| -> Vec<String> {
-        let mut seen = Vec::new();
-        while seen.last().is_none_or(|line: &String| !line.contains(what)) {
-            seen.push(log.next().expect(what).unwrap());
+    let mut read_log_until = |text: &str| -> Vec<String> {
+        let mut log_lines = Vec::new();
+        while log_lines.last().is_none_or(|line: &String| !line.contains(text)) {
+            log_lines.push(log.next().expect(text).unwrap());
         }
-        seen
+        log_lines
     };
-    until("interface port0, its bridge or bond, VLANs and macvlans have no address in a subnet");
+    read_log_until("interface port0, its bridge or bond, VLANs and macvlans have no address with a subnet");
     site.ip("address add 10.9.0.1/24 dev port0");
-    let seen = until("device_prefixes=\"10.9.0.0/24\" refused_addresses=2");
+    let log_lines = read_log_until("device_prefixes=\"10.9.0.0/24\" refused_addresses=2");
     assert!(
-        !seen.iter().any(|line| line.contains("no subnet")),
-        "once: {seen:?}"
+        !log_lines.iter().any(|line| line.contains("no subnet")),
+        "the message is logged once: {log_lines:?}"
     );
     // Subnets of a macvlan on the interface, and one that the first subnet contains.
     site.ip("link add link port0 name over0 type macvlan");
     site.ip("address add 10.9.7.1/24 dev over0");
-    until("device_prefixes=\"10.9.0.0/24 10.9.7.0/24\" refused_addresses=4");
+    read_log_until("device_prefixes=\"10.9.0.0/24 10.9.7.0/24\" refused_addresses=4");
     site.ip("address add 10.9.0.77/25 dev port0");
-    until("device_prefixes=\"10.9.0.0/24 10.9.7.0/24\" refused_addresses=6");
+    read_log_until("device_prefixes=\"10.9.0.0/24 10.9.7.0/24\" refused_addresses=6");
     site.ip("address flush dev port0");
-    until("device_prefixes=\"10.9.7.0/24\" refused_addresses=2");
+    read_log_until("device_prefixes=\"10.9.7.0/24\" refused_addresses=2");
     gateway.end(Signal::SIGTERM);
 }
 
-/// Frames of 9,000 bytes arrive in fragments. An open gate takes them; a sealed gate needs whole packets, and names the MTU.
+/// The kernel splits frames of 9,000 bytes into several buffers. A bound gate accepts them; a sealed gate needs whole packets,
+/// and the error names the MTU.
 #[test]
-fn an_interface_with_jumbo_frames_is_served_by_an_open_gate() {
+fn an_interface_with_jumbo_frames_is_served_by_a_bound_gate() {
     if skipped() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let site = site(directory.path(), "gate_on_exit = \"open\"");
+    let site = site(directory.path(), "gate_on_exit = \"remove\"");
     site.ip("link add port0 mtu 9000 type veth peer name port1 mtu 9000");
     let path = directory.path().join("gateway.toml");
     let text = std::fs::read_to_string(&path).unwrap();
     let text = text.replace("[\"lo\"]", "[\"port0\"]");
     std::fs::write(&path, &text).unwrap();
     site.serve().end(Signal::SIGTERM);
-    std::fs::write(&path, text.replace("gate = \"open\"", "gate = \"sealed\"")).unwrap();
+    std::fs::write(&path, text.replace("gate = \"bound\"", "gate = \"sealed\"")).unwrap();
     let error = site.refused("serve --config gateway.toml");
     assert!(error.contains("9000"), "{error}");
 }
@@ -672,7 +680,7 @@ fn an_interface_that_goes_away_ends_the_gateway() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let site = site(directory.path(), "gate_on_exit = \"open\"");
+    let site = site(directory.path(), "gate_on_exit = \"remove\"");
     site.ip("link add gone0 type veth peer name gone1");
     let path = directory.path().join("gateway.toml");
     let text = std::fs::read_to_string(&path).unwrap();
@@ -682,7 +690,7 @@ fn an_interface_that_goes_away_ends_the_gateway() {
     assert_eq!(gateway.0.wait().unwrap().code(), Some(1));
 }
 
-/// An interface that was removed from the configuration keeps its old program: the start reports it.
+/// An interface that was removed from the configuration keeps the program of the gate: the start reports the interface.
 #[test]
 fn an_interface_removed_from_the_configuration_is_reported() {
     if skipped() {
@@ -693,8 +701,8 @@ fn an_interface_removed_from_the_configuration_is_reported() {
     let pins = format!("pin_directory = \"{}/gates\"", filesystem.0.display());
     let site = site(directory.path(), &pins);
     let link = || {
-        let words = "link add stray0 type veth peer name stray1";
-        Command::new("ip").args(words.split_whitespace()).status()
+        let arguments = "link add stray0 type veth peer name stray1";
+        Command::new("ip").args(arguments.split_whitespace()).status()
     };
     assert!(site.namespace.run(link).unwrap().unwrap().success());
     let path = directory.path().join("gateway.toml");
@@ -710,7 +718,7 @@ fn an_interface_removed_from_the_configuration_is_reported() {
     assert!(
         lines
             .map(Result::unwrap)
-            .any(|line| line.contains("not in the configuration"))
+            .any(|line| line.contains("an interface that the configuration does not name"))
     );
     drop(gateway);
 }

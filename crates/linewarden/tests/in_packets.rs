@@ -1,5 +1,5 @@
-//! Evidence in the packets of an `xdp` gateway: from a device through the open gate to a service, which appraises the evidence with
-//! the gateway's signed statement. Each party is in its own network namespace.
+//! Evidence in the packets of an `xdp` gateway: from a device through the bound gate to a service, which appraises the
+//! evidence with the gateway's signed statement. Each party is in its own network namespace.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -29,15 +29,15 @@ use linewarden_lab::packet_socket::{Options, PacketSocket};
 use linewarden_lab::topology::{Lab, Topology};
 use linewarden_protocol::wire::LAP_PORT;
 use nix::sys::signal::Signal;
-use support::{PROGRAM, Process, TEST_TIMEOUT, echoed, key_file, linewarden};
+use support::{PROGRAM, Process, TEST_TIMEOUT, assert_echoed, key_file, linewarden};
 
 /// Where the service is.
 const PORT: u16 = 5683;
-/// More than a few packets: the stream meets the size limit repeatedly.
+/// Many packets: the stream meets the size limit repeatedly.
 const STREAM_BYTES: usize = 300_000;
 const PACKET_KEY: &str = "000102030405060708090a0b0c0d0e0f";
 
-/// A BPF filesystem of the test's own.
+/// A BPF filesystem that the test mounts.
 struct BpfFilesystem(PathBuf);
 
 impl BpfFilesystem {
@@ -62,7 +62,7 @@ struct Site {
     lab: Lab,
     gateway: Process,
     _agent: Process,
-    seen: PacketSocket,
+    service_frames: PacketSocket,
     appraiser: Appraiser,
     key: PublicKey,
     _filesystem: BpfFilesystem,
@@ -74,15 +74,15 @@ fn socket(namespace: &NetNs, ip: impl Into<IpAddr>, port: u16) -> UdpSocket {
     namespace.run(|| UdpSocket::bind(at).unwrap()).unwrap()
 }
 
-fn run(namespace: &NetNs, directory: &Path, words: &str) -> String {
+fn run(namespace: &NetNs, directory: &Path, arguments: &str) -> String {
     namespace
-        .run(|| support::run(linewarden(directory, words)))
+        .run(|| support::run(linewarden(directory, arguments)))
         .unwrap()
 }
 
-fn start(namespace: &NetNs, directory: &Path, words: &str) -> Process {
+fn start(namespace: &NetNs, directory: &Path, arguments: &str) -> Process {
     namespace
-        .run(|| Process::start(linewarden(directory, words)))
+        .run(|| Process::start(linewarden(directory, arguments)))
         .unwrap()
 }
 
@@ -93,7 +93,7 @@ impl Site {
         let at = directory.path();
         let filesystem = BpfFilesystem::mount(at.join("bpf"));
         let text = format!(
-            "[gateway]\nid = 5\ninterfaces = [\"{}\"]\naddresses = [\"{}\", \"{}\"]\ngate = \"open\"\nslots = 16\n\
+            "[gateway]\nid = 5\ninterfaces = [\"{}\"]\naddresses = [\"{}\", \"{}\"]\ngate = \"bound\"\nslots = 16\n\
              pin_directory = \"bpf/gates\"\n[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n\
              [evidence]\nkey = \"gateway.evidence-key\"\nboot_count = \"boots\"\nsocket = \"evidence.sock\"\n\
              in_packets = \"option\"\npacket_key_file = \"packet.key\"\n",
@@ -113,13 +113,17 @@ impl Site {
             "device enroll simulated --device d1 --rows 40 --out devices --config gateway.toml",
         );
         run(&lab.gateway, at, "check --machine gateway.toml");
-        let gateway = start(&lab.gateway, at, "serve --config gateway.toml --json --every 1");
+        let gateway = start(
+            &lab.gateway,
+            at,
+            "serve --config gateway.toml --json --status-interval 1",
+        );
         gateway.wait_for("loaded fleet", |line| line["loaded"] == true);
-        let words = format!(
+        let arguments = format!(
             "agent --config devices/00000000000000d1.toml --gateway [{}]:{LAP_PORT} --interface {} --json",
             GATEWAY.v6, lab.devices_end.name
         );
-        let agent = start(&lab.devices, at, &words);
+        let agent = start(&lab.devices, at, &arguments);
         agent.wait_for("session", |line| line["event"] == "authenticated");
         for ip in [IpAddr::from(SERVICE.v6), SERVICE.v4.into()] {
             let echo = socket(&lab.service, ip, PORT);
@@ -130,11 +134,11 @@ impl Site {
                 }
             });
         }
-        let seen = PacketSocket::open(&lab.service, &lab.service_end, &Options::default()).unwrap();
+        let service_frames = PacketSocket::open(&lab.service, &lab.service_end, &Options::default()).unwrap();
         let mut key = [0; 16];
         hex::decode_to_slice(PACKET_KEY, &mut key).unwrap();
         Self {
-            seen,
+            service_frames,
             appraiser: Appraiser::new(MasterKey::new(key)),
             key: PublicKey::from_pem(&public).unwrap(),
             lab,
@@ -148,16 +152,16 @@ impl Site {
     /// The gateway's signed statement.
     fn statement(&self) -> Snapshot {
         let at = self.directory.path();
-        let words = "evidence export --socket evidence.sock --out s.cose --inventory s.inventory --force";
-        run(&self.lab.gateway, at, words);
+        let arguments = "evidence export --socket evidence.sock --out s.cose --inventory s.inventory --force";
+        run(&self.lab.gateway, at, arguments);
         let statement = std::fs::read(at.join("s.cose")).unwrap();
         *verify_recorded(&statement, &self.key).unwrap().snapshot()
     }
 
-    /// The device's IPv6 packets as received at the service's side.
+    /// The device's IPv6 packets as received by the service.
     fn arrived(&mut self) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
-        self.seen.receive(usize::MAX, |received| {
+        self.service_frames.receive(usize::MAX, |received| {
             let frame = received.frame;
             if frame[12..14] == [0x86, 0xdd] && frame[22..38] == DEVICE_HOST.v6.octets() {
                 frames.push(received.frame.to_vec());
@@ -170,7 +174,7 @@ impl Site {
     fn carried(&mut self) -> Vec<Option<DefaultContent>> {
         let device = socket(&self.lab.devices, DEVICE_HOST.v6, 0);
         self.arrived();
-        echoed(&device, SocketAddr::new(SERVICE.v6.into(), PORT));
+        assert_echoed(&device, SocketAddr::new(SERVICE.v6.into(), PORT));
         let content = |frame: &Vec<u8>| match read_option(frame).unwrap()?.content {
             Content::Default(content) => Some(content),
             Content::Classic { .. } => panic!("classic content was not requested"),
@@ -223,15 +227,15 @@ fn a_service_receives_evidence_of_the_gateway() {
     }
     let mut site = Site::new();
     let signed_state = site.statement();
-    // Until the first measurement packets pass without evidence.
-    let until = Instant::now() + TEST_TIMEOUT;
+    // Before the first measurement, packets pass without evidence.
+    let deadline = Instant::now() + TEST_TIMEOUT;
     while site.carried().iter().all(Option::is_none) {
-        assert!(Instant::now() < until, "no packet carries evidence");
+        assert!(Instant::now() < deadline, "no packet carries evidence");
     }
     let sequence = datagrams(&mut site, &signed_state);
     a_stream_finds_its_size(&mut site, &signed_state);
 
-    // A change outside the gateway: the next state shows it without a request.
+    // Another process changes the gateway's memory: the next packets show the change without a request.
     site.change_settings();
     let later = loop {
         let carried = site.carried();
@@ -243,18 +247,18 @@ fn a_service_receives_evidence_of_the_gateway() {
             break *later;
         }
         assert!(
-            Instant::now() < until + TEST_TIMEOUT,
+            Instant::now() < deadline + TEST_TIMEOUT,
             "no packet shows the change"
         );
     };
-    let changed = site.statement();
-    assert_eq!(changed.sequence, later.sequence);
-    assert_ne!(changed.digests.tables, signed_state.digests.tables);
-    assert_eq!(later.fields[16..32], changed.digests.tables.0[..16]);
-    datagrams(&mut site, &changed);
+    let changed_statement = site.statement();
+    assert_eq!(changed_statement.sequence, later.sequence);
+    assert_ne!(changed_statement.digests.tables, signed_state.digests.tables);
+    assert_eq!(later.fields[16..32], changed_statement.digests.tables.0[..16]);
+    datagrams(&mut site, &changed_statement);
     site.carried();
     let device = socket(&site.lab.devices, DEVICE_HOST.v6, 0);
-    echoed(&device, SocketAddr::new(SERVICE.v6.into(), PORT));
+    assert_echoed(&device, SocketAddr::new(SERVICE.v6.into(), PORT));
     let frame = site.arrived().remove(0);
     assert!(matches!(
         site.appraise(&frame, &signed_state),
@@ -267,7 +271,7 @@ fn a_service_receives_evidence_of_the_gateway() {
 
     // IPv4 packets carry no evidence, and are counted.
     let device = socket(&site.lab.devices, DEVICE_HOST.v4, 0);
-    echoed(&device, SocketAddr::new(SERVICE.v4.into(), PORT));
+    assert_echoed(&device, SocketAddr::new(SERVICE.v4.into(), PORT));
     let line = site.gateway.wait_for("the counts", |line| {
         line["packet_evidence"]["not_ipv6"].as_u64() >= Some(1)
     });
@@ -278,13 +282,13 @@ fn a_service_receives_evidence_of_the_gateway() {
     assert!(dropped < Some(10), "{line}");
 
     // The gate continues without its gateway, but sends no evidence.
-    site.gateway.end_by(Signal::SIGKILL);
+    site.gateway.end_with_signal(Signal::SIGKILL);
     let carried = site.carried();
     assert!(!carried.is_empty() && carried.iter().all(Option::is_none));
     run(
         &site.lab.gateway,
         site.directory.path(),
-        "serve --config gateway.toml --release",
+        "serve --config gateway.toml --remove-gate",
     );
 }
 
@@ -293,7 +297,7 @@ fn datagrams(site: &mut Site, signed_state: &Snapshot) -> linewarden_evidence::S
     let device = socket(&site.lab.devices, DEVICE_HOST.v6, 0);
     site.arrived();
     for _ in 0..10 {
-        echoed(&device, SocketAddr::new(SERVICE.v6.into(), PORT));
+        assert_echoed(&device, SocketAddr::new(SERVICE.v6.into(), PORT));
     }
     let frames = site.arrived();
     assert!(frames.len() >= 10);
@@ -353,7 +357,7 @@ fn payloads_that_do_not_fit_are_rejected() {
              [evidence]\nkey = \"e\"\nboot_count = \"b\"\n{evidence}\n"
         )
     };
-    let open = "gate = \"open\"";
+    let open = "gate = \"bound\"";
     let key = "packet_key_file = \"p\"";
     let option = "in_packets = \"option\"";
     for (gate, evidence, cause) in [

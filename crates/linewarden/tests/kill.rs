@@ -1,4 +1,4 @@
-//! `kill -9` of a running gateway, again and again, while devices authenticate at it.
+//! Repeated `kill -9` of a running gateway while devices authenticate there.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -20,25 +20,25 @@ use linewarden_protocol::wire::{self, Message};
 use linewarden_registry::{MasterKey, Registry};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
-use support::device::Booted;
+use support::device::StatelessDevice;
 use support::{TEST_TIMEOUT, free_udp_port, linewarden};
 
 const KILLS: u32 = 40;
 const ROWS: u32 = 800;
 /// The gateway's default.
 const MARK_BLOCK: u32 = 4;
-/// Rows that a kill may cost a device with several handshakes in one life of the gateway: each handshake moves the mark, and a row
-/// may be used whose ACK was never sent.
+/// Rows that a device with several handshakes at one gateway process may lose when the process is killed: each handshake
+/// moves the mark, and a row may be used whose ACK was never sent.
 const BUSY_LOSS: u32 = 14 + 1;
 
-/// A device with a socket of its own, and a record of what the gateway accepted from it.
+/// A device with its own socket, and a record of the rows and sessions that the gateway accepted.
 struct Station {
-    device: Booted,
+    device: StatelessDevice,
     address: Ipv4Addr,
     socket: UdpSocket,
-    /// Life of the gateway in which a row, in key mode a session, was accepted.
+    /// By row, in key mode by session: number of the gateway process that accepted it.
     accepted: HashMap<(u32, [u8; 8]), u32>,
-    /// Handshakes in this life.
+    /// Handshakes with the running gateway process.
     handshakes: u32,
 }
 
@@ -49,7 +49,7 @@ impl Station {
         socket.connect((Ipv4Addr::LOCALHOST, port)).unwrap();
         socket.set_nonblocking(true).unwrap();
         Self {
-            device: Booted::new(DeviceId(0xd0 + u64::from(number)), mode, ROWS),
+            device: StatelessDevice::new(DeviceId(0xd0 + u64::from(number)), mode, ROWS),
             address,
             socket,
             accepted: HashMap::new(),
@@ -63,8 +63,8 @@ impl Station {
             .begin(nonce, now_ms, |message| send(&self.socket, message));
     }
 
-    /// Processes received messages and due timers. `life` numbers the gateway's processes.
-    fn poll(&mut self, life: u32, now_ms: u64) {
+    /// Processes received messages and due timers. `process` is the number of the running gateway process.
+    fn poll(&mut self, process: u32, now_ms: u64) {
         let mut payload = [0u8; 128];
         loop {
             let length = match self.socket.recv(&mut payload) {
@@ -75,28 +75,28 @@ impl Station {
                 Err(error) => panic!("{error}"),
             };
             let payload = &payload[..length];
-            self.note(payload, life);
+            self.note(payload, process);
             let local = self.address.to_ipv6_mapped().octets();
-            let answer = |message: &[u8; 64]| send(&self.socket, message);
-            self.device.receive(payload, &local, now_ms, answer);
+            let send_reply = |message: &[u8; 64]| send(&self.socket, message);
+            self.device.receive(payload, &local, now_ms, send_reply);
         }
         self.device.poll(now_ms, |message| send(&self.socket, message));
     }
 
     /// An ACK proves that a row is used: only one process of the gateway may send it for a row.
-    fn note(&mut self, payload: &[u8], life: u32) {
+    fn note(&mut self, payload: &[u8], process: u32) {
         let Ok(Message::Ack(ack)) = wire::parse(payload) else {
             return;
         };
-        // In pool mode the row alone counts, in key mode the session: its RESPONSE.
+        // In pool mode, each row is accepted once; in key mode, each RESPONSE, which the session ID identifies.
         let (idx, session) = match self.device.mode {
             Mode::Pool => (ack.idx.get(), [0; 8]),
             Mode::Key => (0, ack.session_id),
         };
-        let before = *self.accepted.entry((idx, session)).or_insert(life);
+        let first_process = *self.accepted.entry((idx, session)).or_insert(process);
         assert_eq!(
-            before, life,
-            "row {idx} of device {} was accepted in lives {before} and {life}",
+            first_process, process,
+            "row {idx} of device {} was accepted by processes {first_process} and {process}",
             self.device.id
         );
     }
@@ -154,31 +154,31 @@ fn killed_at_any_moment_it_accepts_no_row_twice_and_empties_no_pool() {
     });
 
     let mut lost_max = 0;
-    let began = Instant::now();
-    let now_ms = || u64::try_from(began.elapsed().as_millis()).unwrap();
-    for life in 0..=KILLS {
+    let test_start = Instant::now();
+    let now_ms = || u64::try_from(test_start.elapsed().as_millis()).unwrap();
+    for process in 0..=KILLS {
         let mut gateway = serve(directory.path());
         let started = Instant::now();
         for station in &mut stations {
-            // In most cases it starts a new handshake; otherwise it continues to repeat the message without a reply.
-            station.device.is_idle |= life == KILLS || rng.random_ratio(3, 4);
+            // In most cases the device starts a new handshake; otherwise it continues to repeat the message without a reply.
+            station.device.is_idle |= process == KILLS || rng.random_ratio(3, 4);
             station.handshakes = u32::from(!station.device.is_idle);
-            // An eavesdropper replays messages of earlier lives.
+            // An eavesdropper replays messages that earlier processes received.
             for message in station.device.sent.iter().rev().take(3) {
                 let _ = station.socket.send(message);
             }
         }
-        let is_last = life == KILLS;
+        let is_last = process == KILLS;
         let handshakes = if rng.random_ratio(1, 4) { 4 } else { 1 };
         if !is_last {
             lost_max += if handshakes == 1 { MARK_BLOCK } else { BUSY_LOSS };
         }
         let before: Vec<u32> = stations.iter().map(|station| station.device.sessions).collect();
-        // From before the gateway listens to long after every device has authenticated.
-        let lives_ms = rng.random_range(0..700);
+        // The kill may come before the gateway listens, or long after every device has authenticated.
+        let runtime_ms = rng.random_range(0..700);
         loop {
             for station in &mut stations {
-                station.poll(life, now_ms());
+                station.poll(process, now_ms());
                 if station.device.is_idle && (is_last || station.handshakes < handshakes) {
                     station.begin(rng.random(), now_ms());
                 }
@@ -191,7 +191,7 @@ fn killed_at_any_moment_it_accepts_no_row_twice_and_empties_no_pool() {
                     .all(|(station, before)| station.device.sessions > *before)
             };
             match is_last {
-                false if started.elapsed() > Duration::from_millis(lives_ms) => break,
+                false if started.elapsed() > Duration::from_millis(runtime_ms) => break,
                 true if all_authenticated() => break,
                 true => assert!(started.elapsed() < TEST_TIMEOUT, "a device cannot authenticate"),
                 false => {}
@@ -200,10 +200,10 @@ fn killed_at_any_moment_it_accepts_no_row_twice_and_empties_no_pool() {
         // SIGKILL.
         gateway.kill().unwrap();
         gateway.wait().unwrap();
-        // Loopback has delivered the killed process's messages by now.
+        // The loopback interface has already delivered the messages of the killed process.
         stations
             .iter_mut()
-            .for_each(|station| station.poll(life, now_ms()));
+            .for_each(|station| station.poll(process, now_ms()));
     }
 
     let mut accepted = 0;

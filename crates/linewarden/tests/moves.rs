@@ -14,11 +14,11 @@ use std::path::Path;
 use std::time::Instant;
 
 use linewarden_lab::xdp_pass::XdpPass;
-use support::{Namespace, PROGRAM, Process, TEST_TIMEOUT, echoed};
+use support::{Namespace, PROGRAM, Process, TEST_TIMEOUT, assert_echoed};
 
 const SERVICE_PORT: u16 = 5683;
-/// Packets that wait for a neighbor's address are dropped before that: the kernel sends three solicitations, one a second. The
-/// gateway reports its state every second.
+/// After this time the kernel has dropped packets that wait for a neighbor's address (three solicitations, one a second), and the
+/// gateway, which reports its counters every second, has reported the packets that arrived.
 const NEIGHBOR_WAIT_S: u32 = 5;
 const MACS: [&str; 3] = ["02:00:00:00:00:d1", "02:00:00:00:00:d2", "02:00:00:00:00:d3"];
 
@@ -30,7 +30,7 @@ fn address(v6: bool, host: u8) -> IpAddr {
     }
 }
 
-/// Beside the gateway's own addresses.
+/// Address of the service, which differs from the addresses of the gateway.
 fn service(v6: bool) -> SocketAddr {
     let ip = match v6 {
         true => IpAddr::from([0xfd77, 0, 0, 0, 0, 0, 0, 1]),
@@ -46,8 +46,8 @@ struct Host {
 }
 
 impl Host {
-    fn run(&self, words: &str) {
-        self.namespace.run(&self.at, words);
+    fn run(&self, arguments: &str) {
+        self.namespace.run(&self.at, arguments);
     }
 
     fn family(&self) -> &'static str {
@@ -56,24 +56,29 @@ impl Host {
 
     /// Adds this address and sends from it.
     fn move_to(&self, host: u8) {
-        let (own, bits) = (address(self.v6, host), if self.v6 { 64 } else { 24 });
+        let (local_address, bits) = (address(self.v6, host), if self.v6 { 64 } else { 24 });
         let (family, gateway) = (self.family(), address(self.v6, 1));
         let nodad = if self.v6 { "nodad" } else { "" };
-        self.run(&format!("ip {family} addr replace {own}/{bits} dev h0 {nodad}"));
+        self.run(&format!(
+            "ip {family} addr replace {local_address}/{bits} dev h0 {nodad}"
+        ));
         for target in [gateway, service(self.v6).ip()] {
             let via = match target == gateway {
                 true => String::new(),
                 false => format!("via {gateway}"),
             };
             self.run(&format!(
-                "ip {family} route replace {target} {via} dev h0 src {own}"
+                "ip {family} route replace {target} {via} dev h0 src {local_address}"
             ));
         }
     }
 
     fn remove_address(&self, host: u8) {
-        let (own, bits) = (address(self.v6, host), if self.v6 { 64 } else { 24 });
-        self.run(&format!("ip {} addr del {own}/{bits} dev h0", self.family()));
+        let (local_address, bits) = (address(self.v6, host), if self.v6 { 64 } else { 24 });
+        self.run(&format!(
+            "ip {} addr del {local_address}/{bits} dev h0",
+            self.family()
+        ));
     }
 
     fn set_mac(&self, mac: &str) {
@@ -114,7 +119,7 @@ fn build(gateway: &Namespace, switch: &Namespace, hosts: &[Host; 2], at: &Path) 
     }
     for (host, mac) in hosts.iter().zip(MACS) {
         host.run("ethtool -K h0 tx off");
-        // With the first address the second would go, too.
+        // The removal of the first address would also remove the second.
         host.run("sysctl -q -w net.ipv4.conf.all.promote_secondaries=1");
         host.set_mac(mac);
         host.run("ip link set h0 up");
@@ -148,17 +153,17 @@ impl Site {
         };
         let hosts = [host()?, host()?];
         let program = build(&gateway, &switch, &hosts, at);
-        let own = [false, true].map(|v6| address(v6, 1));
+        let gateway_addresses = [false, true].map(|v6| address(v6, 1));
         std::fs::write(
             at.join("gateway.toml"),
             format!(
                 "[gateway]\nid = 5\ninterfaces = [\"v\"]\naddresses = [\"{}\", \"{}\"]\ngate = \"{gate}\"\nslots = 16\n\
-                 gate_on_exit = \"open\"\n[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n",
-                own[0], own[1]
+                 gate_on_exit = \"remove\"\n[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n",
+                gateway_addresses[0], gateway_addresses[1]
             ),
         )
         .unwrap();
-        let lw = |words: &str| gateway.run(at, &format!("{PROGRAM} {words}"));
+        let lw = |arguments: &str| gateway.run(at, &format!("{PROGRAM} {arguments}"));
         lw("registry create --registry fleet.registry --key-file master.key");
         for id in ["d1", "d2"] {
             lw(&format!(
@@ -166,7 +171,7 @@ impl Site {
             ));
         }
         gateway.echo(service(v6));
-        let serving = gateway.start(at, "serve --config gateway.toml --json --every 1");
+        let serving = gateway.start(at, "serve --config gateway.toml --json --status-interval 1");
         serving.wait_for("loaded fleet", |line| line["loaded"] == true);
         Some(Self {
             serving,
@@ -191,11 +196,13 @@ impl Site {
     }
 
     fn start(&self, host: usize, file: &str) -> Process {
-        let words = format!(
+        let arguments = format!(
             "agent --config devices/{file} --gateway {} --interface h0 --json",
             address(self.v6, 1)
         );
-        self.hosts[host].namespace.start(self.directory.path(), &words)
+        self.hosts[host]
+            .namespace
+            .start(self.directory.path(), &arguments)
     }
 
     fn authenticate(&self, host: usize, file: &str) -> Process {
@@ -208,15 +215,19 @@ impl Site {
     /// reaches the gate; it is sent again after neighbor resolution.
     #[track_caller]
     fn assert_verdict(&self, from: &UdpSocket, verdict: &str) {
-        let before = self.serving.count(verdict);
-        let until = Instant::now() + TEST_TIMEOUT;
-        while self.serving.count(verdict) == before {
-            assert!(Instant::now() < until, "no {verdict}: {:#?}", self.serving.seen());
+        let count_before = self.serving.count(verdict);
+        let deadline = Instant::now() + TEST_TIMEOUT;
+        while self.serving.count(verdict) == count_before {
+            assert!(
+                Instant::now() < deadline,
+                "no {verdict}: {:#?}",
+                self.serving.printed_lines()
+            );
             from.send_to(b"a measurement", service(self.v6)).unwrap();
             for _ in 0..NEIGHBOR_WAIT_S {
                 self.serving
                     .wait_for("state", |line| line["counters"].is_object());
-                if self.serving.count(verdict) > before {
+                if self.serving.count(verdict) > count_before {
                     break;
                 }
             }
@@ -240,33 +251,33 @@ fn site(gate: &str, v6: bool) -> Option<Site> {
 const D1: &str = "00000000000000d1.toml";
 const D2: &str = "00000000000000d2.toml";
 
-/// An open gate identifies a device by its MAC address: the device may change its IP address.
-fn open_gate(v6: bool) {
-    let Some(site) = site("open", v6) else {
+/// A bound gate identifies a device by its MAC address: the device may change its IP address.
+fn bound_gate(v6: bool) {
+    let Some(site) = site("bound", v6) else {
         return;
     };
     let [one, two] = &site.hosts;
     one.move_to(2);
     site.assert_verdict(&one.socket(2), "drop_gate");
     let agent = site.authenticate(0, D1);
-    echoed(&one.socket(2), service(v6));
+    assert_echoed(&one.socket(2), service(v6));
 
     one.move_to(3);
     one.remove_address(2);
-    echoed(&one.socket(3), service(v6));
+    assert_echoed(&one.socket(3), service(v6));
     // A host with another MAC address does not pass with the old IP address.
     two.move_to(2);
     site.assert_verdict(&two.socket(2), "drop_gate");
-    // It also gets no session of its own there before the gateway has seen the device move.
-    let early = site.start(1, D2);
+    // The host also gets no session at this address before the gateway has learned that the device has moved.
+    let agent_before_move = site.start(1, D2);
     site.serving.wait_for_count("drop_address_owned", 1);
-    drop(early);
+    drop(agent_before_move);
     drop(agent);
     let agent = site.authenticate(0, D1);
     let other = site.authenticate(1, D2);
     site.forget_neighbors();
-    echoed(&two.socket(2), service(v6));
-    echoed(&one.socket(3), service(v6));
+    assert_echoed(&two.socket(2), service(v6));
+    assert_echoed(&one.socket(3), service(v6));
 
     // With another MAC address the device does not pass until it has authenticated.
     one.set_mac(MACS[2]);
@@ -274,12 +285,12 @@ fn open_gate(v6: bool) {
     drop(agent);
     let _agent = site.authenticate(0, D1);
     site.forget_neighbors();
-    echoed(&one.socket(3), service(v6));
+    assert_echoed(&one.socket(3), service(v6));
     // The old address no longer passes for another host.
     drop(other);
     two.set_mac(MACS[0]);
     site.assert_verdict(&two.socket(2), "drop_gate");
-    // A host with the device's present MAC address passes: an open gate trusts MAC addresses (threat model).
+    // A host with the device's present MAC address passes: a bound gate trusts MAC addresses (threat model).
     one.run("ip link set h0 down");
     two.set_mac(MACS[2]);
     site.assert_verdict(&two.socket(2), "pass_session");
@@ -297,42 +308,43 @@ fn sealed_gate(v6: bool) {
     let through = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
     one.move_to(2);
     let _before = site.authenticate(0, "before.toml");
-    echoed(&program, through(6001));
+    assert_echoed(&program, through(6001));
 
     // Another MAC address changes nothing.
     one.set_mac(MACS[2]);
     site.forget_neighbors();
-    echoed(&program, through(6001));
+    assert_echoed(&program, through(6001));
     // A host with its old MAC address has no key.
     two.set_mac(MACS[0]);
     two.move_to(4);
     site.assert_verdict(&two.socket(4), "drop_gate");
 
-    // From another IP address it has another session; the previous one is closed, even for datagrams from its old address.
+    // From another IP address the device has another session; the previous session is closed, even for datagrams from the old
+    // address.
     one.move_to(3);
     let _after = site.authenticate(0, "after.toml");
-    echoed(&program, through(6002));
-    let before = site.serving.count("drop_session");
+    assert_echoed(&program, through(6002));
+    let dropped_before = site.serving.count("drop_session");
     program.send_to(b"no receiver", through(6001)).unwrap();
-    site.serving.wait_for_count("drop_session", before + 1);
-    echoed(&program, through(6002));
+    site.serving.wait_for_count("drop_session", dropped_before + 1);
+    assert_echoed(&program, through(6002));
 
     // A host that takes the old IP address receives none of the device's packets: it has no session there.
     one.remove_address(2);
     two.move_to(2);
     site.assert_verdict(&two.socket(2), "drop_gate");
     let service_end = site.gateway.socket(SocketAddr::new(service(v6).ip(), 0));
-    let before = site.serving.count("drop_session");
+    let dropped_before = site.serving.count("drop_session");
     let old = SocketAddr::new(address(v6, 2), 9);
     service_end.send_to(b"to the old address", old).unwrap();
-    site.serving.wait_for_count("drop_session", before + 1);
-    // It receives its own packets after it has authenticated there.
+    site.serving.wait_for_count("drop_session", dropped_before + 1);
+    // The host receives its own packets after it has authenticated at this address.
     let _other = site.authenticate(1, D2);
 }
 
 #[test]
-fn at_an_open_gate_the_mac_address_counts() {
-    [false, true].into_iter().for_each(open_gate);
+fn at_a_bound_gate_the_mac_address_counts() {
+    [false, true].into_iter().for_each(bound_gate);
 }
 
 #[test]

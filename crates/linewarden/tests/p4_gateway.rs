@@ -14,13 +14,13 @@ use std::net::UdpSocket;
 use std::path::Path;
 
 use linewarden_p4runtime::bytes::Bits;
-use linewarden_p4runtime::client::{Client, Session};
+use linewarden_p4runtime::client::{Client, ClientIdentity};
 use linewarden_p4runtime::entity::{Action, Change, EntryAction, EntryKey, FieldMatch, TableEntry, Update};
 use linewarden_p4runtime::p4info::P4Info;
 use linewarden_p4runtime::target::Atomicity;
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use support::{Namespace, PROGRAM, Process, authority, echoed};
+use support::{Namespace, PROGRAM, Process, assert_echoed, authority};
 use tonic::transport::Endpoint;
 
 /// The service, at whose address the switch receives LAP messages.
@@ -34,7 +34,7 @@ dataplane = \"p4\"
 addresses = [\"10.9.1.1\"]
 device_prefixes = [\"10.9.0.0/16\"]
 dhcp_servers = [\"10.9.1.1\"]
-gate = \"open\"
+gate = \"bound\"
 [registry]
 path = \"fleet.registry\"
 master_key_file = \"master.key\"
@@ -93,8 +93,8 @@ impl Site {
     }
 
     #[track_caller]
-    fn run(&self, words: &str) -> String {
-        self.switch.run(self.at(), &format!("{PROGRAM} {words}"))
+    fn run(&self, arguments: &str) -> String {
+        self.switch.run(self.at(), &format!("{PROGRAM} {arguments}"))
     }
 
     fn start_switch(&self, more: &str) -> Process {
@@ -104,20 +104,22 @@ impl Site {
     }
 
     fn serve(&self) -> Process {
-        self.switch
-            .start(self.at(), "serve --config gateway.toml --json --every 1")
+        self.switch.start(
+            self.at(),
+            "serve --config gateway.toml --json --status-interval 1",
+        )
     }
 
-    /// Whether the device gets a session within that many seconds.
+    /// Whether the device gets a session within this number of seconds.
     fn authenticates(&self, seconds: u32) -> bool {
         self.device_authenticates("d1", seconds)
     }
 
     fn device_authenticates(&self, device: &str, seconds: u32) -> bool {
-        let words = format!(
+        let arguments = format!(
             "agent --config devices/00000000000000{device}.toml --gateway {SERVICE} --interface far0 --once --timeout {seconds} --json"
         );
-        let (code, lines) = self.device.start(self.at(), &words).ended();
+        let (code, lines) = self.device.start(self.at(), &arguments).wait_for_exit();
         assert!(code == 0 || code == 5, "{lines:#?}");
         code == 0
     }
@@ -153,14 +155,14 @@ impl Site {
                 .to_vec(),
         });
         let update = Update::TableEntry(Box::new(change(TableEntry::new(key, action))));
-        let session = Session {
+        let identity = ClientIdentity {
             device_id: 0,
             role: "test".to_owned(),
             election_id: 1,
         };
         let work = async {
             let endpoint = Endpoint::from_static("http://127.0.0.1:9559");
-            let (mut client, _events, _) = Client::connect(endpoint, session).await.unwrap();
+            let (mut client, _events, _) = Client::connect(endpoint, identity).await.unwrap();
             assert!(client.pipeline().await.unwrap().is_some());
             client.write(&[update], Atomicity::ContinueOnError).await.unwrap();
         };
@@ -199,8 +201,8 @@ fn a_device_gets_through_the_switch_once_it_has_authenticated() {
     let service = format!("{SERVICE}:9000").parse().unwrap();
     socket.send_to(b"no session", service).unwrap();
     serving.wait_for_count("drop_gate", 1);
-    assert!(site.authenticates(60), "{:#?}", serving.seen());
-    echoed(&socket, service);
+    assert!(site.authenticates(60), "{:#?}", serving.printed_lines());
+    assert_echoed(&socket, service);
     serving.wait_for("the session", |line| line["sessions_opened"] == 1);
     site.run("device revoke d1 --config gateway.toml");
     serving.wait_for("the revocation", |line| line["revoked"] == 1);
@@ -208,8 +210,8 @@ fn a_device_gets_through_the_switch_once_it_has_authenticated() {
     serving.wait_for_count("drop_revoked", 1);
 
     // Without its switch the gateway ends, so that a service manager restarts it.
-    switch.end_by(Signal::SIGKILL);
-    let (code, lines) = serving.ended();
+    switch.end_with_signal(Signal::SIGKILL);
+    let (code, lines) = serving.wait_for_exit();
     assert_eq!(code, 1, "{lines:#?}");
 }
 
@@ -232,10 +234,10 @@ fn a_switch_that_is_changed_behind_its_gateway_s_back_gets_no_rows_until_it_is_r
     site.run("check --machine gateway.toml");
     let serving = site.serve();
     serving.wait_for("trust", has_trust("trusted"));
-    assert!(site.authenticates(60), "{:#?}", serving.seen());
+    assert!(site.authenticates(60), "{:#?}", serving.printed_lines());
     let socket = site.client();
     let service = format!("{SERVICE}:9000").parse().unwrap();
-    echoed(&socket, service);
+    assert_echoed(&socket, service);
 
     site.change_bridge(Change::Insert);
     let line = serving.wait_for("distrust", has_trust("untrusted"));
@@ -254,7 +256,7 @@ fn a_switch_that_is_changed_behind_its_gateway_s_back_gets_no_rows_until_it_is_r
 
     site.change_bridge(|entry| Change::Delete(entry.key));
     serving.wait_for("trust again", has_trust("trusted"));
-    assert!(site.authenticates(60), "{:#?}", serving.seen());
+    assert!(site.authenticates(60), "{:#?}", serving.printed_lines());
     serving.terminate();
 }
 
@@ -269,9 +271,13 @@ fn key_mode_sessions_also_end_with_the_gateway() {
     let switch = site.start_switch("");
     let serving = site.serve();
     serving.wait_for("loaded fleet", |line| line["loaded"] == true);
-    assert!(site.device_authenticates("d2", 60), "{:#?}", serving.seen());
+    assert!(
+        site.device_authenticates("d2", 60),
+        "{:#?}",
+        serving.printed_lines()
+    );
     let socket = site.client();
-    echoed(&socket, format!("{SERVICE}:9000").parse().unwrap());
+    assert_echoed(&socket, format!("{SERVICE}:9000").parse().unwrap());
     serving.terminate();
 
     let [data, dhcp] = [9002, 67].map(|port| (SERVICE, port));
@@ -280,7 +286,7 @@ fn key_mode_sessions_also_end_with_the_gateway() {
         site.service.socket(at)
     });
     socket.send_to(b"of an open session", data).unwrap();
-    // A packet that passes without a session takes the same path, after the first one.
+    // DHCP passes without a session, on the same path: when it has arrived, the datagram of the session would have arrived before.
     let client = site.device.socket("10.9.1.2:68".parse().unwrap());
     client.send_to(b"request", dhcp).unwrap();
     assert_eq!(dhcp_server.recv(&mut [0; 32]).unwrap(), 7);

@@ -26,7 +26,7 @@ use support::{Namespace, PROGRAM, linewarden};
 
 /// The reference value.
 const H: [u8; 32] = [0x77; 32];
-/// Their numbers.
+/// Numbers of the provers that send correct proofs.
 const LEGITIMATE: [u8; 2] = [1, 2];
 const UNRESPONSIVE: u8 = 3;
 const TAMPERED: u8 = 4;
@@ -75,10 +75,10 @@ impl Segment {
             let mut frames = Vec::new();
             self.socket
                 .receive(64, |received| frames.push(received.frame.to_vec()));
-            let ours = |frame: &Vec<u8>| frame.get(12..14) == Some(&ETHER_TYPE.to_be_bytes());
+            let is_p4dra = |frame: &Vec<u8>| frame.get(12..14) == Some(&ETHER_TYPE.to_be_bytes());
             frames
                 .iter()
-                .filter(|frame| ours(frame))
+                .filter(|frame| is_p4dra(frame))
                 .for_each(|frame| self.take(frame));
             self.socket.send(&mut self.batch).unwrap();
         }
@@ -95,7 +95,7 @@ impl Segment {
                     let reply = prover(number).reply(&frame[14..]).unwrap();
                     let mac = [0x52, 0x54, 0, 0, 0, number];
                     let frame = [&self.gateway[..], &mac, &ETHER_TYPE.to_be_bytes(), &reply].concat();
-                    // The first of them twice: one verdict per round.
+                    // The first proof is sent twice: each prover gets one verdict per round.
                     (0..=usize::from(number == LEGITIMATE[0])).for_each(|_| assert!(self.batch.push(&frame)));
                 }
             }
@@ -161,7 +161,7 @@ fn scenario(dataplane: &str) {
         let stop = Arc::clone(&stop);
         move || segment.run(&stop)
     });
-    let mut command = linewarden(at, "serve --config gateway.toml --json --every 1");
+    let mut command = linewarden(at, "serve --config gateway.toml --json --status-interval 1");
     command.stderr(File::create(at.join("log")).unwrap());
     let serving = gateway.start_command(command);
     let expected =
@@ -229,7 +229,7 @@ fn check_reports(observed: &Observed) {
     assert_eq!(ids, BTreeSet::from(LEGITIMATE.map(id)));
 }
 
-/// The audit record has the round and the provers that missed it.
+/// The gateway audit log names the round and the provers that missed it.
 fn recorded(at: &Path) {
     let text = std::fs::read_to_string(at.join("audit.jsonl")).unwrap();
     let lines = text

@@ -26,7 +26,7 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 /// CAP_NET_ADMIN, CAP_NET_RAW, CAP_PERFMON, CAP_BPF.
 const OF_THE_GATEWAY: u64 = (1 << 12) | (1 << 13) | (1 << 38) | (1 << 39);
 
-/// Builds the package out of the program that is tested.
+/// Builds the package from the program that is tested.
 fn build(version: &str, out: &Path) -> PathBuf {
     let mut command = Command::new(format!("{ROOT}/scripts/deb"));
     command.args(["--quick", "--program", PROGRAM, "--version", version, "--out"]);
@@ -34,9 +34,9 @@ fn build(version: &str, out: &Path) -> PathBuf {
     PathBuf::from(run(command).trim())
 }
 
-fn output_of(program: &str, words: &[&str], package: &Path) -> String {
+fn output_of(program: &str, arguments: &[&str], package: &Path) -> String {
     let mut command = Command::new(program);
-    command.args(words).arg(package);
+    command.args(arguments).arg(package);
     run(command)
 }
 
@@ -106,15 +106,15 @@ fn inspect(package: &Path, at: &Path) {
 #[test]
 fn the_examples_are_configurations() {
     let directory = format!("{ROOT}/deploy/examples");
-    let mut seen = 0;
+    let mut units = 0;
     for entry in std::fs::read_dir(&directory).unwrap() {
         let path = entry.unwrap().path();
         let mut command = Command::new(PROGRAM);
         command.arg("check").arg(&path);
         assert!(run(command).contains(": valid"), "{}", path.display());
-        seen += 1;
+        units += 1;
     }
-    assert_eq!(seen, 4);
+    assert_eq!(units, 4);
 }
 
 /// The highest exposure that a unit may have by the measure of systemd-analyze, 0 to 10.
@@ -139,7 +139,7 @@ fn the_units_are_in_order_and_hardened() {
         let exposure: f64 = overall
             .rsplit(": ")
             .next()
-            .and_then(|words| words.split(' ').next())
+            .and_then(|exposure| exposure.split(' ').next())
             .unwrap()
             .parse()
             .unwrap();
@@ -321,10 +321,14 @@ fn a_package_is_installed_works_is_upgraded_and_leaves_nothing() {
 
 fn upgrade(machine: &Machine, agent: &Process) {
     machine.run("echo '# ours' >>/etc/logrotate.d/linewarden");
-    let kept = "sha256sum /etc/linewarden/* /etc/logrotate.d/linewarden /var/lib/linewarden/master.key";
-    let before = (machine.run(kept), machine.main_pid("linewarden-gateway"));
+    let checksum_command =
+        "sha256sum /etc/linewarden/* /etc/logrotate.d/linewarden /var/lib/linewarden/master.key";
+    let before = (
+        machine.run(checksum_command),
+        machine.main_pid("linewarden-gateway"),
+    );
     machine.run("dpkg --install /mnt/linewarden_0.1.0-1_*.deb");
-    assert_eq!(machine.run(kept), before.0);
+    assert_eq!(machine.run(checksum_command), before.0);
     for unit in ["linewarden-controller", "linewarden-gateway"] {
         machine.systemctl(&format!("is-active {unit}"));
     }
@@ -375,12 +379,12 @@ fn attest(machine: &Machine, device: &Namespace) {
     ));
     let measured =
         machine.linewarden("attest measure --config /etc/linewarden/agent.toml --out d1.reference");
-    for words in [
+    for line in [
         &format!("{HOME}/bin/sensord: file 0755"),
         "/usr/lib/modules/test/sensor.ko: file 0644",
         "/srv/absent: absent",
     ] {
-        assert!(measured.contains(words), "{measured}");
+        assert!(measured.contains(line), "{measured}");
     }
     machine.linewarden(&format!(
         "attest group set pumps --reference d1.reference --every 1 {registry}"
@@ -427,8 +431,8 @@ fn attest(machine: &Machine, device: &Namespace) {
     ));
 }
 
-/// The gateway as the package's unit runs it, with the capability that `[evidence]` needs besides: it measures its data plane in that
-/// sandbox, at the socket in the unit's directory.
+/// The gateway as the package's unit runs it, with the additional capability that `[evidence]` needs: it measures its data plane in
+/// that sandbox, and serves evidence at the socket in the unit's directory.
 fn show_evidence(machine: &Machine) {
     let drop_in = "/etc/systemd/system/linewarden-gateway.service.d";
     machine.linewarden("evidence key --out gateway.evidence-key");
@@ -457,7 +461,7 @@ fn remove(machine: &Machine) {
     assert_eq!(String::from_utf8(running.stdout).unwrap(), "");
     machine.run("test ! -e /usr/bin/linewarden && test -e /etc/linewarden/gateway.toml && test -e /var/lib/linewarden/master.key");
     machine.run("dpkg --purge linewarden");
-    // The test's own drop-in, and dpkg's own files.
+    // Files of the test (its drop-in) and of dpkg.
     let remaining = machine.run(
         "find /etc /usr /var /run -path /etc/systemd/system/linewarden-.service.d -prune -o -cnewer /mnt/ready -name '*linewarden*' -print",
     );
@@ -477,7 +481,7 @@ fn started_by_root(namespace: &Namespace, at: &Path, section: &str) -> Process {
          [registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n[audit]\npath = \"audit.jsonl\"\n"
     );
     std::fs::write(at.join("gateway.toml"), text).unwrap();
-    let gateway = namespace.start(at, "serve --config gateway.toml --json --every 1");
+    let gateway = namespace.start(at, "serve --config gateway.toml --json --status-interval 1");
     gateway.wait_for("loaded fleet", |line| line["loaded"] == true);
     gateway
 }
@@ -499,8 +503,8 @@ fn a_gateway_drops_the_capabilities_of_its_start() {
         "registry create --registry fleet.registry --key-file master.key",
     ));
     let xdp = "dataplane = \"xdp\"\ninterfaces = [\"lo\"]";
-    let open = "gate = \"open\"\ngate_on_exit = \"open\"";
-    let sealed = "gate = \"sealed\"\ngate_on_exit = \"open\"";
+    let open = "gate = \"bound\"\ngate_on_exit = \"remove\"";
+    let sealed = "gate = \"sealed\"\ngate_on_exit = \"remove\"";
     for (section, kept) in [
         ("dataplane = \"host\"", CAP_DAC_OVERRIDE),
         (xdp, CAP_DAC_OVERRIDE),

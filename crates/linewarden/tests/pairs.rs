@@ -1,5 +1,5 @@
-//! Two devices that exchange messages: gateway and both agents in private network
-//! namespaces, the gateway routing between two segments.
+//! Two devices that exchange messages. The gateway and both agents are in private network namespaces; the gateway routes between
+//! two segments.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -22,11 +22,11 @@ const CLIENT: &str = "import socket,time\ns=socket.socket(socket.AF_INET,socket.
 const SERVER: &str = "import socket\ns=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)\ns.bind(('127.0.0.1', 6001))\n\
     print('{}', flush=True)\nwhile True:\n  d,a=s.recvfrom(2000)\n  s.sendto(d[::-1],a)\n";
 
-/// How the site is laid out.
+/// The variant of the site.
 #[derive(Clone, Copy, Default)]
 struct Plan {
     v6: bool,
-    /// Whether each device has its own gateway over one registry; otherwise both share one gateway.
+    /// Whether each device has its own gateway, with one registry; otherwise both devices share one gateway.
     two_gateways: bool,
     sealed: bool,
 }
@@ -54,7 +54,7 @@ impl Plan {
             false => "dataplane = \"host\"".to_owned(),
         };
         format!(
-            "[gateway]\nid = {id}\n{dataplane}\naddresses = [{}]\nslots = 16\ngate_on_exit = \"open\"\n\
+            "[gateway]\nid = {id}\n{dataplane}\naddresses = [{}]\nslots = 16\ngate_on_exit = \"remove\"\n\
              [registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n",
             addresses.join(", ")
         )
@@ -90,11 +90,14 @@ impl Site {
         for (n, text) in (1..).zip(&configurations) {
             std::fs::write(at.join(format!("gateway{n}.toml")), text).unwrap();
         }
-        let lw = |words: &str| router.run(at, &format!("{PROGRAM} {words}"));
+        let lw = |arguments: &str| router.run(at, &format!("{PROGRAM} {arguments}"));
         lw("registry create --registry fleet.registry --key-file master.key");
         enroll(plan, at, lw);
         let serve = |n| {
-            let gateway = router.start(at, &format!("serve --config gateway{n}.toml --json --every 1"));
+            let gateway = router.start(
+                at,
+                &format!("serve --config gateway{n}.toml --json --status-interval 1"),
+            );
             gateway.wait_for("loaded fleet", |line| line["loaded"] == true);
             gateway
         };
@@ -112,12 +115,12 @@ impl Site {
         })
     }
 
-    fn run(&self, words: &str) {
+    fn run(&self, arguments: &str) {
         let [router, ..] = &self.inside;
-        router.run(self.directory.path(), &format!("{PROGRAM} {words}"));
+        router.run(self.directory.path(), &format!("{PROGRAM} {arguments}"));
     }
 
-    /// The pair is allowed, and opens.
+    /// Allows the pair, and waits until both agents have connected.
     #[track_caller]
     fn allow(&self) {
         self.run("device pair create d1 d2 --config gateway1.toml");
@@ -137,12 +140,12 @@ impl Site {
     /// Kills and restarts the second device's agent, without its session state.
     fn restart_b(&mut self) {
         let [.., b] = &self.inside;
-        self.b.end_by(nix::sys::signal::Signal::SIGKILL);
+        self.b.end_with_signal(nix::sys::signal::Signal::SIGKILL);
         self.b = agent(self.plan, 2, b, self.directory.path());
     }
 }
 
-/// Segments 1 and 2, and the route between them.
+/// Creates segments 1 and 2, and the route between them.
 fn connect(plan: Plan, inside: &[Namespace; 3], at: &Path) {
     let [router, a, b] = inside;
     let (family, bits) = (if plan.v6 { "-6" } else { "-4" }, plan.bits());
@@ -168,7 +171,7 @@ fn connect(plan: Plan, inside: &[Namespace; 3], at: &Path) {
     }
 }
 
-/// Both devices, each with the other one as its peer.
+/// Enrolls both devices, each with the other as its peer.
 fn enroll(plan: Plan, at: &Path, lw: impl Fn(&str) -> String) {
     for (n, id, peer) in [(1, "d1", "d2"), (2, "d2", "d1")] {
         lw(&format!(
@@ -189,17 +192,17 @@ fn enroll(plan: Plan, at: &Path, lw: impl Fn(&str) -> String) {
     }
 }
 
-fn inside_of(namespace: &Namespace, at: &Path, words: &[&str]) -> Command {
+fn inside_of(namespace: &Namespace, at: &Path, arguments: &[&str]) -> Command {
     let wrapper = namespace.wrapper();
     let mut command = Command::new(&wrapper[0]);
-    command.args(&wrapper[1..]).args(words).current_dir(at);
+    command.args(&wrapper[1..]).args(arguments).current_dir(at);
     command
 }
 
 fn agent(plan: Plan, n: u32, namespace: &Namespace, at: &Path) -> Process {
     let gateway = plan.address(n, 1);
-    let words = format!("agent --config devices/00000000000000d{n}.toml --gateway {gateway} --json");
-    let agent = namespace.start(at, &words);
+    let arguments = format!("agent --config devices/00000000000000d{n}.toml --gateway {gateway} --json");
+    let agent = namespace.start(at, &arguments);
     agent.event("authenticated");
     agent
 }

@@ -59,10 +59,10 @@ fn remote_and_local_queries_give_the_same_results() {
         "user list",
     ] {
         for form in ["", " --json"] {
-            let here = controller.run_local(&format!("{command}{form}")).ok();
-            let there = controller.as_user("ada", &format!("{command}{form}")).ok();
-            assert_eq!(here, there, "{command}{form}");
-            assert!(!here.is_empty() || form == " --json", "{command}");
+            let local_output = controller.run_local(&format!("{command}{form}")).ok();
+            let remote_output = controller.as_user("ada", &format!("{command}{form}")).ok();
+            assert_eq!(local_output, remote_output, "{command}{form}");
+            assert!(!local_output.is_empty() || form == " --json", "{command}");
         }
     }
     // A list of several pages is complete.
@@ -78,8 +78,8 @@ fn remote_and_local_queries_give_the_same_results() {
 fn remote_changes_are_made_once_and_audited_with_user_and_reason() {
     let controller = TestController::new();
     controller.prepare(2);
-    let olga = |words: &str| controller.as_user("olga", words);
-    let ada = |words: &str| controller.as_user("ada", words);
+    let olga = |arguments: &str| controller.as_user("olga", arguments);
+    let ada = |arguments: &str| controller.as_user("ada", arguments);
     olga("device enroll simulated --count 3 --rows 2 --name fan --out fans --reason new-hall").ok();
     assert_eq!(
         controller
@@ -90,13 +90,14 @@ fn remote_changes_are_made_once_and_audited_with_user_and_reason() {
         3
     );
     olga("device enroll simulated --device e1 --rows 2 --out fans --reason new-hall").ok();
-    let again = olga("device enroll simulated --device e1 --rows 2 --out again --reason new-hall").refused(1);
-    assert!(again.contains("already enrolled"), "{again}");
+    let repeat_error =
+        olga("device enroll simulated --device e1 --rows 2 --out again --reason new-hall").refused(1);
+    assert!(repeat_error.contains("already enrolled"), "{repeat_error}");
     olga("device enroll simulated --device e1 --rows 2 --replace --out fans --reason worn-out").ok();
     assert_eq!(json(&ada("device show e1 --json").ok())["epoch"], 1);
 
-    let done = olga("device quarantine e1 --reason odd --json").ok();
-    assert_eq!(json(&done)["status"], "quarantined");
+    let quarantined = olga("device quarantine e1 --reason odd --json").ok();
+    assert_eq!(json(&quarantined)["status"], "quarantined");
     assert!(
         controller
             .run_local("device show e1")
@@ -107,14 +108,20 @@ fn remote_changes_are_made_once_and_audited_with_user_and_reason() {
     let revoked = olga("device revoke e1 d3 --reason stolen --json").ok();
     let revision = json(revoked.lines().next().unwrap())["revision"].as_u64();
     assert!(revision > Some(0), "{revoked}");
-    let already = olga("device revoke e1 --reason lost --json").ok();
-    let already = json(&already);
+    let second_revocation = olga("device revoke e1 --reason lost --json").ok();
+    let second_revocation = json(&second_revocation);
     assert_eq!(
-        (&already["already"], &already["revoked_reason"]),
+        (
+            &second_revocation["already"],
+            &second_revocation["revoked_reason"]
+        ),
         (&true.into(), &"stolen".into())
     );
-    let unknown = olga("device revoke d3 ffff --reason lost").refused(2);
-    assert!(unknown.contains("000000000000ffff is not enrolled"), "{unknown}");
+    let unknown_error = olga("device revoke d3 ffff --reason lost").refused(2);
+    assert!(
+        unknown_error.contains("000000000000ffff is not enrolled"),
+        "{unknown_error}"
+    );
 
     ada("gateway create 9 --name attic --reason new").ok();
     let revoked = ada("gateway revoke 9 --reason sold --json").ok();
@@ -151,11 +158,11 @@ fn remote_changes_are_made_once_and_audited_with_user_and_reason() {
 
     let records = ada("audit --json --limit 1000").ok();
     let records: Vec<Value> = records.lines().map(json).collect();
-    let done = |by: &str, action: &str, reason: &str| {
-        let is = |act: &&Value| act["actor"] == by && act["action"] == action && act["reason"] == reason;
+    let count_of = |by: &str, action: &str, reason: &str| {
+        let matches = |act: &&Value| act["actor"] == by && act["action"] == action && act["reason"] == reason;
         records
             .iter()
-            .filter(is)
+            .filter(matches)
             .filter(|act| act["outcome"] == "ok")
             .count()
     };
@@ -171,7 +178,7 @@ fn remote_changes_are_made_once_and_audited_with_user_and_reason() {
         ("olga", "signer_changed", "stolen", 1),
         ("ada", "user_changed", "over", 1),
     ] {
-        assert_eq!(done(by, action, reason), count, "{by} {action} {reason}");
+        assert_eq!(count_of(by, action, reason), count, "{by} {action} {reason}");
     }
     assert!(records.iter().all(|act| act["authentic"] == true), "{records:?}");
 }
@@ -180,43 +187,43 @@ fn remote_changes_are_made_once_and_audited_with_user_and_reason() {
 #[test]
 fn a_fleet_moves_to_a_registry_that_only_a_controller_reaches() {
     let controller = TestController::new();
-    let run = |words: &str| controller.run(words);
+    let run = |arguments: &str| controller.run(arguments);
     run("registry create --registry old.registry --key-file old.key").ok();
-    let old = "--registry old.registry --key-file old.key";
+    let old_registry = "--registry old.registry --key-file old.key";
     run(&format!(
-        "device enroll simulated --count 4 --rows 3 --out devices {old}"
+        "device enroll simulated --count 4 --rows 3 --out devices {old_registry}"
     ))
     .ok();
     for id in ["a1", "a2"] {
         run(&format!(
-            "device enroll simulated --device {id} --rows 3 --out devices {old}"
+            "device enroll simulated --device {id} --rows 3 --out devices {old_registry}"
         ))
         .ok();
     }
-    run(&format!("device revoke a1 --reason stolen {old}")).ok();
-    run(&format!("device quarantine a2 --reason odd {old}")).ok();
+    run(&format!("device revoke a1 --reason stolen {old_registry}")).ok();
+    run(&format!("device quarantine a2 --reason odd {old_registry}")).ok();
     run(&format!(
-        "device export fleet.jsonl --export-key export.key {old}"
+        "device export fleet.jsonl --export-key export.key {old_registry}"
     ))
     .ok();
     let import = "device import fleet.jsonl --export-key export.key";
-    let unreasoned = controller.as_user("olga", import).refused(2);
-    assert!(unreasoned.contains("--reason"), "{unreasoned}");
+    let error = controller.as_user("olga", import).refused(2);
+    assert!(error.contains("--reason"), "{error}");
     let imported = controller
         .as_user("olga", &format!("{import} --reason moved --json"))
         .ok();
     assert_eq!(json(&imported)["imported"], 6);
-    let here = run(&format!("device list --json {old}")).ok();
-    assert_eq!(here, controller.as_user("olga", "device list --json").ok());
+    let source_list = run(&format!("device list --json {old_registry}")).ok();
+    assert_eq!(source_list, controller.as_user("olga", "device list --json").ok());
     // A second import is rejected without changes; replacing is allowed, but revoked devices stay revoked.
-    let again = controller
+    let repeat_error = controller
         .as_user("olga", &format!("{import} --reason moved"))
         .refused(1);
     assert!(
-        again.contains("is already enrolled") || again.contains("is revoked"),
-        "{again}"
+        repeat_error.contains("is already enrolled") || repeat_error.contains("is revoked"),
+        "{repeat_error}"
     );
-    assert_eq!(here, controller.as_user("olga", "device list --json").ok());
+    assert_eq!(source_list, controller.as_user("olga", "device list --json").ok());
     controller
         .as_user("vic", &format!("{import} --reason moved"))
         .refused(3);
@@ -249,10 +256,10 @@ fn commands_that_need_the_registry_report_it() {
             "{error}"
         );
     }
-    let both = controller
+    let conflict_error = controller
         .run("device list --server https://127.0.0.1:1 --config controller.toml")
         .refused(2);
-    assert!(both.contains("cannot be used with"), "{both}");
+    assert!(conflict_error.contains("cannot be used with"), "{conflict_error}");
 }
 
 /// Commands read the registry from a controller's configuration, as from a gateway's.

@@ -1,5 +1,5 @@
-//! Devices that renew their rows and keys over their sessions, as their users run them, and processes killed at any
-//! moment of it.
+//! Devices that renew their rows and keys over their sessions, as their users run them, and processes that are killed at any
+//! moment of a renewal.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -48,23 +48,23 @@ impl Site {
     }
 
     #[track_caller]
-    fn run(&self, words: &str) -> String {
-        support::run(linewarden(self.directory.path(), words))
+    fn run(&self, arguments: &str) -> String {
+        support::run(linewarden(self.directory.path(), arguments))
     }
 
-    fn start(&self, words: &str) -> Process {
-        Process::start(linewarden(self.directory.path(), words))
+    fn start(&self, arguments: &str) -> Process {
+        Process::start(linewarden(self.directory.path(), arguments))
     }
 
     fn gateway(&self) -> Process {
-        let gateway = self.start("serve --config gateway.toml --json --every 1");
+        let gateway = self.start("serve --config gateway.toml --json --status-interval 1");
         gateway.wait_for("loaded fleet", |line| line["loaded"] == true);
         gateway
     }
 
-    fn enroll(&self, words: &str) {
+    fn enroll(&self, arguments: &str) {
         self.run(&format!(
-            "device enroll simulated {words} --out devices --config gateway.toml"
+            "device enroll simulated {arguments} --out devices --config gateway.toml"
         ));
         let ticket_port = std::fs::read_to_string(self.path("gateway.toml")).unwrap();
         let ticket_port = ticket_port
@@ -122,7 +122,7 @@ fn a_pool_is_renewed_ahead_of_need_and_never_runs_out() {
     std::fs::write(&file, config + "\n[renewal]\nbelow_rows = 3\nrows = 50\n").unwrap();
     let _gateway = site.gateway();
     let agent = site.agent("d1", "");
-    // Two messages: a row number beyond the first pool is used in the end.
+    // The new rows take two messages; in the end a row number above the first pool is used.
     assert_eq!(agent.event("rows_renewed")["rows_end"], 54);
     agent.wait_for("a new row", |line| {
         line["event"] == "authenticated" && line["row"].as_u64() >= Some(5)
@@ -136,12 +136,12 @@ fn a_pool_with_one_remaining_row_is_renewed() {
     let site = Site::new();
     site.enroll("--device d1 --rows 2");
     let _gateway = site.gateway();
-    let first = site.agent("d1", "--once").ended_well();
+    let first = site.agent("d1", "--once").wait_for_success();
     assert_eq!(events(&first), ["link_opened", "authenticated"]);
-    let renewed = site.agent("d1", "--once --renew").ended_well();
+    let renewed = site.agent("d1", "--once --renew").wait_for_success();
     assert_eq!(events(&renewed), ["link_opened", "authenticated", "rows_renewed"]);
     assert_eq!(renewed[1]["row"], 1, "the last row of the first pool");
-    let after = site.agent("d1", "--once").ended_well();
+    let after = site.agent("d1", "--once").wait_for_success();
     let session = after
         .iter()
         .find(|line| line["event"] == "authenticated")
@@ -154,26 +154,27 @@ fn a_key_is_renewed_and_the_old_one_is_invalid() {
     let site = Site::new();
     site.enroll("--device d2 --model sram");
     let gateway = site.gateway();
-    let old = std::fs::read(site.helper("d2")).unwrap();
-    let lines = site.agent("d2", "--once --renew").ended_well();
+    let old_helper = std::fs::read(site.helper("d2")).unwrap();
+    let lines = site.agent("d2", "--once --renew").wait_for_success();
     assert_eq!(events(&lines), ["link_opened", "authenticated", "key_renewed"]);
     assert_eq!(site.device("d2")["epoch"], 1);
     let new = std::fs::read(site.helper("d2")).unwrap();
-    assert_ne!(old, new);
+    assert_ne!(old_helper, new);
     assert!(!site.path("devices/00000000000000d2.helper.new").exists());
-    site.agent("d2", "--once --timeout 50").ended_well();
+    site.agent("d2", "--once --timeout 50").wait_for_success();
 
-    // Killed after the registry had stored the new key, before the device received the confirmation: the device tries the new key first.
-    std::fs::write(site.helper("d2"), &old).unwrap();
+    // As if the device was killed after the registry had stored the new key, and before the device received the confirmation: the
+    // device tries the new key first.
+    std::fs::write(site.helper("d2"), &old_helper).unwrap();
     std::fs::write(site.path("devices/00000000000000d2.helper.new"), &new).unwrap();
-    let lines = site.agent("d2", "--once --timeout 50").ended_well();
+    let lines = site.agent("d2", "--once --timeout 50").wait_for_success();
     assert!(events(&lines).contains(&"key_renewed"), "{lines:#?}");
     assert_eq!(std::fs::read(site.helper("d2")).unwrap(), new);
-    // Killed before the registry had the new key: the device tries the old one, and completes the renewal.
-    std::fs::write(site.path("devices/00000000000000d2.helper.new"), &old).unwrap();
-    site.agent("d2", "--once --timeout 50").ended_well();
+    // As if the device was killed before the registry had the new key: the device tries the old key, and completes the renewal.
+    std::fs::write(site.path("devices/00000000000000d2.helper.new"), &old_helper).unwrap();
+    site.agent("d2", "--once --timeout 50").wait_for_success();
     assert_eq!(std::fs::read(site.helper("d2")).unwrap(), new);
-    let lines = site.agent("d2", "--once --renew --timeout 50").ended_well();
+    let lines = site.agent("d2", "--once --renew --timeout 50").wait_for_success();
     assert!(events(&lines).contains(&"key_renewed"), "{lines:#?}");
     assert_eq!(site.device("d2")["epoch"], 2);
     drop(gateway);
@@ -185,19 +186,19 @@ fn a_renewal_without_a_response_fails() {
     site.enroll("--device d1 --rows 4");
     let config = site.path("gateway.toml");
     let text = std::fs::read_to_string(&config).unwrap();
-    let without = text.lines().map(|line| match line.starts_with("ticket_port") {
+    let lines_without_ticket_port = text.lines().map(|line| match line.starts_with("ticket_port") {
         true => "ticket_port = 0\n".to_owned(),
         false => format!("{line}\n"),
     });
-    std::fs::write(&config, without.collect::<String>()).unwrap();
+    std::fs::write(&config, lines_without_ticket_port.collect::<String>()).unwrap();
     let _gateway = site.gateway();
-    let (code, lines) = site.agent("d1", "--once --renew").ended();
+    let (code, lines) = site.agent("d1", "--once --renew").wait_for_exit();
     assert_eq!(code, 1, "{lines:#?}");
     let last = lines.last().unwrap();
     assert_eq!(last["event"], "renewal_failed");
     assert_eq!(last["reason"], "the controller did not respond");
     // A renewal that was not requested does not fail the command.
-    site.agent("d1", "--once").ended_well();
+    site.agent("d1", "--once").wait_for_success();
 }
 
 /// `kill -9` of the device after each line that it prints, and at moments in between that differ from run to run.
@@ -221,19 +222,19 @@ fn a_device_killed_at_any_moment_of_a_renewal_continues() {
         }
     }
     for id in ["d1", "d2"] {
-        let lines = site.agent(id, "--once --renew --timeout 55").ended_well();
+        let lines = site.agent(id, "--once --renew --timeout 55").wait_for_success();
         let renewed = ["rows_renewed", "key_renewed"];
         assert!(
             events(&lines).iter().any(|event| renewed.contains(event)),
             "{lines:#?}"
         );
-        site.agent(id, "--once --timeout 55").ended_well();
+        site.agent(id, "--once --timeout 55").wait_for_success();
     }
     assert_eq!(
         site.device("d1")["rows_total"].as_u64(),
         Some(site.helper_rows("d1"))
     );
     assert!(!Path::new(&site.path("devices/00000000000000d2.helper.new")).exists());
-    // It ends with a failure if a record is damaged.
+    // This command fails if a record is damaged.
     site.run("registry check --registry fleet.registry --key-file master.key");
 }

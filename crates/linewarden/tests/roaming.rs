@@ -1,5 +1,5 @@
-//! A device that roams from one gateway to another and back: two gateways on `xdp` over one registry,
-//! each with its own segment, and a device with an interface in both. The old session ends at the gateway that the device left.
+//! A device that roams from one gateway to another and back: two gateways on `xdp` with one registry, each with its own
+//! segment, and a device with an interface in both segments. The old session ends at the gateway that the device left.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::Path;
 
 use linewarden_lab::xdp_pass::XdpPass;
-use support::{Namespace, PROGRAM, Process, echoed};
+use support::{Namespace, PROGRAM, Process, assert_echoed};
 
 const SERVICE_PORT: u16 = 5683;
 
@@ -28,7 +28,7 @@ struct Site {
     v6: bool,
 }
 
-/// `host` in segment `n`.
+/// The address of host number `host` in segment `n`.
 fn address(v6: bool, n: usize, host: u8) -> IpAddr {
     match v6 {
         true => IpAddr::from([0xfd09, n as u16, 0, 0, 0, 0, 0, host.into()]),
@@ -36,7 +36,7 @@ fn address(v6: bool, n: usize, host: u8) -> IpAddr {
     }
 }
 
-/// The service has one address, behind either gateway.
+/// The service has the same address behind both gateways.
 fn service(v6: bool) -> SocketAddr {
     let ip = match v6 {
         true => IpAddr::from([0xfd77, 0, 0, 0, 0, 0, 0, 1]),
@@ -45,7 +45,8 @@ fn service(v6: bool) -> SocketAddr {
     SocketAddr::new(ip, SERVICE_PORT)
 }
 
-/// Lays a segment from the gateway's `v` to the device's `dN`; the device replies through the interface of the request.
+/// Creates a segment between the interface `v` of the gateway and `dN` of the device. The device replies through the interface
+/// at which a request arrived.
 fn segment(n: usize, gateway: &Namespace, device: &Namespace, at: &Path) -> XdpPass {
     let peer = device.pid();
     gateway.run(
@@ -55,19 +56,25 @@ fn segment(n: usize, gateway: &Namespace, device: &Namespace, at: &Path) -> XdpP
     for (namespace, name, host) in [(gateway, "v", 1), (device, &*format!("d{n}"), 2)] {
         namespace.run(at, &format!("ip link set {name} up"));
         for v6 in [false, true] {
-            let (bits, more) = if v6 { (64, "nodad") } else { (24, "") };
-            let own = address(v6, n, host);
-            namespace.run(at, &format!("ip addr add {own}/{bits} dev {name} {more}"));
+            let (bits, flags) = if v6 { (64, "nodad") } else { (24, "") };
+            let local_address = address(v6, n, host);
+            namespace.run(
+                at,
+                &format!("ip addr add {local_address}/{bits} dev {name} {flags}"),
+            );
         }
     }
     device.run(at, &format!("ethtool -K d{n} tx off"));
     for (family, v6) in [("-4", false), ("-6", true)] {
-        let (from, via) = (address(v6, n, 2), address(v6, n, 1));
+        let (from, next_hop) = (address(v6, n, 2), address(v6, n, 1));
         device.run(at, &format!("ip {family} rule add from {from} table {n}"));
-        device.run(at, &format!("ip {family} route add default via {via} table {n}"));
         device.run(
             at,
-            &format!("ip {family} route append default via {via} metric {n}"),
+            &format!("ip {family} route add default via {next_hop} table {n}"),
+        );
+        device.run(
+            at,
+            &format!("ip {family} route append default via {next_hop} metric {n}"),
         );
         let host = if v6 { 128 } else { 32 };
         gateway.run(
@@ -75,7 +82,7 @@ fn segment(n: usize, gateway: &Namespace, device: &Namespace, at: &Path) -> XdpP
             &format!("ip {family} addr add {}/{host} dev lo", service(v6).ip()),
         );
     }
-    // The gateway is a router with that address; the sealed gate's datagrams arrive on another interface than `lo`.
+    // The service's address is on `lo` of the gateway, but datagrams from the sealed gate arrive on another interface.
     gateway.run(at, "sysctl -q -w net.ipv4.conf.all.rp_filter=0");
     device.accept_xdp(at, &format!("d{n}"))
 }
@@ -86,7 +93,7 @@ fn configure(at: &Path, gate: &str, n: usize) {
         at.join(format!("gateway{n}.toml")),
         format!(
             "[gateway]\nid = {}\ninterfaces = [\"v\"]\naddresses = [\"{v4}\", \"{v6}\"]\ngate = \"{gate}\"\nslots = 16\n\
-             gate_on_exit = \"open\"\n[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n\
+             gate_on_exit = \"remove\"\n[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n\
              [audit]\npath = \"audit{n}.jsonl\"\n",
             4 + n
         ),
@@ -103,10 +110,10 @@ impl Site {
             configure(at, gate, n);
             segment(n, gateway, &device, at)
         });
-        let lw = |words: &str| first.run(at, &format!("{PROGRAM} {words}"));
+        let lw = |arguments: &str| first.run(at, &format!("{PROGRAM} {arguments}"));
         lw("registry create --registry fleet.registry --key-file master.key");
         lw("device enroll simulated --device d1 --rows 40 --out devices1 --config gateway1.toml");
-        // The device at each gateway: its own agent, with its own route to the service.
+        // The device has one agent for each gateway, each with its own route to the service.
         first.run(at, "cp -r devices1 devices2");
         for n in [1, 2] {
             let file = at.join(format!("devices{n}/00000000000000d1.toml"));
@@ -120,8 +127,8 @@ impl Site {
         }
         let serving = [(1, &first), (2, &second)].map(|(n, gateway)| {
             gateway.echo(service(v6));
-            let words = format!("serve --config gateway{n}.toml --json --every 1");
-            let serving = gateway.start(at, &words);
+            let arguments = format!("serve --config gateway{n}.toml --json --status-interval 1");
+            let serving = gateway.start(at, &arguments);
             serving.wait_for("loaded fleet", |line| line["loaded"] == true);
             serving
         });
@@ -136,18 +143,18 @@ impl Site {
         })
     }
 
-    /// The device authenticates at that gateway.
+    /// Starts the agent of the device for gateway `n`, and waits until it has authenticated.
     fn arrive(&self, n: usize) -> Process {
         let gateway = address(self.v6, n, 1);
-        let words = format!(
+        let arguments = format!(
             "agent --config devices{n}/00000000000000d1.toml --gateway {gateway} --interface d{n} --json"
         );
-        let agent = self.device.start(self.directory.path(), &words);
+        let agent = self.device.start(self.directory.path(), &arguments);
         agent.event("authenticated");
         agent
     }
 
-    /// A socket on the device that reaches the service through that gateway, and its destination.
+    /// A socket on the device that reaches the service through gateway `n`, and its destination.
     fn program(&self, n: usize) -> (UdpSocket, SocketAddr) {
         match self.gate {
             "sealed" => {
@@ -155,8 +162,8 @@ impl Site {
                 (self.device.socket("127.0.0.1:0".parse().unwrap()), listen)
             }
             _ => {
-                let own = SocketAddr::new(address(self.v6, n, 2), 0);
-                (self.device.socket(own), service(self.v6))
+                let local_address = SocketAddr::new(address(self.v6, n, 2), 0);
+                (self.device.socket(local_address), service(self.v6))
             }
         }
     }
@@ -164,10 +171,10 @@ impl Site {
     #[track_caller]
     fn assert_passes(&self, n: usize) {
         let (program, to) = self.program(n);
-        echoed(&program, to);
+        assert_echoed(&program, to);
     }
 
-    /// Asserts that no packet of the device passes that gateway.
+    /// Asserts that no packet of the device passes gateway `n`.
     #[track_caller]
     fn assert_closed(&self, n: usize) {
         let (program, to) = self.program(n);
@@ -177,9 +184,9 @@ impl Site {
         } else {
             "drop_gate"
         };
-        let before = gateway.count(verdict);
+        let count_before = gateway.count(verdict);
         program.send_to(b"no receiver", to).unwrap();
-        gateway.wait_for_count(verdict, before + 1);
+        gateway.wait_for_count(verdict, count_before + 1);
         program.set_nonblocking(true).unwrap();
         assert!(program.recv(&mut [0; 64]).is_err());
     }
@@ -190,8 +197,8 @@ impl Site {
         gateway.wait_for("closed session", |line| line["sessions_closed"] == count);
     }
 
-    /// Whether the audit log names the device's new gateway.
-    fn audited(&self, n: usize, newer_at: u64) -> bool {
+    /// Whether the gateway audit log of gateway `n` names the device's new gateway.
+    fn audit_log_names(&self, n: usize, newer_gateway: u64) -> bool {
         let file = self.directory.path().join(format!("audit{n}.jsonl"));
         let text = std::fs::read_to_string(file).unwrap();
         let mut lines = text
@@ -200,7 +207,7 @@ impl Site {
         lines.any(|line| {
             line["event"] == "session_closed"
                 && line["device"] == "00000000000000d1"
-                && line["newer_gateway"] == newer_at
+                && line["newer_gateway"] == newer_gateway
         })
     }
 }
@@ -217,14 +224,14 @@ fn scenario(gate: &'static str, v6: bool) {
     site.wait_for_closed_sessions(1, 1);
     site.assert_closed(1);
     site.assert_passes(2);
-    assert!(site.audited(1, 6));
+    assert!(site.audit_log_names(1, 6));
 
     drop(at_first);
     let back_at_first = site.arrive(1);
     site.wait_for_closed_sessions(2, 1);
     site.assert_closed(2);
     site.assert_passes(1);
-    assert!(site.audited(2, 5));
+    assert!(site.audit_log_names(2, 5));
 
     drop(at_second);
     let _back_at_second = site.arrive(2);
@@ -240,8 +247,8 @@ fn scenario(gate: &'static str, v6: bool) {
 }
 
 #[test]
-fn a_device_that_roams_leaves_no_open_gate_behind() {
-    [false, true].into_iter().for_each(|v6| scenario("open", v6));
+fn a_device_that_roams_leaves_no_gate_open_behind() {
+    [false, true].into_iter().for_each(|v6| scenario("bound", v6));
 }
 
 #[test]

@@ -40,20 +40,20 @@ fn socket(namespace: &NetNs, at: SocketAddr) -> UdpSocket {
     socket
 }
 
-fn run(namespace: &NetNs, directory: &Path, program: &str, words: &str) {
+fn run(namespace: &NetNs, directory: &Path, program: &str, arguments: &str) {
     let mut command = Command::new(program);
-    let command = command.args(words.split_whitespace()).current_dir(directory);
+    let command = command.args(arguments.split_whitespace()).current_dir(directory);
     let output = namespace.run(|| command.output().unwrap()).unwrap();
     assert!(
         output.status.success(),
-        "{words}: {}",
+        "{arguments}: {}",
         String::from_utf8_lossy(&output.stderr)
     );
 }
 
-fn start(namespace: &NetNs, directory: &Path, words: &str) -> Process {
+fn start(namespace: &NetNs, directory: &Path, arguments: &str) -> Process {
     namespace
-        .run(|| Process::start(linewarden(directory, words)))
+        .run(|| Process::start(linewarden(directory, arguments)))
         .unwrap()
 }
 
@@ -90,7 +90,7 @@ impl Site {
         Self::of("sealed", 300, v6, forwards, pins)
     }
 
-    /// With a gate of that kind, and sessions of `lease_s` seconds.
+    /// With a gate of this kind, and sessions of `session_lifetime_s` seconds.
     fn of(gate: &str, session_lifetime_s: u32, v6: bool, forwards: bool, pins: Option<&Path>) -> Self {
         let lab = Lab::build(&Topology::default()).unwrap();
         let directory = tempfile::tempdir().unwrap();
@@ -98,7 +98,7 @@ impl Site {
         let interface = &lab.gateway_devices_end.name;
         let gate_action = match pins {
             Some(path) => format!("pin_directory = \"{}\"", path.display()),
-            None => "gate_on_exit = \"open\"".to_owned(),
+            None => "gate_on_exit = \"remove\"".to_owned(),
         };
         std::fs::write(
             at.join("gateway.toml"),
@@ -156,16 +156,16 @@ impl Site {
         site
     }
 
-    /// A local program of the device's, which sends to the tunnel, or plainly to the service.
+    /// The socket of a local program on the device, which sends to the tunnel, or directly to the service without a seal.
     fn program(&self) -> UdpSocket {
-        let (own, to) = match self.is_sealed {
+        let (local_address, to) = match self.is_sealed {
             true => (
                 "127.0.0.1".parse().unwrap(),
                 SocketAddr::from(([127, 0, 0, 1], PORT)),
             ),
             false => (ip(&DEVICE_HOST, self.v6), self.service),
         };
-        let socket = socket(&self.lab.devices, SocketAddr::new(own, 0));
+        let socket = socket(&self.lab.devices, SocketAddr::new(local_address, 0));
         socket.connect(to).unwrap();
         socket
     }
@@ -177,21 +177,21 @@ impl Site {
 }
 
 fn agent(lab: &Lab, directory: &Path, gateway: SocketAddr) -> Process {
-    let words = format!(
+    let arguments = format!(
         "agent --config devices/00000000000000d1.toml --gateway {gateway} --interface {} --json",
         lab.devices_end.name
     );
-    start(&lab.devices, directory, &words)
+    start(&lab.devices, directory, &arguments)
 }
 
 fn serve(lab: &Lab, directory: &Path) -> Process {
-    let words = "serve --config gateway.toml --json --every 1";
-    let gateway = start(&lab.gateway, directory, words);
+    let arguments = "serve --config gateway.toml --json --status-interval 1";
+    let gateway = start(&lab.gateway, directory, arguments);
     gateway.wait_for("loaded fleet", |line| line["loaded"] == true);
     gateway
 }
 
-fn echoed(program: &UdpSocket, payload: &[u8]) {
+fn assert_echoed(program: &UdpSocket, payload: &[u8]) {
     program.send(payload).unwrap();
     let mut buffer = [0; 65_535];
     let bytes = program.recv(&mut buffer).unwrap();
@@ -225,13 +225,13 @@ fn scenario(v6: bool) {
     let programs = [site.program(), site.program()];
     for bytes in [1, 2, 7, 8, 9, 100, 1000, site.payload_bytes_max()] {
         for (program, fill) in programs.iter().zip([0x11, 0x22]) {
-            echoed(program, &vec![fill; bytes]);
+            assert_echoed(program, &vec![fill; bytes]);
         }
     }
     programs[0]
         .send(&vec![0x33; site.payload_bytes_max() + 1])
         .unwrap();
-    echoed(&programs[0], b"after it");
+    assert_echoed(&programs[0], b"after it");
     both_checksums(&site, &programs[0]);
 
     unsealed_is_dropped(&site);
@@ -262,20 +262,20 @@ fn scenario(v6: bool) {
     assert_eq!(sender.recv(&mut [0; 64]).unwrap(), 7, "all traffic passes");
 }
 
-/// Checksums that the service leaves to its network card are sealed as well as whole ones, whether the card towards the
-/// devices would finish them or the kernel does.
+/// Packets are sealed both with complete checksums and with checksums that the service leaves to its network card, whether the
+/// card toward the devices would complete these or the kernel does.
 fn both_checksums(site: &Site, program: &UdpSocket) {
-    let set = |namespace: &NetNs, name: &str, on| {
+    let set_checksums = |namespace: &NetNs, name: &str, on| {
         namespace
             .run(|| ethtool::set(name, Offload::TransmitChecksum, on).unwrap())
             .unwrap();
     };
     let (lab, far) = (&site.lab, &site.lab.service_end.name);
     for (service, gateway) in [(true, false), (true, true), (false, true), (false, false)] {
-        set(&lab.service, far, service);
-        set(&lab.gateway, &lab.gateway_devices_end.name, gateway);
+        set_checksums(&lab.service, far, service);
+        set_checksums(&lab.gateway, &lab.gateway_devices_end.name, gateway);
         for bytes in [1, 8, 777] {
-            echoed(program, &vec![0x5a; bytes]);
+            assert_echoed(program, &vec![0x5a; bytes]);
         }
     }
 }
@@ -295,14 +295,14 @@ fn unsealed_is_dropped(site: &Site) {
     for verdict in ["drop_gate", "drop_gate_port", "drop_unsealed"] {
         site.gateway.wait_for_count(verdict, 1);
     }
-    // It arrived as DATA_DOWN, which a plain program cannot read.
+    // The packet arrived as DATA_DOWN, which a program without the agent cannot read.
     let mut buffer = [0; 256];
     let bytes = plain.recv(&mut buffer).unwrap();
     assert_eq!(buffer[..4], [0x4c, 0x57, 1, 7]);
     assert_eq!(bytes, 56 + 20);
 }
 
-/// Replays frames recorded on the devices' network, from the same place.
+/// Replays frames that were recorded on the devices' network, on the same network.
 fn replays_are_dropped(site: &Site, listener: &mut PacketSocket) {
     let mut recorded = Vec::new();
     listener.receive(4096, |received| {
@@ -339,10 +339,10 @@ fn the_service_learns_the_largest_size(site: &Site, program: &UdpSocket) {
         sockopt::set_ip_mtu_discover(&service, Ipv4PathMtuDiscovery::DO).unwrap();
     }
     let to = SocketAddr::new(ip(&DEVICE_HOST, site.v6), 9);
-    let until = Instant::now() + TEST_TIMEOUT;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     let headers = 1500 - 56 - site.payload_bytes_max();
     while service.send_to(&vec![1; 1500 - headers], to).is_ok() {
-        assert!(Instant::now() < until, "the service receives no error");
+        assert!(Instant::now() < deadline, "the service receives no error");
         std::thread::yield_now();
     }
     let error = service.send_to(&vec![1; 1500 - headers], to).unwrap_err();
@@ -351,7 +351,7 @@ fn the_service_learns_the_largest_size(site: &Site, program: &UdpSocket) {
         Some(rustix::io::Errno::MSGSIZE.raw_os_error())
     );
     service.send_to(&vec![1; site.payload_bytes_max()], to).unwrap();
-    echoed(program, &vec![7; site.payload_bytes_max()]);
+    assert_echoed(program, &vec![7; site.payload_bytes_max()]);
 }
 
 #[test]
@@ -398,10 +398,10 @@ fn opened_datagrams_are_forwarded_past_the_stack_if_configured() {
         for (forwards, expected) in [(false, 20), (true, 10)] {
             let site = Site::with(v6, forwards, None);
             let program = site.program();
-            echoed(&program, b"the first");
+            assert_echoed(&program, b"the first");
             let before = forwarded(&site);
             for bytes in (0..10).map(|step| 1 + step * 150) {
-                echoed(&program, &vec![1; bytes.min(site.payload_bytes_max())]);
+                assert_echoed(&program, &vec![1; bytes.min(site.payload_bytes_max())]);
             }
             assert_eq!(
                 forwarded(&site) - before,
@@ -412,7 +412,7 @@ fn opened_datagrams_are_forwarded_past_the_stack_if_configured() {
     }
 }
 
-/// A BPF filesystem of the test's own.
+/// A BPF filesystem that the test mounts.
 struct BpfFilesystem(tempfile::TempDir);
 
 impl BpfFilesystem {
@@ -447,7 +447,7 @@ fn while_datagrams_pass(program: &UdpSocket, pause: Duration, work: impl FnOnce(
         let traffic = scope.spawn(|| {
             let mut number = 0u32;
             while !done.load(Ordering::Acquire) {
-                echoed(program, &number.to_be_bytes());
+                assert_echoed(program, &number.to_be_bytes());
                 number += 1;
                 std::thread::sleep(pause);
             }
@@ -473,7 +473,7 @@ fn a_gateway_is_replaced_without_a_lost_datagram() {
     let program = site.program();
     let sent = while_datagrams_pass(&program, Duration::ZERO, || {
         for signal in [Signal::SIGKILL, Signal::SIGTERM, Signal::SIGKILL] {
-            site.gateway.end_by(signal);
+            site.gateway.end_with_signal(signal);
             site.gateway = site.serve();
             site.gateway
                 .wait_for("the device again", |line| line["devices"] == 1);
@@ -484,7 +484,7 @@ fn a_gateway_is_replaced_without_a_lost_datagram() {
     site.gateway.wait_for_count("pass_data", u64::from(sent));
     assert_eq!(counted("reply_ack"), 1, "the session at the start");
 
-    // The new process is in charge: it revokes.
+    // The new process controls the gate: a revocation takes effect.
     let revoke = "device revoke d1 --reason lost --config gateway.toml";
     run(&site.lab.gateway, site.directory.path(), PROGRAM, revoke);
     site.gateway.wait_for("revocation", |line| line["revoked"] == 1);
@@ -506,7 +506,7 @@ fn renewed_without_a_process(gate: &str) {
     let sent = while_datagrams_pass(&program, Duration::from_millis(5), || {
         let mut idx = 0;
         for signal in [Signal::SIGKILL, Signal::SIGTERM] {
-            site.gateway.end_by(signal);
+            site.gateway.end_with_signal(signal);
             assert_eq!(renewed(&site), idx + 1, "{gate}, {signal}");
             site.gateway = site.serve();
             assert_eq!(renewed(&site), idx + 2, "{gate}, after {signal}");
@@ -516,12 +516,12 @@ fn renewed_without_a_process(gate: &str) {
     assert!(sent > 100, "{sent}");
     // Counters continue: the first session, four renewals, and no drops by the gate.
     site.gateway.wait_for_count("reply_ack", 5);
-    let passed = if site.is_sealed {
+    let forward_verdict = if site.is_sealed {
         "pass_data"
     } else {
         "pass_session"
     };
-    site.gateway.wait_for_count(passed, u64::from(sent));
+    site.gateway.wait_for_count(forward_verdict, u64::from(sent));
     for verdict in [
         "drop_stopped",
         "drop_session",
@@ -532,20 +532,20 @@ fn renewed_without_a_process(gate: &str) {
         assert_eq!(site.gateway.count(verdict), 0, "{gate}, {verdict}");
     }
     let ended = site.agent.terminate();
-    let lost = |line: &&Value| line["event"] == "session_expired" || line["event"] == "session_lost";
-    assert_eq!(ended.iter().find(lost), None, "{ended:?}");
+    let is_lost = |line: &&Value| line["event"] == "session_expired" || line["event"] == "session_lost";
+    assert_eq!(ended.iter().find(is_lost), None, "{ended:?}");
 
     // The release removes all pinned objects.
-    site.gateway.end_by(Signal::SIGKILL);
-    let release = "serve --config gateway.toml --release";
+    site.gateway.end_with_signal(Signal::SIGKILL);
+    let release = "serve --config gateway.toml --remove-gate";
     run(&site.lab.gateway, site.directory.path(), PROGRAM, release);
     assert_eq!(std::fs::read_dir(&pins).unwrap().count(), 0);
 }
 
 #[test]
-fn a_session_is_renewed_at_an_open_gate_while_no_process_runs() {
+fn a_session_is_renewed_at_a_bound_gate_while_no_process_runs() {
     if !skipped() {
-        renewed_without_a_process("open");
+        renewed_without_a_process("bound");
     }
 }
 
@@ -556,7 +556,7 @@ fn a_session_is_renewed_at_a_sealed_gate_while_no_process_runs() {
     }
 }
 
-/// Another process was this gateway in the meantime, and may have used the stored rows: none of them is used.
+/// In the meantime another process ran as this gateway, and may have used the stored rows: none of them is used.
 #[test]
 fn memory_of_a_gateway_that_was_replaced_elsewhere_is_not_used() {
     if skipped() {
@@ -564,23 +564,23 @@ fn memory_of_a_gateway_that_was_replaced_elsewhere_is_not_used() {
     }
     let filesystem = BpfFilesystem::mount();
     let mut site = Site::with(false, false, Some(&filesystem.0.path().join("gates")));
-    site.gateway.end_by(Signal::SIGKILL);
-    let elsewhere = Lab::build(&Topology::default()).unwrap();
+    site.gateway.end_with_signal(Signal::SIGKILL);
+    let other_machine = Lab::build(&Topology::default()).unwrap();
     let path = site.directory.path().join("gateway.toml");
     let text = std::fs::read_to_string(&path).unwrap();
-    let there = text.replace(
+    let other_text = text.replace(
         &site.lab.gateway_devices_end.name,
-        &elsewhere.gateway_devices_end.name,
+        &other_machine.gateway_devices_end.name,
     );
-    std::fs::write(&path, there).unwrap();
-    drop(serve(&elsewhere, site.directory.path()));
+    std::fs::write(&path, other_text).unwrap();
+    drop(serve(&other_machine, site.directory.path()));
     std::fs::write(&path, text).unwrap();
     site.gateway = site.serve();
     // The session was lost with the memory.
     site.program().send(b"no receiver").unwrap();
     site.gateway.wait_for_count("drop_session", 1);
     // The device continues at the mark: rows below it may have been used elsewhere.
-    site.agent.end_by(Signal::SIGKILL);
+    site.agent.end_with_signal(Signal::SIGKILL);
     let agent = site.agent_again();
     let event = agent.wait_for("a new session", |line| line["event"] == "authenticated");
     assert!(event["row"].as_u64() >= Some(4), "{event}");
@@ -594,21 +594,21 @@ fn rows_are_renewed_through_the_sealed_gate() {
     }
     for v6 in [false, true] {
         let mut site = Site::new(v6);
-        echoed(&site.program(), b"before");
+        assert_echoed(&site.program(), b"before");
         let gateway = SocketAddr::new(ip(&GATEWAY, v6), LAP_PORT);
-        let words = format!(
+        let arguments = format!(
             "agent --config devices/00000000000000d1.toml --gateway {gateway} --interface {} --renew --json",
             site.lab.devices_end.name
         );
         let at = site.directory.path();
         // Restart the device's agent: the tunnel sockets of the first agent end with it.
-        site.agent.end_by(Signal::SIGKILL);
-        site.agent = start(&site.lab.devices, at, &words);
+        site.agent.end_with_signal(Signal::SIGKILL);
+        site.agent = start(&site.lab.devices, at, &arguments);
         let renewed = site
             .agent
             .wait_for("renewal", |line| line["event"] == "rows_renewed");
         assert_eq!(renewed["rows_end"], 140);
-        echoed(&site.program(), b"after");
+        assert_echoed(&site.program(), b"after");
         site.gateway.wait_for_count("pass_data", 4);
         assert_eq!(site.gateway.count("drop_tag"), 0);
     }

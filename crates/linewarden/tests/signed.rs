@@ -33,11 +33,12 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use support::{PROGRAM, Process, TEST_TIMEOUT, linewarden, run};
 
-fn keygen(at: &Path, words: &str) -> Value {
-    serde_json::from_str(&run(linewarden(at, &format!("signed keygen --json {words}")))).unwrap()
+fn keygen(at: &Path, arguments: &str) -> Value {
+    serde_json::from_str(&run(linewarden(at, &format!("signed keygen --json {arguments}")))).unwrap()
 }
 
-/// A signer of RA that signs a byte, with so many masks. All share one key: its table takes seconds to compute.
+/// An RA signer whose payloads are one byte, with this number of masks. All these signers share one key, whose table takes seconds to
+/// compute.
 fn byte_signer(at: &Path, name: &str, masks: u32) {
     static FILES: OnceLock<Vec<(OsString, Vec<u8>)>> = OnceLock::new();
     let files = FILES.get_or_init(|| {
@@ -47,11 +48,11 @@ fn byte_signer(at: &Path, name: &str, masks: u32) {
             "--scheme ra-rsa2048 --layout bytes:1 --out byte",
         );
         let files = std::fs::read_dir(directory.path().join("byte")).unwrap();
-        let read = files.map(|file| {
+        let contents = files.map(|file| {
             let file = file.unwrap();
             (file.file_name(), std::fs::read(file.path()).unwrap())
         });
-        read.collect()
+        contents.collect()
     });
     let signer = at.join(name);
     DirBuilder::new().mode(0o700).create(&signer).unwrap();
@@ -70,11 +71,11 @@ fn byte_signer(at: &Path, name: &str, masks: u32) {
 
 /// Mask files are bound to the machine's /etc/machine-id.
 fn nameless() -> bool {
-    let nameless = !Path::new("/etc/machine-id").exists();
-    if nameless {
+    let lacks_machine_id = !Path::new("/etc/machine-id").exists();
+    if lacks_machine_id {
         println!("SKIPPED: this machine has no /etc/machine-id");
     }
-    nameless
+    lacks_machine_id
 }
 
 /// A sender's destination.
@@ -93,9 +94,9 @@ fn next(inbox: &UdpSocket) -> Vec<u8> {
 }
 
 fn receiver(at: &Path, signers: &[&str]) -> Receiver {
-    let mut known = Signers::default();
+    let mut known_signers = Signers::default();
     for signer in signers {
-        known
+        known_signers
             .add(read_public(&at.join(signer).join("signer.json")).unwrap())
             .unwrap();
     }
@@ -104,21 +105,21 @@ fn receiver(at: &Path, signers: &[&str]) -> Receiver {
         ahead_ms_max: 600_000,
     };
     let replays = ReplayMemory::new(window, 1 << 16, [3; 16]);
-    Receiver::new(known, Revocations::default(), window, replays)
+    Receiver::new(known_signers, Revocations::default(), window, replays)
 }
 
 fn now() -> TimeMs {
-    let since = std::time::SystemTime::now()
+    let since_epoch = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap();
-    TimeMs::from_unix_ms(since.as_millis().try_into().unwrap())
+    TimeMs::from_unix_ms(since_epoch.as_millis().try_into().unwrap())
 }
 
 fn payload(receiver: &mut Receiver, bytes: &[u8]) -> Result<Vec<u8>, Refusal> {
-    let checked = receiver.screen(bytes.to_vec(), now())?;
-    let holds = SingleLane::default().verify_one(&checked);
+    let screened = receiver.screen(bytes.to_vec(), now())?;
+    let holds = SingleLane::default().verify_one(&screened);
     Ok(receiver
-        .accept(checked, holds, now())?
+        .accept(screened, holds, now())?
         .message()
         .payload()
         .to_vec())
@@ -156,11 +157,11 @@ fn sent_messages_verify_and_carry_the_payloads_of_the_lines() {
     assert_eq!(payload(&mut receiver, &second), Err(Refusal::Replayed));
 
     std::fs::write(at.join("lines"), "[\"close\", 7]\n").unwrap();
-    let words = format!(
+    let arguments = format!(
         "signed send breaker --to {address} --input lines --count 70 --priority 0 --idle-masks 0 --json"
     );
-    let sent: Value = serde_json::from_str(&run(linewarden(at, &words))).unwrap();
-    // One mask was requested, and a block was generated; six messages had none.
+    let sent: Value = serde_json::from_str(&run(linewarden(at, &arguments))).unwrap();
+    // One mask was requested, and a whole block was generated; six messages found no mask.
     assert_eq!(
         (&sent["sent"], &sent["signed_with_masks"]),
         (&70.into(), &64.into())
@@ -187,17 +188,17 @@ fn no_mask_is_sent_twice_after_a_kill() {
     );
     std::fs::write(at.join("lines"), "ab\n").unwrap();
     let (inbox, address) = inbox();
-    let mut seen = HashSet::new();
+    let mut received = HashSet::new();
     let mut receiver = receiver(at, &["truck"]);
     for round in 0..8 {
-        let words = format!("signed send truck --to {address} --input lines --count 100000");
-        let mut sender = linewarden(at, &words).stdout(Stdio::null()).spawn().unwrap();
-        // Killed at another place of a block each time.
+        let arguments = format!("signed send truck --to {address} --input lines --count 100000");
+        let mut sender = linewarden(at, &arguments).stdout(Stdio::null()).spawn().unwrap();
+        // Each kill comes at another position in a block.
         for _ in 0..1 + 37 * round {
             let message = next(&inbox);
             assert!(payload(&mut receiver, &message).is_ok());
             assert!(
-                seen.insert(*Envelope::parse(&message).unwrap().mask_name.unwrap()),
+                received.insert(*Envelope::parse(&message).unwrap().mask_name.unwrap()),
                 "a mask was sent twice"
             );
         }
@@ -207,7 +208,7 @@ fn no_mask_is_sent_twice_after_a_kill() {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         while let Ok(length) = inbox.recv(&mut bytes) {
             let name = *Envelope::parse(&bytes[..length]).unwrap().mask_name.unwrap();
-            assert!(seen.insert(name), "a mask was sent twice");
+            assert!(received.insert(name), "a mask was sent twice");
         }
         inbox.set_nonblocking(false).unwrap();
     }
@@ -222,8 +223,8 @@ fn files_that_others_could_have_read_or_copied_are_refused() {
     let at = directory.path();
     byte_signer(at, "truck", 64);
     let refused = |code: i32, cause: &str| {
-        let words = "signed send truck --to 127.0.0.1:9 --input truck/signer.json";
-        let output = linewarden(at, words).output().unwrap();
+        let arguments = "signed send truck --to 127.0.0.1:9 --input truck/signer.json";
+        let output = linewarden(at, arguments).output().unwrap();
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(code), "{errors}");
         assert!(errors.contains(cause), "{errors}");
@@ -245,8 +246,8 @@ fn files_that_others_could_have_read_or_copied_are_refused() {
     std::fs::copy(&masks, &backup).unwrap();
     std::fs::write(at.join("line"), "a\n").unwrap();
     for _ in 0..2 {
-        let words = "signed send truck --to 127.0.0.1:9 --input line --idle-masks 0";
-        run(linewarden(at, words));
+        let arguments = "signed send truck --to 127.0.0.1:9 --input line --idle-masks 0";
+        run(linewarden(at, arguments));
     }
     std::fs::write(&masks, std::fs::read(&backup).unwrap()).unwrap();
     refused(4, "was rolled back");
@@ -301,7 +302,7 @@ fn a_file_system_without_attributes_is_reported() {
     assert!(text.contains("64 masks left in the file"), "{text}");
 }
 
-/// The clone has the same inodes, births and attributes, and another UUID, which XFS and btrfs require for a mount beside the first,
+/// The clone has the same inode numbers, creation times and attributes as the original, and another UUID, which XFS and btrfs require for a mount beside the first,
 /// and ext4 recommends.
 #[test]
 fn masks_on_a_cloned_file_system_are_refused() {
@@ -331,14 +332,14 @@ fn masks_on_a_cloned_file_system_are_refused() {
 }
 
 /// A running receiver that knows these signers, and where it listens.
-fn receive(at: &Path, signers: &[&str], words: &str) -> (Process, String) {
+fn receive(at: &Path, signers: &[&str], arguments: &str) -> (Process, String) {
     std::fs::create_dir(at.join("signers")).unwrap();
     for signer in signers {
         let key = at.join(signer).join("signer.json");
         std::fs::copy(key, at.join("signers").join(format!("{signer}.json"))).unwrap();
     }
-    let words = format!("signed receive --listen 127.0.0.1:0 --signers signers --json {words}");
-    let process = Process::start(linewarden(at, &words));
+    let arguments = format!("signed receive --listen 127.0.0.1:0 --signers signers --json {arguments}");
+    let process = Process::start(linewarden(at, &arguments));
     let address = process.event("listening")["address"].as_str().unwrap().to_owned();
     (process, address)
 }
@@ -365,8 +366,8 @@ fn p256_signatures_with_high_s_are_accepted_unless_the_receiver_demands_low_s() 
     let (inbox, to) = inbox();
     let forms = || {
         send(at, "one", "hello", &to);
-        let low = next(&inbox);
-        [negated_s(&low), low]
+        let low_s = next(&inbox);
+        [negated_s(&low_s), low_s]
     };
 
     let (receiver, address) = receive(at, &["one"], "");
@@ -410,8 +411,8 @@ fn a_gpu_that_is_required_and_not_there_is_a_failure() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
     keygen(at, "--scheme ed25519 --out plain");
-    let words = "signed receive --listen 127.0.0.1:0 --signers plain/signer.json --gpu require";
-    let output = linewarden(at, words)
+    let arguments = "signed receive --listen 127.0.0.1:0 --signers plain/signer.json --gpu require";
+    let output = linewarden(at, arguments)
         .env("LINEWARDEN_NVRTC", at)
         .output()
         .unwrap();
@@ -450,7 +451,7 @@ fn a_receiver_delivers_verified_messages_and_counts_the_others() {
     let (inbox, own) = inbox();
     send(at, "truck", "cd", &own);
     let message = next(&inbox);
-    let out = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut forged = message.clone();
     let place = forged.len() - 2;
     forged[place] ^= 1;
@@ -461,7 +462,7 @@ fn a_receiver_delivers_verified_messages_and_counts_the_others() {
         &message[1..].to_vec(),
         &b"nonsense".to_vec(),
     ] {
-        out.send_to(bytes, &address).unwrap();
+        socket.send_to(bytes, &address).unwrap();
     }
     assert_eq!(receiver.event("verified")["payload"]["text"], "cd");
     send(at, "unknown", "who", &address);
@@ -518,8 +519,8 @@ fn a_truncated_list_unrevokes_no_signer_and_a_complete_one_reports_them() {
         receiver.signal(Signal::SIGHUP);
         receiver.event("reloaded")
     };
-    for cut in [0, 1, list.len() / 2, list.len() - "end\n".len()] {
-        std::fs::write(at.join("revoked"), &list[..cut]).unwrap();
+    for length in [0, 1, list.len() / 2, list.len() - "end\n".len()] {
+        std::fs::write(at.join("revoked"), &list[..length]).unwrap();
         let reloaded = reload();
         assert!(
             reloaded["problem"].is_string() && reloaded["revoked"].is_null(),
@@ -563,15 +564,15 @@ fn a_truncated_list_unrevokes_no_signer_and_a_complete_one_reports_them() {
     std::fs::write(at.join("revoked"), "").unwrap();
     let pipe = at.join("pipe.json");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    for (words, cause) in [
+    for (arguments, cause) in [
         (
             "--signers plain/signer.json --revoked revoked",
             "linewarden revoked 1",
         ),
         ("--signers pipe.json", "not a regular file"),
     ] {
-        let words = format!("signed receive --listen 127.0.0.1:0 {words}");
-        let output = linewarden(at, &words).output().unwrap();
+        let arguments = format!("signed receive --listen 127.0.0.1:0 {arguments}");
+        let output = linewarden(at, &arguments).output().unwrap();
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{errors}");
         assert!(errors.contains(cause), "{errors}");
@@ -579,8 +580,8 @@ fn a_truncated_list_unrevokes_no_signer_and_a_complete_one_reports_them() {
 }
 
 /// Starts a sender whose standard input is open.
-fn sender(at: &Path, words: &str) -> std::process::Child {
-    let mut command = linewarden(at, &format!("signed send {words}"));
+fn sender(at: &Path, arguments: &str) -> std::process::Child {
+    let mut command = linewarden(at, &format!("signed send {arguments}"));
     command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -592,7 +593,7 @@ fn signal(to: &std::process::Child, signal: Signal) {
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(to.id() as i32), signal).unwrap();
 }
 
-/// After a signal, or an invalid line: all lines read before are sent and counted.
+/// After a signal or an invalid line, all lines that were read before are sent and counted.
 #[test]
 fn a_sender_prints_its_counters_at_every_end() {
     use std::io::Write as _;
@@ -623,10 +624,15 @@ fn a_sender_prints_its_counters_at_every_end() {
     );
     drop(input);
 
-    let mut wrong = sender(at, &format!("plain --kind bsm --to {to}"));
+    let mut invalid_sender = sender(at, &format!("plain --kind bsm --to {to}"));
     let lines = format!("{bsm}\n\n{bsm}\n{{}}\n{bsm}\n");
-    wrong.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
-    let output = wrong.wait_with_output().unwrap();
+    invalid_sender
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(lines.as_bytes())
+        .unwrap();
+    let output = invalid_sender.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(
         String::from_utf8(output.stdout)
@@ -647,7 +653,7 @@ fn impossible_operations_are_reported() {
     std::fs::write(at.join("line"), "hello\n").unwrap();
     std::fs::remove_file(at.join("plain/seal.key")).unwrap();
     let receive = "signed receive --listen 127.0.0.1:0 --signers plain/signer.json";
-    for (words, expected) in [
+    for (arguments, expected) in [
         (
             "signed send bytes --to 127.0.0.1:9 --input line",
             "line 1: payload of 5 bytes, but the key's layout has 1",
@@ -672,12 +678,12 @@ fn impossible_operations_are_reported() {
             "no/such",
         ),
     ] {
-        let output = linewarden(at, words).output().unwrap();
+        let output = linewarden(at, arguments).output().unwrap();
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(
             output.status.code() == Some(2) && error.contains(expected),
-            "{words}: {error}"
+            "{arguments}: {error}"
         );
-        assert!(!at.join("new").exists(), "{words}");
+        assert!(!at.join("new").exists(), "{arguments}");
     }
 }

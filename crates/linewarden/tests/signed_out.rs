@@ -20,12 +20,12 @@ use std::time::Instant;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use support::{Process, Running, TEST_TIMEOUT, linewarden, run};
+use support::{KilledOnDrop, Process, TEST_TIMEOUT, linewarden, run};
 
 /// Messages that are sent at once: fewer than a socket's buffer holds.
 const BURST: u64 = 100;
 
-/// A signer with its own messages, no two of which are the same.
+/// A signer whose messages are all different.
 struct Signer {
     directory: tempfile::TempDir,
     sent: Cell<u64>,
@@ -53,9 +53,9 @@ impl Signer {
     }
 
     fn send_some(&self, count: u64, to: &str) {
-        let from = self.sent.get();
-        self.sent.set(from + count);
-        let lines: String = (from..from + count)
+        let first = self.sent.get();
+        self.sent.set(first + count);
+        let lines: String = (first..first + count)
             .map(|number| format!("{number:0900}\n"))
             .collect();
         std::fs::write(self.at().join("lines"), lines).unwrap();
@@ -65,22 +65,22 @@ impl Signer {
         ));
     }
 
-    fn receiver(&self, words: &str) -> Command {
-        let words = format!(
-            "signed receive --listen 127.0.0.1:0 --signers plain/signer.json --lanes 1 --gpu off {words}"
+    fn receiver(&self, arguments: &str) -> Command {
+        let arguments = format!(
+            "signed receive --listen 127.0.0.1:0 --signers plain/signer.json --lanes 1 --gpu off {arguments}"
         );
-        linewarden(self.at(), &words)
+        linewarden(self.at(), &arguments)
     }
 }
 
-/// Sends until that many lines were dropped, and then until as many messages again are verified. `read_counts` returns the
-/// receiver's counts (dropped, verified).
+/// Sends until a line was dropped, and then until further lines are dropped and [`BURST`] further messages are verified.
+/// `read_counts` returns the receiver's counts (dropped, verified).
 fn send_until_it_continues_without_its_reader(
     signer: &Signer,
     to: &str,
     mut read_counts: impl FnMut() -> (u64, u64),
 ) {
-    let until = Instant::now() + TEST_TIMEOUT;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     let mut wait_for = |what: &str, condition: &dyn Fn((u64, u64)) -> bool| {
         loop {
             signer.send(to);
@@ -89,7 +89,7 @@ fn send_until_it_continues_without_its_reader(
                 return counts;
             }
             assert!(
-                Instant::now() < until,
+                Instant::now() < deadline,
                 "no {what} after {TEST_TIMEOUT:?}: {counts:?}"
             );
         }
@@ -104,7 +104,7 @@ fn send_until_it_continues_without_its_reader(
 fn a_unix_socket_without_a_reader_stops_no_lane_and_no_end() {
     let signer = Signer::new();
     let path = signer.at().join("socket");
-    let unread = UnixDatagram::bind(&path).unwrap();
+    let socket = UnixDatagram::bind(&path).unwrap();
     let command = signer.receiver("--json --backlog 16 --out unix:socket");
     let receiver = Process::start(command);
     let address = receiver.event("listening")["address"]
@@ -120,23 +120,23 @@ fn a_unix_socket_without_a_reader_stops_no_lane_and_no_end() {
         )
     });
     receiver.signal(Signal::SIGTERM);
-    let (code, lines) = receiver.ended();
+    let (code, lines) = receiver.wait_for_exit();
     let counts = lines.iter().find(|line| line["event"] == "ended").unwrap();
     assert_eq!(code, 1, "{counts}");
-    let of = |name: &str| counts["outputs"][name].as_u64().unwrap();
+    let output_count = |name: &str| counts["outputs"][name].as_u64().unwrap();
     // The queued lines, and the line that was being written.
-    assert_eq!(of("lost"), 17, "{counts}");
+    assert_eq!(output_count("lost"), 17, "{counts}");
     assert_eq!(
         counts["verified"].as_u64().unwrap(),
-        of("written") + of("dropped") + of("lost"),
+        output_count("written") + output_count("dropped") + output_count("lost"),
         "{counts}"
     );
-    unread.set_nonblocking(true).unwrap();
-    let mut there = 0;
-    while unread.recv(&mut [0; 4096]).is_ok() {
-        there += 1;
+    socket.set_nonblocking(true).unwrap();
+    let mut lines_received = 0;
+    while socket.recv(&mut [0; 4096]).is_ok() {
+        lines_received += 1;
     }
-    assert_eq!(there, of("written"));
+    assert_eq!(lines_received, output_count("written"));
 }
 
 /// Outputs of `--out`, and the lines that each delivers.
@@ -156,7 +156,7 @@ fn lines_arrive_in_a_file_and_as_datagrams() {
             .unwrap()
             .to_owned();
         signer.send_some(count, &address);
-        let (code, lines) = receiver.ended();
+        let (code, lines) = receiver.wait_for_exit();
         let counts = lines.iter().find(|line| line["event"] == "ended").unwrap();
         assert_eq!(
             (code, counts["outputs"]["written"].as_u64()),
@@ -200,35 +200,35 @@ fn a_reader_that_reconnects_receives_the_queued_lines() {
         .unwrap()
         .to_owned();
     // More than the kernel queues for a socket (net.unix.max_dgram_qlen); none is read before all are verified.
-    let held: u64 = std::fs::read_to_string("/proc/sys/net/unix/max_dgram_qlen")
+    let queue_length: u64 = std::fs::read_to_string("/proc/sys/net/unix/max_dgram_qlen")
         .unwrap()
         .trim()
         .parse()
         .unwrap();
     let mut verified = 0;
-    while verified <= held + BURST {
+    while verified <= queue_length + BURST {
         signer.send(&address);
         receiver.signal(Signal::SIGUSR1);
         verified = receiver.event("counters")["verified"].as_u64().unwrap();
     }
     receiver.signal(Signal::SIGTERM);
-    let mut read = 0;
-    while read < verified {
+    let mut lines_read = 0;
+    while lines_read < verified {
         let mut line = [0; 4096];
         let length = socket.recv(&mut line).unwrap();
         let line: Value = serde_json::from_slice(&line[..length]).unwrap();
         assert_eq!(line["event"], "verified");
-        read += 1;
+        lines_read += 1;
     }
     drop(socket);
-    let (_, lines) = receiver.ended();
+    let (_, lines) = receiver.wait_for_exit();
     let counts = lines.iter().find(|line| line["event"] == "ended").unwrap();
     assert_eq!(counts["outputs"]["dropped"], 0, "{counts}");
 }
 
 /// A receiver whose standard error is read line by line.
 struct RunningReceiver {
-    process: Running,
+    process: KilledOnDrop,
     lines: Receiver<String>,
 }
 
@@ -241,7 +241,7 @@ impl RunningReceiver {
             .unwrap();
         let lines = lines(child.stderr.take().unwrap());
         Self {
-            process: Running(child),
+            process: KilledOnDrop(child),
             lines,
         }
     }
@@ -250,13 +250,13 @@ impl RunningReceiver {
         kill(Pid::from_raw(self.process.0.id() as i32), signal).unwrap();
     }
 
-    /// The rest of the next line that begins with these words.
-    fn after(&self, words: &str) -> String {
-        let until = Instant::now() + TEST_TIMEOUT;
+    /// The rest of the next line that begins with a prefix.
+    fn after(&self, prefix: &str) -> String {
+        let deadline = Instant::now() + TEST_TIMEOUT;
         loop {
-            let remaining = until.saturating_duration_since(Instant::now());
+            let remaining = deadline.saturating_duration_since(Instant::now());
             let line = self.lines.recv_timeout(remaining).unwrap();
-            if let Some(rest) = line.strip_prefix(words) {
+            if let Some(rest) = line.strip_prefix(prefix) {
                 return rest.to_owned();
             }
         }
@@ -275,7 +275,7 @@ fn lines(from: ChildStderr) -> Receiver<String> {
     lines
 }
 
-/// The first number behind a word.
+/// The first number after the text `behind`.
 fn number(text: &str, behind: &str) -> u64 {
     let (_, rest) = text.split_once(behind).unwrap();
     let digits: String = rest.trim().chars().take_while(char::is_ascii_digit).collect();
@@ -298,10 +298,10 @@ fn a_full_standard_output_stops_no_lane_and_no_end() {
     receiver.after("error: --out -: ");
     assert_eq!(receiver.process.0.wait().unwrap().code(), Some(1));
     // All delivered lines are complete; the line that was being written is cut.
-    let mut read = String::new();
+    let mut text = String::new();
     let mut stdout = receiver.process.0.stdout.take().unwrap();
-    stdout.read_to_string(&mut read).unwrap();
-    let line_count = read.matches('\n').count() as u64;
+    stdout.read_to_string(&mut text).unwrap();
+    let line_count = text.matches('\n').count() as u64;
     assert_eq!(
         line_count,
         last.split(',').next().unwrap().parse::<u64>().unwrap()
@@ -312,14 +312,14 @@ fn a_full_standard_output_stops_no_lane_and_no_end() {
 fn wait_until_received(address: &str) {
     let (_, port) = address.split_once(':').unwrap();
     let local = format!("0100007F:{:04X}", port.parse::<u16>().unwrap());
-    let until = Instant::now() + TEST_TIMEOUT;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     loop {
         let sockets = std::fs::read_to_string("/proc/net/udp").unwrap();
         let socket = sockets.lines().find(|line| line.contains(&local)).unwrap();
         if socket.contains(":00000000 00:") {
             return;
         }
-        assert!(Instant::now() < until, "{socket}");
+        assert!(Instant::now() < deadline, "{socket}");
         std::thread::yield_now();
     }
 }
@@ -328,7 +328,7 @@ fn wait_until_received(address: &str) {
 fn it_ends_without_a_reader() {
     let signer = Signer::new();
     let mut command = signer.receiver("--json --backlog 16");
-    let mut receiver = Running(
+    let mut receiver = KilledOnDrop(
         command
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -384,7 +384,7 @@ fn a_fifo_without_a_reader_is_an_error_and_errors_are_counted() {
         .to_owned();
     drop(socket);
     signer.send(&address);
-    let (code, lines) = receiver.ended();
+    let (code, lines) = receiver.wait_for_exit();
     let counts = lines.iter().find(|line| line["event"] == "ended").unwrap();
     assert_eq!(code, 1, "{counts}");
     assert_eq!(
@@ -407,11 +407,11 @@ fn a_reader_that_starts_again_is_found() {
     signer.send(&address);
     receiver.signal(Signal::SIGUSR1);
     receiver.wait_for("a line without a reader", |line| {
-        let failed = line["outputs"]["failed"]["Connection refused"].as_u64() > Some(0);
-        if line["event"] == "counters" && !failed {
+        let has_failed = line["outputs"]["failed"]["Connection refused"].as_u64() > Some(0);
+        if line["event"] == "counters" && !has_failed {
             receiver.signal(Signal::SIGUSR1);
         }
-        failed
+        has_failed
     });
     std::fs::remove_file(&path).unwrap();
     let socket = UnixDatagram::bind(&path).unwrap();
@@ -422,5 +422,5 @@ fn a_reader_that_starts_again_is_found() {
     let line: Value = serde_json::from_slice(&line[..length]).unwrap();
     assert_eq!(line["event"], "verified");
     receiver.signal(Signal::SIGTERM);
-    assert_eq!(receiver.ended().0, 1);
+    assert_eq!(receiver.wait_for_exit().0, 1);
 }

@@ -165,7 +165,7 @@ fn fleet() -> tempfile::TempDir {
         ("unknown-key.toml", "[gateway]\nid = 7\ndataplan = \"host\"\n"),
         ("missing-key.toml", "[gateway]\ndataplane = \"host\"\n"),
         ("wrong-type.toml", "[gateway]\nid = \"seven\"\n"),
-        ("out-of-range.toml", "[gateway]\nid = 0\n"),
+        ("out-of-range.toml", "[gateway]\nid = 4294967296\n"),
         ("wrong-value.toml", "[gateway]\nid = 7\ndataplane = \"ebpf\"\n"),
     ] {
         fs::write(path.join(name), text).unwrap();
@@ -300,8 +300,8 @@ fn errors_are_as_recorded() {
         for (subject, lines) in FAILURES {
             let mut text = String::new();
             for line in *lines {
-                let full = line.replace("REGISTRY", WITH_REGISTRY).replace("REMOTE", REMOTE);
-                let arguments: Vec<_> = full.split(' ').collect();
+                let command = line.replace("REGISTRY", WITH_REGISTRY).replace("REMOTE", REMOTE);
+                let arguments: Vec<_> = command.split(' ').collect();
                 let output = linewarden(fleet.path(), &arguments);
                 let code = output.status.code();
                 assert_ne!(
@@ -315,7 +315,7 @@ fn errors_are_as_recorded() {
                 let error = error.replace(&format!("{}/", fleet.path().display()), "");
                 writeln!(
                     text,
-                    "$ linewarden {full}\n{error}[exit code {}]\n",
+                    "$ linewarden {command}\n{error}[exit code {}]\n",
                     code.unwrap()
                 )
                 .unwrap();

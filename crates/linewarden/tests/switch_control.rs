@@ -72,10 +72,10 @@ fn p4runtime_shell_programs_a_switch_and_its_packets_follow() {
         println!("SKIPPED: network namespaces need root");
         return;
     };
-    let words = format!(
+    let arguments = format!(
         "switch run --json --no-p4 --grpc-server-addr 127.0.0.1:0 --device-id 5 --cpu-port 510 {PORTS}"
     );
-    let switch = namespace.start(directory.path(), &words);
+    let switch = namespace.start(directory.path(), &arguments);
     let serving = switch.wait_for("server", |line| line["p4runtime"].is_string());
     assert_eq!(serving["device_id"], 5);
     let mut shell = inside(&namespace, &python);
@@ -117,11 +117,11 @@ fn a_program_can_be_there_before_its_controller() {
         .canonicalize()
         .unwrap();
     let data = data.display();
-    let words = format!(
+    let arguments = format!(
         "switch run --json {data}/packets.json --p4info {data}/packets.p4info.txtpb \
          --grpc-server-addr 127.0.0.1:0 {PORTS}"
     );
-    let switch = namespace.start(directory.path(), &words);
+    let switch = namespace.start(directory.path(), &arguments);
     let serving = switch.wait_for("server", |line| line["p4runtime"].is_string());
     let mut shell = inside(&namespace, &python);
     shell
@@ -130,7 +130,7 @@ fn a_program_can_be_there_before_its_controller() {
         .arg(switch.id().to_string());
     let text = run(shell);
     assert!(text.contains("server is shutting down"), "{text}");
-    let lines = switch.ended_well();
+    let lines = switch.wait_for_success();
     assert_eq!(lines.last().unwrap()["dropped"], json!(0));
 }
 
@@ -146,7 +146,7 @@ fn contradictory_options_are_rejected() {
         .canonicalize()
         .unwrap();
     let (data, other) = (data.display(), other.display());
-    for (words, code, cause) in [
+    for (arguments, code, cause) in [
         ("switch run -i 0@p0".to_owned(), 2, "PROGRAM.json"),
         (
             format!("switch run --no-p4 {data}/packets.json -i 0@p0"),
@@ -170,9 +170,11 @@ fn contradictory_options_are_rejected() {
             0xd4u8, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0,
         ];
         std::fs::write(directory.path().join("p0_in.pcap"), header).unwrap();
-        let output = support::linewarden(directory.path(), &words).output().unwrap();
+        let output = support::linewarden(directory.path(), &arguments)
+            .output()
+            .unwrap();
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(code), "{words}: {errors}");
-        assert!(errors.contains(cause), "{words}: {errors}");
+        assert_eq!(output.status.code(), Some(code), "{arguments}: {errors}");
+        assert!(errors.contains(cause), "{arguments}: {errors}");
     }
 }

@@ -54,19 +54,19 @@ fn digests(name: &str) -> Digests {
         .digests
 }
 
-fn output(at: &Path, words: &str) -> Output {
-    linewarden(at, words).output().unwrap()
+fn output(at: &Path, arguments: &str) -> Output {
+    linewarden(at, arguments).output().unwrap()
 }
 
 /// Standard error of a command that fails with this code.
-fn refused(at: &Path, words: &str, code: i32) -> String {
-    let output = output(at, words);
+fn refused(at: &Path, arguments: &str, code: i32) -> String {
+    let output = output(at, arguments);
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(code), "{words}: {errors}");
+    assert_eq!(output.status.code(), Some(code), "{arguments}: {errors}");
     errors
 }
 
-/// Frames go in by p0 and out by p1, with evidence in them or beside them, start by start.
+/// Frames enter at p0 and leave at p1, with evidence in the frames or in separate frames. Each case starts the switch again.
 #[test]
 fn packets_carry_evidence_that_the_holder_of_the_key_verifies() {
     let directory = tempfile::tempdir().unwrap();
@@ -76,20 +76,24 @@ fn packets_carry_evidence_that_the_holder_of_the_key_verifies() {
     let mut key = [0; 16];
     hex::decode_to_slice(PACKET_KEY, &mut key).unwrap();
     let mut appraiser = Appraiser::new(MasterKey::new(key));
-    let known = digests("evidence");
+    let known_digests = digests("evidence");
     for (boot, how) in [(1, "option"), (2, "clone --evidence-port 2"), (3, "option")] {
         std::fs::write(at.join("p0_in.pcap"), capture(&sent)).unwrap();
         for port in ["p1", "p2"] {
             std::fs::write(at.join(format!("{port}_in.pcap")), capture(&[])).unwrap();
         }
-        let words = format!(
+        let arguments = format!(
             "switch run --json {} --use-files 0 -i 0@p0 -i 1@p1 -i 2@p2 --grpc-server-addr 127.0.0.1:0 \
              --switch-id 77 --boot-count boots --evidence-in {how} --packet-key packet.key",
             program("evidence")
         );
-        let ran = output(at, &words);
-        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
-        let text = String::from_utf8(ran.stdout).unwrap();
+        let run_output = output(at, &arguments);
+        assert!(
+            run_output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&run_output.stderr)
+        );
+        let text = String::from_utf8(run_output.stdout).unwrap();
         let report: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
         assert_eq!(report["forged"], 0, "{text}");
         let (from, read): (_, fn(&[u8]) -> _) = match how {
@@ -107,9 +111,9 @@ fn packets_carry_evidence_that_the_holder_of_the_key_verifies() {
                 (tagged.switch, tagged.boot_count),
                 (SwitchId(77), BootCount(boot))
             );
-            appraiser.appraise(&carried, &known).unwrap();
+            appraiser.appraise(&carried, &known_digests).unwrap();
             assert!(
-                appraiser.appraise(&carried, &known).is_err(),
+                appraiser.appraise(&carried, &known_digests).is_err(),
                 "a statement was accepted twice"
             );
         }
@@ -125,7 +129,7 @@ fn settings_that_contradict_each_other_are_refused_and_count_no_start() {
     let attest = format!("{run} --switch-id 7 --boot-count boots");
     std::fs::write(at.join("open.key"), PACKET_KEY).unwrap();
     key_file(at, "short", "00ff", 0o600);
-    for (words, code, cause) in [
+    for (arguments, code, cause) in [
         (format!("{run} --switch-id 7"), 2, "--boot-count"),
         (format!("{run} --evidence-in option"), 2, "--switch-id"),
         (format!("{attest} --evidence-in option"), 2, "--packet-key"),
@@ -137,9 +141,9 @@ fn settings_that_contradict_each_other_are_refused_and_count_no_start() {
         (format!("{attest} --packet-key open.key"), 4, "open.key"),
         (format!("{attest} --evidence-key none.key"), 2, "none.key"),
     ] {
-        let errors = refused(at, &words, code);
-        assert!(errors.contains(cause), "{words}: {errors}");
-        assert!(!at.join("boots").exists(), "{words}");
+        let errors = refused(at, &arguments, code);
+        assert!(errors.contains(cause), "{arguments}: {errors}");
+        assert!(!at.join("boots").exists(), "{arguments}");
     }
     let errors = refused(
         at,
@@ -165,13 +169,13 @@ impl Site {
             return None;
         };
         let directory = tempfile::tempdir().unwrap();
-        for words in [
+        for arguments in [
             "ip link set dev lo up",
             "ip link add name h0 type veth peer name p0",
             "ip link set dev h0 up",
             "ip link set dev p0 up",
         ] {
-            namespace.run(directory.path(), words);
+            namespace.run(directory.path(), arguments);
         }
         Some(Self { directory, namespace })
     }
@@ -182,39 +186,43 @@ impl Site {
 
     /// A switch that signs with switch.key, and its evidence address.
     fn start(&self, name: &str, how: &str) -> (Process, String) {
-        let words = run_words(name, how);
-        let switch = self.namespace.start(self.at(), &words);
+        let arguments = run_arguments(name, how);
+        let switch = self.namespace.start(self.at(), &arguments);
         let serving = switch.wait_for("server", |line| line["p4runtime"].is_string());
         let address = serving["p4runtime"].as_str().unwrap().to_owned();
         (switch, address)
     }
 
-    fn request(&self, address: &str, words: &str) -> Value {
-        let words = format!("switch evidence --json --grpc-addr {address} {words}");
-        let lines = self.namespace.start(self.at(), &words).ended_well();
+    fn request(&self, address: &str, arguments: &str) -> Value {
+        let arguments = format!("switch evidence --json --grpc-addr {address} {arguments}");
+        let lines = self.namespace.start(self.at(), &arguments).wait_for_success();
         lines.last().unwrap().clone()
     }
 
     fn make_reference(&self) {
-        let made = output(
+        let reference_output = output(
             self.at(),
             "appraise router.cose --key switch.pub --inventory router.inventory --make-reference router.reference",
         );
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        assert!(
+            reference_output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&reference_output.stderr)
+        );
     }
 
     /// Whether the statement with this nonce is affirmed, and the output.
     fn appraise(&self, nonce: &str) -> (bool, String) {
-        let words = format!(
+        let arguments = format!(
             "appraise now.cose --key switch.pub --nonce {nonce} --inventory now.inventory --reference router.reference"
         );
-        let appraised = output(self.at(), &words);
+        let appraised = output(self.at(), &arguments);
         let text = String::from_utf8_lossy(&appraised.stdout).into_owned();
         (appraised.status.success(), text)
     }
 }
 
-fn run_words(name: &str, how: &str) -> String {
+fn run_arguments(name: &str, how: &str) -> String {
     format!(
         "switch run --json {} -i 0@p0 --grpc-server-addr 127.0.0.1:0 --switch-id 9 --boot-count boots \
          --evidence-key switch.key {how}",
@@ -225,8 +233,8 @@ fn run_words(name: &str, how: &str) -> String {
 #[test]
 fn an_exported_statement_is_signed_and_appraised() {
     let Some(site) = Site::new() else { return };
-    let made = output(site.at(), "evidence key --out switch.key");
-    std::fs::write(site.at().join("switch.pub"), &made.stdout).unwrap();
+    let key_output = output(site.at(), "evidence key --out switch.key");
+    std::fs::write(site.at().join("switch.pub"), &key_output.stdout).unwrap();
     let (switch, address) = site.start("router", "");
     let first = site.request(&address, "");
     assert_eq!(
@@ -258,17 +266,17 @@ fn the_key_may_be_in_a_tpm() {
         return;
     }
     let Some(site) = Site::new() else { return };
-    let maker = TpmManufacturer::new();
+    let manufacturer = TpmManufacturer::new();
     let emulator = || {
         let inside = site.namespace.inside();
-        inside.run(|| Emulator::made_by(&maker)).unwrap()
+        inside.run(|| Emulator::made_by(&manufacturer)).unwrap()
     };
-    let (own, other) = (emulator(), emulator());
-    let words = format!("{PROGRAM} evidence key --tpm {} --out switch.key", own.tcti());
-    let public = site.namespace.run(site.at(), &words);
+    let (tpm, other_tpm) = (emulator(), emulator());
+    let arguments = format!("{PROGRAM} evidence key --tpm {} --out switch.key", tpm.tcti());
+    let public = site.namespace.run(site.at(), &arguments);
     assert!(public.starts_with("-----BEGIN PUBLIC KEY-----"), "{public}");
     std::fs::write(site.at().join("switch.pub"), public).unwrap();
-    let (switch, address) = site.start("router", &format!("--evidence-tpm {}", own.tcti()));
+    let (switch, address) = site.start("router", &format!("--evidence-tpm {}", tpm.tcti()));
     site.request(&address, "--out router.cose --inventory router.inventory");
     site.make_reference();
     let nonce = hex::encode([7; 32]);
@@ -284,13 +292,13 @@ fn the_key_may_be_in_a_tpm() {
     );
     switch.terminate();
     for (how, code) in [
-        (format!("--evidence-tpm {}", other.tcti()), 1),
+        (format!("--evidence-tpm {}", other_tpm.tcti()), 1),
         (String::new(), 2),
     ] {
-        let switch = site.namespace.start(site.at(), &run_words("router", &how));
-        let (ended, seen) = switch.ended();
+        let switch = site.namespace.start(site.at(), &run_arguments("router", &how));
+        let (ended, seen) = switch.wait_for_exit();
         assert_eq!(ended, code, "{how}: {seen:?}");
     }
-    let (switch, _) = site.start("router", &format!("--evidence-tpm {}", own.tcti()));
+    let (switch, _) = site.start("router", &format!("--evidence-tpm {}", tpm.tcti()));
     switch.terminate();
 }

@@ -16,7 +16,7 @@ use std::time::Instant;
 use capture::{capture, captured, ipv6};
 use linewarden_switch::ports::packet::{self, PacketOptions};
 use serde_json::Value;
-use support::{Namespace, TEST_TIMEOUT, echoed_with_size, linewarden};
+use support::{Namespace, TEST_TIMEOUT, assert_echoed_with_size, linewarden};
 
 /// A program that forwards port 0 to port 1, and port 1 to port 0.
 fn program() -> PathBuf {
@@ -25,19 +25,19 @@ fn program() -> PathBuf {
 }
 
 /// Sends three frames to p0; returns the exit code, the switch's report, its standard error, and the number of frames at p1.
-fn ran(words: &str) -> (Option<i32>, Option<Value>, String, usize) {
+fn ran(arguments: &str) -> (Option<i32>, Option<Value>, String, usize) {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
     let sent: Vec<Vec<u8>> = (0..3).map(|at| ipv6(&[at; 40])).collect();
     std::fs::write(at.join("p0_in.pcap"), capture(&sent)).unwrap();
     std::fs::write(at.join("p1_in.pcap"), capture(&[])).unwrap();
-    let words = format!(
-        "switch run --json {} --use-files 0 -i 0@p0 -i 1@p1 {words}",
+    let arguments = format!(
+        "switch run --json {} --use-files 0 -i 0@p0 -i 1@p1 {arguments}",
         program().display()
     );
-    let ran = linewarden(at, &words).output().unwrap();
-    let errors = String::from_utf8_lossy(&ran.stderr).into_owned();
-    let report = String::from_utf8_lossy(&ran.stdout)
+    let output = linewarden(at, &arguments).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    let report = String::from_utf8_lossy(&output.stdout)
         .lines()
         .last()
         .and_then(|line| serde_json::from_str(line).ok());
@@ -47,7 +47,7 @@ fn ran(words: &str) -> (Option<i32>, Option<Value>, String, usize) {
     } else {
         0
     };
-    (ran.status.code(), report, errors, forwarded)
+    (output.status.code(), report, errors, forwarded)
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn flags_of_simple_switch_have_the_same_effect() {
     let (code, report, errors, forwarded) = ran("");
     assert_eq!((code, forwarded), (Some(0), 3), "{errors}");
     assert_eq!(report.unwrap()["dropped"], 0);
-    // The port that the program sends them to.
+    // The program sends the frames to port 1, which is now the drop port.
     let (code, report, errors, forwarded) = ran("-- --drop-port 1 --priority-queues 8");
     assert_eq!((code, forwarded), (Some(0), 0), "{errors}");
     assert_eq!(report.unwrap()["dropped"], 3);
@@ -101,18 +101,18 @@ fn unsupported_flags_name_an_alternative() {
 
 #[test]
 fn duplicate_ports_and_interfaces_are_rejected() {
-    for (words, cause) in [
+    for (arguments, cause) in [
         ("-i 0@p2", "-i 0@p2: conflicts with -i 0@p0"),
         ("-i 2@p1", "-i 2@p1: conflicts with -i 1@p1"),
         ("-i 510@p2 --cpu-port 510", "port 510 is the port of --cpu-port"),
     ] {
-        let (code, _, errors, forwarded) = ran(words);
-        assert_eq!((code, forwarded), (Some(2), 0), "{words}: {errors}");
-        assert!(errors.contains(cause), "{words}: {errors}");
+        let (code, _, errors, forwarded) = ran(arguments);
+        assert_eq!((code, forwarded), (Some(2), 0), "{arguments}: {errors}");
+        assert!(errors.contains(cause), "{arguments}: {errors}");
     }
 }
 
-/// Two hosts, whose stacks leave their checksums unfinished, and a switch between them on AF_XDP.
+/// Two hosts whose network stacks leave checksums unfinished, and a switch between them on AF_XDP.
 #[test]
 fn hosts_reach_each_other_by_af_xdp() {
     let directory = tempfile::tempdir().unwrap();
@@ -135,23 +135,23 @@ fn hosts_reach_each_other_by_af_xdp() {
         host.run(at, &format!("ip addr add 10.9.1.{number}/24 dev {end}"));
         host.run(at, &format!("ip link set dev {end} up"));
     }
-    let words = format!(
+    let arguments = format!(
         "switch run --json --io xdp {} -i 0@p0 -i 1@p1 --grpc-server-addr 127.0.0.1:0",
         program().display()
     );
-    let switch = middle.start(at, &words);
+    let switch = middle.start(at, &arguments);
     switch.wait_for("the server", |line| line["p4runtime"].is_string());
     assert!(middle.run(at, "ip link show dev p0").contains("prog/xdp"));
 
     server.echo("10.9.1.2:7".parse().unwrap());
     let socket = client.socket("10.9.1.1:0".parse().unwrap());
     for bytes in [1, 100, 1472] {
-        echoed_with_size(&socket, "10.9.1.2:7".parse().unwrap(), bytes);
+        assert_echoed_with_size(&socket, "10.9.1.2:7".parse().unwrap(), bytes);
     }
 
     let open = |host: &Namespace, end| {
-        let opened = host.inside().run(|| packet::open(end, &PacketOptions::default()));
-        opened.unwrap().unwrap()
+        let packet_socket = host.inside().run(|| packet::open(end, &PacketOptions::default()));
+        packet_socket.unwrap().unwrap()
     };
     let (mut sender, mut receiver) = (open(&client, "c0").sender, open(&server, "s0").receiver);
     let mut tagged = vec![2; 12];

@@ -24,10 +24,10 @@ fn program() -> PathBuf {
 }
 
 /// Standard error of a command that fails with this code.
-fn refused(at: &Path, words: &str, code: i32) -> String {
-    let output = linewarden(at, words).output().unwrap();
+fn refused(at: &Path, arguments: &str, code: i32) -> String {
+    let output = linewarden(at, arguments).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(code), "{words}: {errors}");
+    assert_eq!(output.status.code(), Some(code), "{arguments}: {errors}");
     errors
 }
 
@@ -45,26 +45,26 @@ fn evidence_requires_a_client_certificate() {
     namespace.run(at, "ip link set dev p0 up");
     authority(at, "ca", &[("switch", "switch.example"), ("me", "controller")]);
     authority(at, "other", &[("unknown", "controller")]);
-    let words = format!(
+    let arguments = format!(
         "switch run --json {} -i 0@p0 --grpc-server-addr 127.0.0.1:0 --switch-id 9 --boot-count boots \
          --grpc-server-ssl --grpc-server-cert switch.crt --grpc-server-key switch.key \
          --grpc-server-cacert ca.crt --grpc-server-with-client-auth",
         program().display()
     );
-    let switch = namespace.start(at, &words);
+    let switch = namespace.start(at, &arguments);
     let serving = switch.wait_for("server", |line| line["p4runtime"].is_string());
     assert_eq!(serving["tls"], "mutual");
     let address = serving["p4runtime"].as_str().unwrap();
-    let request = |words: &str| {
+    let request = |arguments: &str| {
         namespace.start(
             at,
-            &format!("switch evidence --json --grpc-addr {address} {words}"),
+            &format!("switch evidence --json --grpc-addr {address} {arguments}"),
         )
     };
     let credentials = "--ca ca.crt --domain switch.example --cert me.crt --key-file me.key";
-    let evidence: Value = request(credentials).ended_well().last().unwrap().clone();
+    let evidence: Value = request(credentials).wait_for_success().last().unwrap().clone();
     assert_eq!(evidence["switch_id"], 9);
-    for (words, cause) in [
+    for (arguments, cause) in [
         ("", "use --ca"),
         ("--ca ca.crt --domain switch.example", "use --cert and --key-file"),
         (
@@ -80,17 +80,17 @@ fn evidence_requires_a_client_certificate() {
             "be of another CA",
         ),
     ] {
-        let (wrapper, words) = (
+        let (wrapper, arguments) = (
             namespace.wrapper(),
-            format!("switch evidence --grpc-addr {address} {words}"),
+            format!("switch evidence --grpc-addr {address} {arguments}"),
         );
         let mut command = Command::new(&wrapper[0]);
         let program = env!("CARGO_BIN_EXE_linewarden");
         command.args(&wrapper[1..]).arg(program).current_dir(at);
-        let output = command.args(words.split_whitespace()).output().unwrap();
+        let output = command.args(arguments.split_whitespace()).output().unwrap();
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{words}: {errors}");
-        assert!(errors.contains(cause), "{words}: {errors}");
+        assert_eq!(output.status.code(), Some(1), "{arguments}: {errors}");
+        assert!(errors.contains(cause), "{arguments}: {errors}");
     }
     switch.terminate();
 }
@@ -103,7 +103,7 @@ fn files_that_are_wrong_are_named() {
     let open = std::fs::read_to_string(at.join("switch.key")).unwrap();
     key_file(at, "open", &open, 0o644);
     std::fs::write(at.join("p0_in.pcap"), capture(&[])).unwrap();
-    for (words, code, cause) in [
+    for (arguments, code, cause) in [
         ("cert switch.crt", 2, "--grpc-server-key"),
         ("key switch.key", 2, "--grpc-server-cert"),
         ("cacert ca.crt", 2, "--grpc-server-cert"),
@@ -132,11 +132,11 @@ fn files_that_are_wrong_are_named() {
             "switch.key: no certificate",
         ),
     ] {
-        let words = format!("switch run --no-p4 --use-files 0 -i 0@p0 --grpc-server-{words}");
-        let errors = refused(at, &words, code);
-        assert!(errors.contains(cause), "{words}: {errors}");
+        let arguments = format!("switch run --no-p4 --use-files 0 -i 0@p0 --grpc-server-{arguments}");
+        let errors = refused(at, &arguments, code);
+        assert!(errors.contains(cause), "{arguments}: {errors}");
     }
-    for (words, code, cause) in [
+    for (arguments, code, cause) in [
         ("--domain switch.example", 2, "--ca"),
         ("--cert switch.crt --key-file switch.key", 2, "--ca"),
         ("--ca ca.crt --cert switch.crt", 2, "--key-file"),
@@ -150,7 +150,7 @@ fn files_that_are_wrong_are_named() {
         ),
         ("--ca ca.crt --domain ..", 2, "--domain: "),
     ] {
-        let errors = refused(at, &format!("switch evidence {words}"), code);
-        assert!(errors.contains(cause), "{words}: {errors}");
+        let errors = refused(at, &format!("switch evidence {arguments}"), code);
+        assert!(errors.contains(cause), "{arguments}: {errors}");
     }
 }

@@ -46,7 +46,7 @@ every_s = 1
 response_timeout_s = 20
 ";
 
-/// With remote controllers, which decide about its trust.
+/// The configuration of a gateway with remote controllers, which decide about its trust state.
 const ELSEWHERE: &str = "\
 [gateway]
 id = 5
@@ -102,13 +102,15 @@ impl Site {
     }
 
     #[track_caller]
-    fn run(&self, words: &str) -> String {
-        self.gateway.run(self.at(), &format!("{PROGRAM} {words}"))
+    fn run(&self, arguments: &str) -> String {
+        self.gateway.run(self.at(), &format!("{PROGRAM} {arguments}"))
     }
 
     fn serve(&self) -> Process {
-        self.gateway
-            .start(self.at(), "serve --config gateway.toml --json --every 1")
+        self.gateway.start(
+            self.at(),
+            "serve --config gateway.toml --json --status-interval 1",
+        )
     }
 
     fn key(&self, name: &str) {
@@ -125,29 +127,29 @@ impl Site {
         );
     }
 
-    /// Appraises it as an operator would; returns exit code and output.
+    /// Appraises the gateway's evidence as an operator would; returns exit code and output.
     fn appraise(&self) -> (i32, String) {
         let nonce = "5a".repeat(32);
         self.run(&format!(
             "evidence export --socket evidence.sock --out s.cose --inventory s.inventory --force --nonce {nonce}"
         ));
-        let words = format!(
+        let arguments = format!(
             "appraise s.cose --key gateway.pub --inventory s.inventory --nonce {nonce} --reference gateway.reference \
              --reference-key operator.pub"
         );
-        let output = support::linewarden(self.at(), &words).output().unwrap();
+        let output = support::linewarden(self.at(), &arguments).output().unwrap();
         (
             output.status.code().unwrap(),
             String::from_utf8(output.stdout).unwrap(),
         )
     }
 
-    /// Whether a device gets a session within that many seconds.
+    /// Whether a device gets a session within this number of seconds.
     fn authenticates(&self, seconds: u32) -> bool {
-        let words = format!(
+        let arguments = format!(
             "agent --config devices/00000000000000d1.toml --gateway 10.9.1.1 --interface h0 --once --timeout {seconds} --json"
         );
-        let (code, lines) = self.device.start(self.at(), &words).ended();
+        let (code, lines) = self.device.start(self.at(), &arguments).wait_for_exit();
         assert!(code == 0 || code == 5, "{lines:#?}");
         code == 0
     }
@@ -198,7 +200,7 @@ fn a_gateway_that_is_changed_behind_its_back_loses_its_leases_until_it_is_restor
     site.run("check --machine gateway.toml");
     let serving = site.serve();
     serving.wait_for("trust", has_trust("trusted"));
-    assert!(site.authenticates(60), "{:#?}", serving.seen());
+    assert!(site.authenticates(60), "{:#?}", serving.printed_lines());
     serving.wait_for("the device", |line| line["devices"] == 1);
     let (code, text) = site.appraise();
     assert_eq!((code, text.contains("no differences")), (0, true), "{text}");
@@ -218,7 +220,7 @@ fn a_gateway_that_is_changed_behind_its_back_loses_its_leases_until_it_is_restor
 
     change_settings(&serving);
     serving.wait_for("trust again", has_trust("trusted"));
-    assert!(site.authenticates(60), "{:#?}", serving.seen());
+    assert!(site.authenticates(60), "{:#?}", serving.printed_lines());
     serving.terminate();
     let audit = std::fs::read_to_string(site.at().join("audit.jsonl")).unwrap();
     let count_of = |event: &str| audit.matches(&format!("\"event\":\"{event}\"")).count();
@@ -245,33 +247,33 @@ fn addresses_of_the_machine_are_followed_and_are_no_part_of_the_evidence() {
     let serving = site.serve();
     serving.wait_for("trust", has_trust("trusted"));
 
-    for words in [
+    for arguments in [
         "ip addr flush dev h0 scope global",
         "ip addr add 10.9.2.2/24 dev h0",
         "ip route replace 10.9.1.1 dev h0",
     ] {
-        site.device.run(site.at(), words);
+        site.device.run(site.at(), arguments);
     }
     assert!(!site.authenticates(1), "the gateway has no such subnet");
     serving.wait_for_count("drop_source_not_device", 1);
     site.gateway
         .run(site.at(), "ip link add link v name over0 type macvlan");
     site.gateway.run(site.at(), "ip addr add 10.9.2.1/24 dev over0");
-    assert!(site.authenticates(60), "{:#?}", serving.seen());
+    assert!(site.authenticates(60), "{:#?}", serving.printed_lines());
     let (code, text) = site.appraise();
     assert_eq!((code, text.contains("no differences")), (0, true), "{text}");
 
     site.gateway.run(site.at(), "ip addr add 10.9.2.2/32 dev lo");
-    let before = serving.count("drop_source_not_device");
-    let until = Instant::now() + TEST_TIMEOUT;
+    let dropped_before = serving.count("drop_source_not_device");
+    let deadline = Instant::now() + TEST_TIMEOUT;
     while site.authenticates(1) {
-        assert!(Instant::now() < until, "the address is the gateway's own");
+        assert!(Instant::now() < deadline, "the address is the gateway's own");
     }
-    serving.wait_for_count("drop_source_not_device", before + 1);
+    serving.wait_for_count("drop_source_not_device", dropped_before + 1);
     let (code, text) = site.appraise();
     assert_eq!((code, text.contains("no differences")), (0, true), "{text}");
 
-    // The first prefix of IPv4, in the bank that is in force: every address is a device's.
+    // Changes the first IPv4 prefix in the active bank: every address is then an address of devices.
     change_control(&serving, |value| {
         let bank = usize::from(value[SOURCE_BANK_AT] & 1) * SOURCE_BANK_BYTES;
         let prefix = SOURCE_BANK_AT + size_of::<u64>() + bank + offset_of!(Sources, prefix);
@@ -321,7 +323,7 @@ fn a_gateway_of_another_configuration_gets_no_rows_and_a_damaged_count_stops_the
     );
 }
 
-/// Controllers on the gateway's machine, over one database.
+/// Controllers on the gateway's machine, with one database.
 struct Controllers<'s> {
     site: &'s Site,
     registry: String,
@@ -353,7 +355,10 @@ impl Controllers<'_> {
     }
 
     fn configure(&self, name: &str, trust: &str) {
-        let (_, port) = Self::PORTS.into_iter().find(|(of, _)| *of == name).unwrap();
+        let (_, port) = Self::PORTS
+            .into_iter()
+            .find(|(controller, _)| *controller == name)
+            .unwrap();
         let text = format!(
             "[service]\nname = \"ctl-{name}\"\nlisten = \"127.0.0.1:{port}\"\n\
              [tls]\ncert = \"ctl-{name}.pem\"\nkey = \"ctl-{name}.key\"\nca = \"pki/ca.pem\"\n\
@@ -364,22 +369,25 @@ impl Controllers<'_> {
     }
 
     fn start(&self, name: &str) -> Process {
-        let words = format!("controller --config ctl-{name}.toml --json");
-        let controller = self.site.gateway.start(self.site.at(), &words);
+        let arguments = format!("controller --config ctl-{name}.toml --json");
+        let controller = self.site.gateway.start(self.site.at(), &arguments);
         controller.event("started");
         controller
     }
 
-    fn run_remote(&self, name: &str, words: &str) -> String {
-        let (_, port) = Self::PORTS.into_iter().find(|(of, _)| *of == name).unwrap();
+    fn run_remote(&self, name: &str, arguments: &str) -> String {
+        let (_, port) = Self::PORTS
+            .into_iter()
+            .find(|(controller, _)| *controller == name)
+            .unwrap();
         self.site.run(&format!(
-            "{words} --json --server https://127.0.0.1:{port} --server-ca pki/ca.pem --token-file vic.key"
+            "{arguments} --json --server https://127.0.0.1:{port} --server-ca pki/ca.pem --token-file vic.key"
         ))
     }
 
     /// A controller's report of the gateway that satisfies the condition.
     fn gateway(&self, name: &str, condition: impl Fn(&Value) -> bool) -> Value {
-        let until = Instant::now() + TEST_TIMEOUT;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         loop {
             // The second controller lists the gateway once the first has registered it.
             let is_listed = self.run_remote(name, "gateway list").contains("\"id\":5");
@@ -391,7 +399,7 @@ impl Controllers<'_> {
             if condition(&gateway) {
                 return gateway;
             }
-            assert!(Instant::now() < until, "{gateway}");
+            assert!(Instant::now() < deadline, "{gateway}");
         }
     }
 }
@@ -419,7 +427,7 @@ fn a_gateway_of_remote_controllers_sends_evidence_to_each_of_them() {
         registry: database.new_schema("fleet").unwrap(),
     };
     controllers.make_files();
-    let unasking = controllers.start("a");
+    let controller_without_policy = controllers.start("a");
     let serving = site.serve();
     serving.wait_for("loaded fleet", |line| line["loaded"] == true);
     site.make_reference();
@@ -430,7 +438,7 @@ fn a_gateway_of_remote_controllers_sends_evidence_to_each_of_them() {
         "no controller requires evidence of this gateway"
     );
     serving.terminate();
-    unasking.terminate();
+    controller_without_policy.terminate();
 
     for name in ["a", "b"] {
         controllers.configure(name, &TRUST.replace("[trust]", "[trust.5]"));
@@ -440,14 +448,14 @@ fn a_gateway_of_remote_controllers_sends_evidence_to_each_of_them() {
     let (mut first, second) = (controllers.start("a"), controllers.start("b"));
     let serving = site.serve();
     serving.wait_for("trust", has_trust("trusted"));
-    assert!(site.authenticates(60), "{:#?}", serving.seen());
+    assert!(site.authenticates(60), "{:#?}", serving.printed_lines());
     let gateway = controllers.gateway("b", by("ctl-a", "trusted"));
     assert_eq!(gateway["evidence"]["verdict"], "affirming", "{gateway}");
     assert_eq!(gateway["evidence"]["boot_count"], 2, "{gateway}");
 
-    first.end_by(Signal::SIGKILL);
+    first.end_with_signal(Signal::SIGKILL);
     controllers.gateway("b", by("ctl-b", "trusted"));
-    assert!(site.authenticates(60), "{:#?}", serving.seen());
+    assert!(site.authenticates(60), "{:#?}", serving.printed_lines());
 
     change_settings(&serving);
     serving.wait_for("distrust", has_trust("untrusted"));
@@ -458,12 +466,12 @@ fn a_gateway_of_remote_controllers_sends_evidence_to_each_of_them() {
     assert!(!site.authenticates(2), "an untrusted gateway has no rows");
 
     // An untrusted gateway connects to another controller, which then appraises the restored state.
-    let again = controllers.start("a");
+    let first_controller = controllers.start("a");
     second.terminate();
     change_settings(&serving);
     serving.wait_for("trust again", has_trust("trusted"));
     controllers.gateway("a", by("ctl-a", "trusted"));
-    assert!(site.authenticates(60), "{:#?}", serving.seen());
+    assert!(site.authenticates(60), "{:#?}", serving.printed_lines());
     let events = controllers.run_remote("a", "events");
     let count_of = |kind: &str| events.matches(&format!("\"{kind}\"")).count();
     assert_eq!(
@@ -472,5 +480,5 @@ fn a_gateway_of_remote_controllers_sends_evidence_to_each_of_them() {
         "{events}"
     );
     serving.terminate();
-    again.terminate();
+    first_controller.terminate();
 }

@@ -7,7 +7,7 @@ use self::messages::Messages;
 
 /// The messages of this crate.
 pub const MESSAGES: Messages = Messages {
-    of: env!("CARGO_MANIFEST_DIR"),
+    crate_directory: env!("CARGO_MANIFEST_DIR"),
     sources: &["linewarden/link/v1.proto"],
     descriptors: false,
 };

@@ -1,4 +1,4 @@
-//! The gateway's end: it uses one controller at a time, and changes to the next one after a failure.
+//! The gateway's end of the link: it uses one controller at a time, and changes to the next controller after a failure.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -38,7 +38,7 @@ pub struct ClientOptions {
     pub identities: Arc<dyn Identities>,
     /// Timeout of a connection attempt.
     pub connect_timeout: Duration,
-    /// Timeout of a response. Requests about a whole fleet have ten times as long.
+    /// Timeout of a response; for requests about a whole fleet, ten times as long.
     pub response_timeout: Duration,
     /// The program's version, for display.
     pub version: String,
@@ -133,15 +133,15 @@ impl Client {
 
     /// Returns the open connection, or connects to the current controller.
     async fn connection(&self) -> Result<Connection, ClientError> {
-        let at = {
+        let index = {
             let current = self.current();
-            if let Some(connected) = &current.connection {
-                return Ok(connected.clone());
+            if let Some(connection) = &current.connection {
+                return Ok(connection.clone());
             }
             current.index
         };
         let count = self.options.controllers.len().max(1);
-        let Some(address) = self.options.controllers.get(at % count) else {
+        let Some(address) = self.options.controllers.get(index % count) else {
             return Err(ClientError::Failed("no controller is configured".to_owned()));
         };
         let failed = |reason: String| ClientError::Failed(format!("controller {address}: {reason}"));
@@ -160,23 +160,24 @@ impl Client {
             Ok(channel) => channel.map_err(|error| failed(error_with_causes(&error)))?,
             Err(_) => return Err(failed("connection timed out".to_owned())),
         };
-        let connected = Connection { channel, id };
+        let connection = Connection { channel, id };
         let mut current = self.current();
         // Another request may have connected at the same time.
-        Ok(current.connection.get_or_insert(connected).clone())
+        Ok(current.connection.get_or_insert(connection).clone())
     }
 
-    /// Drops that connection and selects the next controller, unless another request has done so before.
-    fn skip_controller(&self, at: usize, id: Option<&[u8]>) {
+    /// Drops the connection to the controller at `index` and selects the next controller, unless another request has
+    /// done so before.
+    fn skip_controller(&self, index: usize, id: Option<&[u8]>) {
         let mut current = self.current();
-        let is_it = match (&current.connection, id) {
-            (Some(connected), Some(id)) => connected.id == id,
+        let is_same_connection = match (&current.connection, id) {
+            (Some(connection), Some(id)) => connection.id == id,
             (None, None) => true,
             _ => false,
         };
-        if is_it && current.index == at {
+        if is_same_connection && current.index == index {
             current.connection = None;
-            current.index = (at + 1) % self.options.controllers.len().max(1);
+            current.index = (index + 1) % self.options.controllers.len().max(1);
         }
     }
 
@@ -190,21 +191,21 @@ impl Client {
             ResponseSize::Small => self.options.response_timeout,
             ResponseSize::Fleet => self.options.response_timeout.saturating_mul(10),
         };
-        let mut last = None;
+        let mut last_error = None;
         for _ in 0..self.options.controllers.len().max(1) {
-            let at = self.current().index;
-            let connected = match self.connection().await {
-                Ok(connected) => connected,
+            let index = self.current().index;
+            let connection = match self.connection().await {
+                Ok(connection) => connection,
                 Err(error) => {
-                    self.skip_controller(at, None);
-                    last = Some(error);
+                    self.skip_controller(index, None);
+                    last_error = Some(error);
                     continue;
                 }
             };
-            let mut client = LinkClient::new(connected.channel)
+            let mut client = LinkClient::new(connection.channel)
                 .max_decoding_message_size(MESSAGE_BYTES_MAX)
                 .max_encoding_message_size(MESSAGE_BYTES_MAX);
-            let response = tokio::time::timeout(timeout, request(&mut client, connected.id.clone())).await;
+            let response = tokio::time::timeout(timeout, request(&mut client, connection.id.clone())).await;
             let status = match response {
                 Ok(Ok(response)) => return Ok(response.into_inner()),
                 Ok(Err(status)) => status,
@@ -213,14 +214,14 @@ impl Client {
             match client_error(&status) {
                 Ok(denial) => return Err(denial),
                 // The controller limits this gateway's requests. The connection is still usable.
-                Err(failed) if status.code() == Code::ResourceExhausted => return Err(failed),
-                Err(failed) => {
-                    self.skip_controller(at, Some(&connected.id));
-                    last = Some(failed);
+                Err(failure) if status.code() == Code::ResourceExhausted => return Err(failure),
+                Err(failure) => {
+                    self.skip_controller(index, Some(&connection.id));
+                    last_error = Some(failure);
                 }
             }
         }
-        Err(last.unwrap_or_else(|| ClientError::Failed("no controller is configured".to_owned())))
+        Err(last_error.unwrap_or_else(|| ClientError::Failed("no controller is configured".to_owned())))
     }
 
     /// Registers this process. Requests with the fencing token of an earlier process are rejected from then on.
@@ -243,24 +244,24 @@ impl Client {
         Ok(fencing_token)
     }
 
-    /// Stores the fencing token that the controller has renewed; tickets are relayed with this token from now on.
+    /// Stores a new fencing token that the controller has issued; tickets are relayed with this token from now on.
     pub fn set_fencing_token(&self, fencing_token: u64) {
         self.fencing_token.store(fencing_token, Relaxed);
     }
 
-    /// Returns the next part of the leases that the gateway had when it stopped, and the cursor of the part after it.
+    /// Returns the next part of the leases that the gateway had when it stopped, and the cursor of the part that follows it.
     ///
     /// # Errors
     /// [`ClientError`].
     pub async fn resume_leases(
         &self,
         fencing_token: u64,
-        place: LeasedCursor,
+        cursor: LeasedCursor,
     ) -> Result<(LeaseChunk, LeasedCursor), ClientError> {
         let reply = self.call(ResponseSize::Fleet, async |client, connection| {
             let request = proto::ResumeLeasesRequest {
                 registration: registration(fencing_token, connection),
-                cursor: convert::cursor_to_wire(place),
+                cursor: convert::cursor_to_wire(cursor),
             };
             client.resume_leases(request).await
         });
@@ -291,10 +292,10 @@ impl Client {
             client.extend_leases(request).await
         });
         let reply = reply.await?;
-        let refused = reply.refusals.into_iter().map(convert::refusal_from_wire);
+        let refusals = reply.refusals.into_iter().map(convert::refusal_from_wire);
         Ok((
             convert::provisions_from_wire(reply.provisions)?,
-            refused.collect::<Result<_, _>>()?,
+            refusals.collect::<Result<_, _>>()?,
         ))
     }
 
@@ -319,7 +320,7 @@ impl Client {
         });
         let responses = reply.await?.responses;
         if responses.len() != requests.len() {
-            return Err(Malformed("number of admission responses").into());
+            return Err(Malformed("number of admission responses is not the number of requests").into());
         }
         let responses = responses.into_iter().map(convert::admission_response_from_wire);
         Ok(responses.collect::<Result<_, _>>()?)
@@ -335,7 +336,7 @@ impl Client {
         fencing_token: u64,
         unused_rows: &[UnusedRows],
     ) -> Result<u64, ClientError> {
-        let mut back = 0u64;
+        let mut rows_returned = 0u64;
         // A gateway that stops reports all its devices at once.
         for part in unused_rows.chunks(convert::ENTRIES_MAX) {
             let reply = self.call(ResponseSize::Small, async |client, connection| {
@@ -345,9 +346,9 @@ impl Client {
                 };
                 client.report_unused_rows(request).await
             });
-            back = back.saturating_add(reply.await?.rows_returned);
+            rows_returned = rows_returned.saturating_add(reply.await?.rows_returned);
         }
-        Ok(back)
+        Ok(rows_returned)
     }
 
     /// Reports sessions that were opened at the gateway. The results are in the order of the reports.
@@ -366,18 +367,18 @@ impl Client {
             };
             client.report_sessions(request).await
         });
-        let reported = reply.await?.results;
-        if reported.len() != reports.len() {
-            return Err(Malformed("number of session report results").into());
+        let results = reply.await?.results;
+        if results.len() != reports.len() {
+            return Err(Malformed("number of session report results is not the number of reports").into());
         }
-        Ok(reported
+        Ok(results
             .into_iter()
             .map(convert::report_result_from_wire)
             .collect())
     }
 
     /// Returns the changes of devices since a revision, and the gateway's trust status with the new fencing token if
-    /// the controller renewed it.
+    /// the controller has issued one.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -398,7 +399,8 @@ impl Client {
         Ok((convert::changes_from_wire(&reply), trust_status))
     }
 
-    /// Submits evidence about the data plane. Returns the trust status that follows.
+    /// Submits evidence about the data plane. Returns the resulting trust status, and the new fencing token if the
+    /// controller has issued one.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -420,7 +422,7 @@ impl Client {
         Ok(convert::trust_from_wire(trust_status)?)
     }
 
-    /// Returns the attestation plan.
+    /// Returns the attestation plan; `None` if the controller has no random salt for a new period.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -441,7 +443,7 @@ impl Client {
         Ok(convert::plan_from_wire(reply.await?)?)
     }
 
-    /// Returns provers with this gateway's keys of a period.
+    /// Returns the provers that have changed since a revision, with this gateway's keys of a period.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -482,7 +484,7 @@ impl Client {
         Ok(convert::appraisal_from_wire(reply.await?))
     }
 
-    /// Returns the device ids of the provers.
+    /// Returns the ids of the devices that have become provers, or are no longer provers, since a revision.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -512,15 +514,15 @@ impl Client {
         if fencing_token == 0 {
             return Err(ClientError::Failed("gateway has not registered yet".to_owned()));
         }
-        let mut located = None;
+        let mut location = None;
         // The first response may request the address of a device's session; the second request contains it.
         for _ in 0..2 {
             let reply = self.call(ResponseSize::Small, async |client, connection| {
                 let request = proto::RelayTicketRequest {
                     registration: registration(fencing_token, connection),
                     message: message.to_vec(),
-                    located_device: located.map(|(device, _): (u64, Option<[u8; 16]>)| device),
-                    address: located
+                    located_device: location.map(|(device, _): (u64, Option<[u8; 16]>)| device),
+                    address: location
                         .and_then(|(_, address)| address)
                         .map_or_else(Vec::new, |address| address.to_vec()),
                 };
@@ -529,7 +531,7 @@ impl Client {
             match reply.await?.outcome {
                 None => return Ok(None),
                 Some(Outcome::Response(response)) => return Ok(Some(response)),
-                Some(Outcome::Locate(device)) => located = Some((device, locate(DeviceId(device)))),
+                Some(Outcome::Locate(device)) => location = Some((device, locate(DeviceId(device)))),
             }
         }
         Err(Malformed("second location request for one ticket").into())
@@ -596,9 +598,9 @@ fn error_with_causes(error: &dyn std::error::Error) -> String {
     let mut message = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        let more = error.to_string();
-        if !message.contains(&more) {
-            message = format!("{message}: {more}");
+        let cause_message = error.to_string();
+        if !message.contains(&cause_message) {
+            message = format!("{message}: {cause_message}");
         }
         cause = error.source();
     }

@@ -10,9 +10,9 @@
 //!   └─────────────────┘                      └──────────────────┘
 //! ```
 //!
-//! The gateway's certificate names the gateway: `urn:linewarden:gateway:N`. Each request carries the fencing token of the registration, so
-//! every controller rejects a process that was replaced, and a connection id, so a controller discards the state of an older connection.
-//! Each request may be repeated.
+//! The gateway's certificate names the gateway: `urn:linewarden:gateway:N`. Each request carries the fencing token of
+//! the registration, so every controller rejects a process that was replaced, and a connection id, so a controller
+//! discards the state of an older connection. Each request may be repeated.
 //!
 //! The crate opens no listening socket and stores nothing on disk.
 //!

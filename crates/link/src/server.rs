@@ -1,4 +1,4 @@
-//! The controller's end.
+//! The controller's end of the link.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,10 +17,10 @@ use crate::proto::link_server::LinkServer;
 
 /// Maximum length of a message, bytes: evidence with its inventory.
 pub const MESSAGE_BYTES_MAX: usize = 32 << 20;
-/// Maximum length of a gateway's message except evidence and appraisals, bytes. It allows
-/// `ENTRIES_MAX` entries below 256 bytes each. A message is decoded before its registration
-/// is checked. An entry without fields takes 2 bytes on the wire and 56 in memory, so decoding allocates at most 14
-/// MiB, with a list that has just doubled. Longer messages have lists of 8-byte numbers only.
+/// Maximum length of a gateway's message except evidence and appraisals, bytes. It allows `ENTRIES_MAX` entries below
+/// 256 bytes each. A message is decoded before its registration is checked. An entry without fields takes 2 bytes on
+/// the wire and 56 in memory, so decoding allocates at most 14 MiB, even if the list's capacity has just doubled. The
+/// lists of evidence and appraisals, which may be longer, contain only 8-byte numbers.
 pub const SHORT_MESSAGE_BYTES_MAX: usize = 256 << 10;
 /// Length of the connection id, bytes.
 pub(crate) const CONNECTION_BYTES: usize = 16;
@@ -55,16 +55,16 @@ pub struct StatusReport {
     /// Latency of an authentication at the gateway, µs: from parsing an accepted RESPONSE until its ACK was written,
     /// in the data plane and over the last minute. The median.
     pub latency_us_p50: Option<f64>,
-    /// The same, 99th percentile.
+    /// Latency of an authentication at the gateway, µs, measured as in `latency_us_p50`: the 99th percentile.
     pub latency_us_p99: Option<f64>,
     /// Frames by verdict, since the gateway started.
     pub verdicts: BTreeMap<String, u64>,
-    /// Frames that the gate has dropped since then, by the name of their Ethernet type.
+    /// Frames that the gate has dropped since the gateway started, by the name of their Ethernet type.
     pub dropped_types: BTreeMap<String, u64>,
-    /// Packets that the kernel has dropped since then because a receive buffer was full, by socket:
+    /// Packets that the kernel has dropped since the gateway started because a receive buffer was full, by socket:
     /// [`StatusReport::KERNEL_DROPS`].
     pub kernel_drops: BTreeMap<String, u64>,
-    /// Tickets since then, by result: [`StatusReport::TICKETS`]. Empty if the gateway relays none.
+    /// Tickets since the gateway started, by result: [`StatusReport::TICKETS`]. Empty if the gateway relays none.
     pub tickets: BTreeMap<String, u64>,
 }
 
@@ -78,15 +78,15 @@ impl StatusReport {
 /// Receives events about gateways.
 #[tonic::async_trait]
 pub trait GatewayObserver: Send + Sync {
-    /// A gateway has registered and got this fencing token.
+    /// A gateway has registered and received this fencing token.
     fn gateway_registered(&self, gateway: GatewayId, fencing_token: u64, version: &str);
     /// The newest process of the gateway has sent a request.
-    fn feed_revision(&self, gateway: GatewayId);
+    fn gateway_seen(&self, gateway: GatewayId);
     /// The gateway has reported its status.
     fn status_reported(&self, gateway: GatewayId, report: StatusReport);
     /// A round has ended and was appraised. The server may report the same round twice.
-    fn round_appraised(&self, round: &RoundRecord, appraised: &RoundAppraisal);
-    /// The trust state of a gateway that must submit evidence. The server reports it repeatedly.
+    fn round_appraised(&self, round: &RoundRecord, appraisal: &RoundAppraisal);
+    /// The trust state of a gateway that must submit evidence. The server reports the state repeatedly.
     fn trust_reported(&self, gateway: GatewayId, report: &TrustReport);
     /// Returns the trust memory that the gateway's previous controller has stored.
     ///
@@ -122,7 +122,7 @@ trait RegisteredRequest {
     fn registration(&self) -> Option<&proto::Registration>;
 }
 
-macro_rules! requested {
+macro_rules! registered_requests {
     ($($kind:ident),+) => {
         $(impl RegisteredRequest for proto::$kind {
             fn registration(&self) -> Option<&proto::Registration> {
@@ -132,7 +132,7 @@ macro_rules! requested {
     };
 }
 
-requested!(
+registered_requests!(
     ResumeLeasesRequest,
     ExtendLeasesRequest,
     AdmitDevicesRequest,
@@ -153,13 +153,13 @@ impl Server {
     pub fn new(
         controller: Controller,
         environment: impl ServerEnvironment + 'static,
-        sink: impl GatewayObserver + 'static,
+        observer: impl GatewayObserver + 'static,
     ) -> Self {
         Self {
             inner: Arc::new(Inner {
                 controller,
                 environment: Box::new(environment),
-                observer: Box::new(sink),
+                observer: Box::new(observer),
                 connections: Mutex::default(),
             }),
         }
@@ -205,7 +205,7 @@ impl Server {
             self.verify_registration(&self.inner.controller.link(gateway, fencing_token))
                 .await?;
         }
-        // Before any request on this connection is served.
+        // The trust memory is loaded before any request on this connection is served.
         let memory = match self.inner.controller.requires_evidence(gateway) {
             true => self.inner.observer.load_trust_memory(gateway).await,
             false => Ok(None),
@@ -219,25 +219,25 @@ impl Server {
                 fencing_token: connection.fencing_token,
                 ..Connection::default()
             };
-            // In the same critical section, so no request sees the connection with the trust state of the previous
-            // one.
+            // The trust state is restarted in the same critical section, so no request sees the new connection with the
+            // trust state of the previous connection.
             self.inner.controller.restart_trust(gateway, memory);
         }
         Ok(())
     }
 
     /// Rejects a process that was replaced and a gateway that was revoked, with two queries of one row. A process
-    /// whose token was renewed because it is untrusted passes, so it learns the renewal.
+    /// that has an older token because it is untrusted passes, so that it receives the new token.
     async fn verify_registration(&self, link: &Link) -> Result<(), Status> {
         match link.verify_registration().await {
-            Err(error) if !self.inner.controller.is_distrust_fencing(&error) => {
+            Err(error) if !self.inner.controller.is_stale_through_distrust(&error) => {
                 Err(self.denial_to_status(error))
             }
             _ => Ok(()),
         }
     }
 
-    /// The registration was the newest a moment ago.
+    /// Records the fencing token of a registration that was the newest registration when it was verified.
     fn record_registration(&self, gateway: GatewayId, fencing_token: u64) {
         if let Some(connection) = self.connections().get_mut(&gateway) {
             connection.fencing_token = connection.fencing_token.max(fencing_token);
@@ -248,14 +248,18 @@ impl Server {
     async fn open_request<M: RegisteredRequest>(&self, request: Request<M>) -> Result<(Link, M), Status> {
         let gateway = peer_gateway(&request)?;
         let message = request.into_inner();
-        let session = message.registration().ok_or(Malformed("no registration"))?;
+        let registration = message.registration().ok_or(Malformed("no registration"))?;
         self.inner
             .controller
             .advance_time(self.inner.environment.timestamps().now_ns);
-        self.accept_connection(gateway, &session.connection_id, Some(session.fencing_token))
-            .await?;
+        self.accept_connection(
+            gateway,
+            &registration.connection_id,
+            Some(registration.fencing_token),
+        )
+        .await?;
         Ok((
-            self.inner.controller.link(gateway, session.fencing_token),
+            self.inner.controller.link(gateway, registration.fencing_token),
             message,
         ))
     }
@@ -276,7 +280,7 @@ impl Server {
         let is_unknown_gateway =
             |status: &Status| is_replaced(status) || status.code() == Code::InvalidArgument;
         if !result.as_ref().is_err_and(is_unknown_gateway) {
-            self.inner.observer.feed_revision(gateway);
+            self.inner.observer.gateway_seen(gateway);
         }
         Ok(Response::new(result?))
     }
@@ -286,7 +290,7 @@ impl Server {
         let (reason, code) = match &denial {
             Denial::Untrusted { .. } => ("untrusted", Code::FailedPrecondition),
             Denial::Registry(error @ RegistryError::StaleFencingToken { .. }) => {
-                match self.inner.controller.is_distrust_fencing(error) {
+                match self.inner.controller.is_stale_through_distrust(error) {
                     true => ("untrusted", Code::FailedPrecondition),
                     false => (REPLACED, Code::FailedPrecondition),
                 }
@@ -311,35 +315,38 @@ impl Server {
         action: impl AsyncFnOnce(&mut Verifier) -> Result<T, Denial>,
     ) -> Result<T, Status> {
         let gateway = link.gateway();
-        // Only for a verified registration, because opening reads the histories of all provers.
+        // The registration is verified first, because opening a verifier reads the histories of all provers.
         link.verify_registration()
             .await
             .map_err(|error| self.denial_to_status(error))?;
-        let of_now = || {
+        let current_verifier = || {
             let connections = self.connections();
             connections
                 .get(&gateway)
                 .map(|connection| Arc::clone(&connection.verifier))
         };
-        let verifier = of_now().unwrap_or_default();
-        let mut place = verifier.lock().await;
-        let number = link.token_number();
-        if place.as_ref().is_none_or(|(of, _)| *of != number) {
-            let opened = Verifier::open(link)
+        let verifier = current_verifier().unwrap_or_default();
+        let mut entry = verifier.lock().await;
+        let token = link.token_number();
+        if entry.as_ref().is_none_or(|(owner, _)| *owner != token) {
+            let open_verifier = Verifier::open(link)
                 .await
                 .map_err(|error| self.denial_to_status(error))?;
-            *place = Some((number, opened));
+            *entry = Some((token, open_verifier));
         }
-        let Some((_, opened)) = place.as_mut() else {
+        let Some((_, open_verifier)) = entry.as_mut() else {
             return Err(Status::internal("no verifier"));
         };
-        // The verifier belongs to the connection that opened it.
-        if of_now().is_none_or(|of_now| !Arc::ptr_eq(&of_now, &verifier)) {
+        // The verifier belongs to the connection that opened it; a newer connection may have replaced this connection
+        // meanwhile.
+        if current_verifier().is_none_or(|current| !Arc::ptr_eq(&current, &verifier)) {
             return Err(Status::unavailable(
                 "connection was replaced by a newer one of the same gateway",
             ));
         }
-        action(opened).await.map_err(|error| self.denial_to_status(error))
+        action(open_verifier)
+            .await
+            .map_err(|error| self.denial_to_status(error))
     }
 
     fn report_trust(&self, gateway: GatewayId) {
@@ -403,10 +410,10 @@ impl proto::link_server::Link for Server {
             connection_id: connection,
             version,
         } = request.into_inner();
-        let times = self.inner.environment.timestamps();
-        self.inner.controller.advance_time(times.now_ns);
+        let timestamps = self.inner.environment.timestamps();
+        self.inner.controller.advance_time(timestamps.now_ns);
         self.accept_connection(gateway, &connection, None).await?;
-        let link = self.inner.controller.register(gateway, times.now_s);
+        let link = self.inner.controller.register(gateway, timestamps.now_s);
         let fencing_token = link
             .await
             .map_err(|error| self.denial_to_status(error))?
@@ -449,13 +456,13 @@ impl proto::link_server::Link for Server {
             let requests: Vec<_> = convert::entries(&request.requests)?
                 .map(convert::row_request_from_wire)
                 .collect();
-            let (provisions, refused) = link
+            let (provisions, refusals) = link
                 .extend_leases(&requests)
                 .await
                 .map_err(|error| self.denial_to_status(error))?;
             Ok(proto::ExtendLeasesResponse {
                 provisions: provisions.iter().map(convert::provision_to_wire).collect(),
-                refusals: refused.iter().map(convert::refusal_to_wire).collect(),
+                refusals: refusals.iter().map(convert::refusal_to_wire).collect(),
             })
         })
         .await
@@ -488,11 +495,11 @@ impl proto::link_server::Link for Server {
         self.serve_request(request, async |link, request| {
             let unused_rows = convert::entries(&request.unused)?.map(convert::unused_rows_from_wire);
             let unused_rows: Vec<_> = unused_rows.collect();
-            let back = link
+            let rows_returned = link
                 .record_unused_rows(&unused_rows)
                 .await
                 .map_err(|error| self.denial_to_status(error))?;
-            Ok(proto::ReportUnusedRowsResponse { rows_returned: back })
+            Ok(proto::ReportUnusedRowsResponse { rows_returned })
         })
         .await
     }
@@ -514,15 +521,15 @@ impl proto::link_server::Link for Server {
                     .await
                     .map_err(|error| self.denial_to_status(error))?;
                 // Without a boot id, sessions cannot be compared, so each counts as the newest.
-                let reported = vec![proto::SessionReportResult::default(); reports.len()];
-                return Ok(proto::ReportSessionsResponse { results: reported });
+                let results = vec![proto::SessionReportResult::default(); reports.len()];
+                return Ok(proto::ReportSessionsResponse { results });
             };
-            let reported = link
+            let results = link
                 .report_sessions(&reports, now)
                 .await
                 .map_err(|error| self.denial_to_status(error))?;
             Ok(proto::ReportSessionsResponse {
-                results: reported.into_iter().map(convert::report_result_to_wire).collect(),
+                results: results.into_iter().map(convert::report_result_to_wire).collect(),
             })
         })
         .await
@@ -538,13 +545,14 @@ impl proto::link_server::Link for Server {
                 let mut bytes = [0; 32];
                 environment.fill_random(&mut bytes).then_some(bytes)
             };
-            // Before the changes are read, which may fail if the token was renewed.
+            // The trust status is read first: if this read causes a new fencing token, reading the changes with the old
+            // token fails.
             let result = link.poll_trust(environment.timestamps(), &mut random).await;
             let result = result.map_err(|error| self.denial_to_status(error))?;
             let trust_status = result
                 .as_ref()
-                .map(|verdict| self.trust_response(link.gateway(), verdict));
-            let link = result.and_then(|verdict| verdict.link).unwrap_or(link);
+                .map(|outcome| self.trust_response(link.gateway(), outcome));
+            let link = result.and_then(|outcome| outcome.link).unwrap_or(link);
             let changes = link
                 .changes_since(Revision(request.since), environment.boot_timestamp())
                 .await;
@@ -562,13 +570,13 @@ impl proto::link_server::Link for Server {
         request: Request<proto::SubmitEvidenceRequest>,
     ) -> Result<Response<proto::SubmitEvidenceResponse>, Status> {
         self.serve_request(request, async |link, request| {
-            let times = self.inner.environment.timestamps();
-            let outcome = link
-                .submit_evidence(request.statement, Some(request.inventory), times)
+            let timestamps = self.inner.environment.timestamps();
+            let result = link
+                .submit_evidence(request.statement, Some(request.inventory), timestamps)
                 .await;
-            match outcome.map_err(|error| self.denial_to_status(error))? {
-                Ok(verdict) => Ok(proto::SubmitEvidenceResponse {
-                    trust: Some(self.trust_response(link.gateway(), &verdict)),
+            match result.map_err(|error| self.denial_to_status(error))? {
+                Ok(outcome) => Ok(proto::SubmitEvidenceResponse {
+                    trust: Some(self.trust_response(link.gateway(), &outcome)),
                 }),
                 Err(error) => Err(denial_status(
                     Code::FailedPrecondition,
@@ -622,30 +630,34 @@ impl proto::link_server::Link for Server {
         request: Request<proto::AppraiseRoundRequest>,
     ) -> Result<Response<proto::AppraiseRoundResponse>, Status> {
         self.serve_request(request, async |link, request| {
-            // Before each of the devices is looked up.
+            // The registration is verified before the devices are looked up.
             link.verify_registration()
                 .await
                 .map_err(|error| self.denial_to_status(error))?;
             let (mut round, age_ns) = convert::round_from_wire(&request)?;
             // A gateway's key must not decide about devices of other gateways.
-            let devices: Vec<DeviceId> = round.observations.iter().map(|verdict| verdict.device).collect();
-            let enrolled = link.known_devices(&devices).await;
-            let enrolled = enrolled.map_err(|error| self.denial_to_status(error))?;
+            let devices: Vec<DeviceId> = round
+                .observations
+                .iter()
+                .map(|observation| observation.device)
+                .collect();
+            let known_devices = link.known_devices(&devices).await;
+            let known_devices = known_devices.map_err(|error| self.denial_to_status(error))?;
             round
                 .observations
-                .retain(|verdict| enrolled.contains(&verdict.device));
+                .retain(|observation| known_devices.contains(&observation.device));
             let now_s = self.inner.environment.timestamps().now_s;
             let ended_s = now_s.saturating_sub(age_ns / 1_000_000_000);
             let gateway = link.gateway();
-            let appraised = self
+            let appraisal = self
                 .with_verifier(link, async |verifier| {
                     Ok(verifier.appraise_round(&round, ended_s, now_s).await?)
                 })
                 .await?;
             self.inner
                 .observer
-                .round_appraised(&round.record(gateway, ended_s), &appraised);
-            Ok(convert::appraisal_to_wire(&appraised))
+                .round_appraised(&round.record(gateway, ended_s), &appraisal);
+            Ok(convert::appraisal_to_wire(&appraisal))
         })
         .await
     }
@@ -672,10 +684,10 @@ impl proto::link_server::Link for Server {
                 .await
                 .map_err(|error| self.denial_to_status(error))?;
             let address = convert::optional_bytes::<16>(&request.address, "address of a wrong length")?;
-            let located = request.located_device.map(|device| (DeviceId(device), address));
+            let location = request.located_device.map(|device| (DeviceId(device), address));
             let requested_device = Mutex::new(None);
-            let locate = |device: DeviceId| match located {
-                Some((of, address)) if of == device => address,
+            let locate = |device: DeviceId| match location {
+                Some((located_device, address)) if located_device == device => address,
                 _ => {
                     *requested_device.lock().unwrap_or_else(PoisonError::into_inner) = Some(device);
                     None
@@ -689,7 +701,7 @@ impl proto::link_server::Link for Server {
                     "failed",
                 ));
             }
-            let carrier = RelayContext {
+            let context = RelayContext {
                 aead_nonce,
                 now_s: self.inner.environment.timestamps().now_s,
                 locate: &locate,
@@ -697,10 +709,10 @@ impl proto::link_server::Link for Server {
             let response = self
                 .inner
                 .controller
-                .handle_ticket(link.gateway(), &request.message, &carrier)
+                .handle_ticket(link.gateway(), &request.message, &context)
                 .await;
             let response = response.map_err(|error| self.denial_to_status(error))?;
-            // A response without the requested address is discarded. The repeated request produces another one.
+            // A response without the requested address is discarded. The repeated request produces another response.
             let requested_device = requested_device
                 .into_inner()
                 .unwrap_or_else(PoisonError::into_inner);

@@ -4,7 +4,7 @@
 mod generate;
 
 #[test]
-fn the_committed_messages_are_those_of_the_vendored_protocol_buffers() {
+fn committed_messages_match_the_vendored_protocol_buffers() {
     let stale = generate::MESSAGES.stale().unwrap();
     assert!(
         stale.is_empty(),

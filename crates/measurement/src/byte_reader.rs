@@ -14,15 +14,15 @@ impl<'a> ByteReader<'a> {
     }
 
     pub(crate) fn take(&mut self, bytes: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(bytes)?;
+        let (head, rest) = self.0.split_at_checked(bytes)?;
         self.0 = rest;
-        Some(taken)
+        Some(head)
     }
 
     pub(crate) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (taken, rest) = self.0.split_first_chunk()?;
+        let (head, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
-        Some(*taken)
+        Some(*head)
     }
 
     pub(crate) fn u8(&mut self) -> Option<u8> {
@@ -41,7 +41,7 @@ impl<'a> ByteReader<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// As many bytes as the preceding number states.
+    /// Reads a length, then this number of bytes.
     pub(crate) fn sized_u32_le(&mut self) -> Option<&'a [u8]> {
         let bytes = usize::try_from(self.u32_le()?).ok()?;
         self.take(bytes)
@@ -55,7 +55,7 @@ impl<'a> ByteReader<'a> {
         self.array().map(u32::from_be_bytes)
     }
 
-    /// As many bytes as the preceding number states.
+    /// Reads a length, then this number of bytes.
     pub(crate) fn sized_u16_be(&mut self) -> Option<&'a [u8]> {
         let bytes = self.u16_be()?;
         self.take(usize::from(bytes))

@@ -11,7 +11,7 @@ use crate::digest::{Digest, HashAlgorithm};
 use crate::files::{ContentHash, FileEntry, FilePath, LinkTarget, Mode};
 use crate::pcr::{PcrIndex, PcrValues};
 
-/// Start of every encoding, so that no other hash covers such bytes.
+/// Start of every encoding, so that no hash of other data covers the same bytes.
 const DOMAIN: &[u8; 24] = b"linewarden configuration";
 const VERSION: u8 = 1;
 /// Maximum length of an encoding. 16,384 files with paths of 100 bytes take 2.3 MB.
@@ -31,7 +31,7 @@ pub enum ConfigurationError {
         /// The bank of the overlay.
         overlay: HashAlgorithm,
     },
-    /// Longer than allowed.
+    /// The encoding is longer than the maximum.
     #[error("configuration too long: {0} bytes, the maximum is {CONFIGURATION_BYTES_MAX}; list fewer files")]
     TooLong(usize),
     /// The bytes are not a configuration, or not its canonical encoding.
@@ -47,13 +47,13 @@ pub enum ConfigurationError {
 /// What is wrong with an encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EncodingProblem {
-    /// It ends too early.
-    #[error("it ends before the {0}")]
+    /// The encoding ends too early.
+    #[error("the encoding ends before the {0}")]
     Truncated(&'static str),
-    /// It begins with something else.
+    /// The encoding does not begin with the expected text and version.
     #[error("not a configuration of version {VERSION}")]
     Domain,
-    /// Not one of the known TPM_ALG_IDs.
+    /// The TPM_ALG_ID is unknown.
     #[error("unknown bank {0:#06x}")]
     Bank(u16),
     /// PCRs or paths are not in strictly ascending order.
@@ -62,16 +62,16 @@ pub enum EncodingProblem {
     /// An index above 23.
     #[error("invalid PCR {0}")]
     Pcr(u8),
-    /// Not in its shortest form, or too long.
+    /// A path is not in its shortest form, or too long.
     #[error("a path is not in canonical form")]
     Path,
-    /// Not the number of an entry type.
+    /// A number that is no entry type.
     #[error("unknown entry type {0}")]
     Kind(u8),
     /// More than twelve mode bits, or an impossible link target.
     #[error("invalid mode or link target")]
     Value,
-    /// Bytes follow the end.
+    /// Bytes follow the end of the encoding.
     #[error("trailing bytes")]
     Trailing,
 }
@@ -107,7 +107,8 @@ pub struct Configuration {
 }
 
 impl Configuration {
-    /// Without a TPM there are no PCR values; without configured paths there are no files.
+    /// A configuration of these PCR values and files. Without a TPM there are no PCR values; without configured paths
+    /// there are no files.
     ///
     /// # Errors
     /// A bank of SHA-1, or an encoding above [`CONFIGURATION_BYTES_MAX`].
@@ -137,30 +138,31 @@ impl Configuration {
     ///
     /// # Errors
     /// PCRs of another bank, or an encoding above [`CONFIGURATION_BYTES_MAX`].
-    pub fn with_overlay(&self, over: &Self) -> Result<Self, ConfigurationError> {
+    pub fn with_overlay(&self, overlay: &Self) -> Result<Self, ConfigurationError> {
         // Without values the bank is irrelevant.
-        let takes_bank = self.pcrs.selection().is_empty() && !over.pcrs.selection().is_empty();
+        let takes_bank = self.pcrs.selection().is_empty() && !overlay.pcrs.selection().is_empty();
         let mut pcrs = match takes_bank {
-            true => PcrValues::new(over.pcrs.bank()),
+            true => PcrValues::new(overlay.pcrs.bank()),
             false => self.pcrs.clone(),
         };
-        for (index, value) in over.pcrs.iter() {
+        for (index, value) in overlay.pcrs.iter() {
             pcrs.set(index, *value)
                 .map_err(|_| ConfigurationError::BankMismatch {
                     bank: self.pcrs.bank(),
-                    overlay: over.pcrs.bank(),
+                    overlay: overlay.pcrs.bank(),
                 })?;
         }
         let mut files = self.files.clone();
         files.extend(
-            over.files
+            overlay
+                .files
                 .iter()
                 .map(|(path, entry)| (path.clone(), entry.clone())),
         );
         Self::new(pcrs, files)
     }
 
-    /// h.
+    /// The hash h.
     pub fn hash(&self) -> ConfigurationHash {
         ConfigurationHash(Sha256::digest(self.encode()).into())
     }
@@ -187,7 +189,7 @@ impl Configuration {
     /// Decodes a canonical encoding.
     ///
     /// # Errors
-    /// [`ConfigurationError`], with the position of the first invalid field.
+    /// [`ConfigurationError`], with the position at which decoding stopped.
     pub fn decode(bytes: &[u8]) -> Result<Self, ConfigurationError> {
         if bytes.len() > CONFIGURATION_BYTES_MAX {
             return Err(ConfigurationError::TooLong(bytes.len()));
@@ -209,29 +211,29 @@ fn write_sized(bytes: &mut Vec<u8>, text: &[u8]) {
 }
 
 fn encode_entry(bytes: &mut Vec<u8>, entry: &FileEntry) {
-    let mut kind = |kind: u8, mode: &Mode| {
+    let mut write_kind_and_mode = |kind: u8, mode: &Mode| {
         bytes.push(kind);
         bytes.extend(mode.get().to_be_bytes());
     };
     match entry {
         FileEntry::Absent => bytes.push(0),
         FileEntry::File { mode, content } => {
-            kind(1, mode);
+            write_kind_and_mode(1, mode);
             bytes.extend(content.0);
         }
         FileEntry::Link { target } => {
             bytes.push(2);
             write_sized(bytes, target.as_bytes());
         }
-        FileEntry::Directory { mode } => kind(3, mode),
-        FileEntry::Fifo { mode } => kind(4, mode),
-        FileEntry::Socket { mode } => kind(5, mode),
+        FileEntry::Directory { mode } => write_kind_and_mode(3, mode),
+        FileEntry::Fifo { mode } => write_kind_and_mode(4, mode),
+        FileEntry::Socket { mode } => write_kind_and_mode(5, mode),
         FileEntry::CharacterDevice { mode, device } => {
-            kind(6, mode);
+            write_kind_and_mode(6, mode);
             encode_device(bytes, *device);
         }
         FileEntry::BlockDevice { mode, device } => {
-            kind(7, mode);
+            write_kind_and_mode(7, mode);
             encode_device(bytes, *device);
         }
     }
@@ -277,7 +279,7 @@ fn decode_pcrs(fields: &mut ByteReader<'_>) -> Decoded<PcrValues> {
         }
         let value = fields.take(bank.digest_bytes());
         let value = value.and_then(|value| Digest::new(bank, value).ok());
-        // The value is of the bank.
+        // `set` cannot fail, because the value is of the bank.
         let _ = pcrs.set(index, require(value, "PCR's value")?);
     }
     Ok(pcrs)
@@ -313,7 +315,7 @@ fn decode_entry(fields: &mut ByteReader<'_>) -> Decoded<FileEntry> {
             mode: decode_mode(fields)?,
             device: decode_device(fields)?,
         },
-        other => return Err(EncodingProblem::Kind(other)),
+        number => return Err(EncodingProblem::Kind(number)),
     })
 }
 

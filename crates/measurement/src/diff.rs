@@ -11,8 +11,8 @@ use crate::eventlog::{ReplayedEvent, ReplayedLog};
 use crate::files::{FileEntry, FilePath};
 use crate::pcr::{PcrIndex, PcrSelection};
 
-/// All differences: empty exactly if the configurations are equal. `Display` prints a line for each change; serde
-/// gives the same as JSON.
+/// All differences: empty exactly if the configurations are equal. `Display` prints a line for each change, and
+/// serde serializes the changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Difference {
     /// The banks, if they differ: then PCR values cannot be compared, and all of them are listed.
@@ -27,9 +27,9 @@ pub struct Difference {
 /// Two values that differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Change<T> {
-    /// Before.
+    /// The value before the change.
     pub old: T,
-    /// After.
+    /// The value after the change.
     pub new: T,
 }
 
@@ -66,15 +66,15 @@ pub enum FileChangeKind {
     Added,
     /// The file was removed.
     Removed,
-    /// The content, the link target or the device number.
+    /// The content, the link target or the device number has changed, but not the mode.
     Content,
-    /// Only the mode.
+    /// Only the mode has changed.
     Mode,
-    /// Both.
+    /// Content and mode have changed.
     ContentAndMode,
-    /// The type of the entry, such as a link in place of a file.
+    /// The type of the entry has changed, for example from a file to a link.
     Kind,
-    /// Absent in both, but listed in only one of the configurations: the list of paths has changed.
+    /// The path is absent, and only one of the configurations lists it: the list of paths has changed.
     ListingChanged,
 }
 
@@ -110,8 +110,9 @@ impl Difference {
 
 fn pcr_changes(old: &Configuration, new: &Configuration) -> Vec<PcrChange> {
     let selections = [old.pcrs().selection(), new.pcrs().selection()];
-    let both: PcrSelection = selections.into_iter().flat_map(PcrSelection::iter).collect();
-    both.iter()
+    let selected: PcrSelection = selections.into_iter().flat_map(PcrSelection::iter).collect();
+    selected
+        .iter()
         .map(|pcr| PcrChange {
             pcr,
             value: Change {
@@ -162,12 +163,12 @@ fn file_changes(old: &Configuration, new: &Configuration) -> Vec<FileChange> {
 }
 
 fn file_change_kind(old: Option<&FileEntry>, new: Option<&FileEntry>) -> Option<FileChangeKind> {
-    let is_there = |entry: Option<&FileEntry>| entry.is_some_and(|entry| *entry != FileEntry::Absent);
+    let is_present = |entry: Option<&FileEntry>| entry.is_some_and(|entry| *entry != FileEntry::Absent);
     match (old, new) {
         (old, new) if old == new => None,
-        (old, new) if !is_there(old) && !is_there(new) => Some(FileChangeKind::ListingChanged),
-        (old, _) if !is_there(old) => Some(FileChangeKind::Added),
-        (_, new) if !is_there(new) => Some(FileChangeKind::Removed),
+        (old, new) if !is_present(old) && !is_present(new) => Some(FileChangeKind::ListingChanged),
+        (old, _) if !is_present(old) => Some(FileChangeKind::Added),
+        (_, new) if !is_present(new) => Some(FileChangeKind::Removed),
         (Some(old), Some(new)) => Some(match (old.same_content(new), old.mode() == new.mode()) {
             (None, _) => FileChangeKind::Kind,
             (Some(true), _) => FileChangeKind::Mode,
@@ -191,7 +192,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// One line, and one for each side of the first differing event.
+/// Prints a line for the values, and one line each for the old and the new version of the first event that differs.
 impl fmt::Display for PcrChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pcr = self.pcr;
@@ -238,7 +239,7 @@ impl fmt::Display for FileChange {
             (FileChangeKind::ListingChanged, None, _) => f.write_str("now measured, absent"),
             (FileChangeKind::ListingChanged, ..) => f.write_str("no longer measured, was absent"),
             (_, Some(old), Some(new)) => write!(f, "{old} is now {new}"),
-            // Comparisons do not produce these.
+            // Comparisons never produce these cases.
             _ => f.write_str("changed"),
         }
     }

@@ -12,16 +12,16 @@ use serde::{Deserialize, Serialize};
 pub enum HashAlgorithm {
     /// Not collision-resistant: read and replayed, because logs contain it, but no decision depends on it.
     Sha1 = 0x0004,
-    /// The bank of configurations.
+    /// Digests of 32 bytes.
     Sha256 = 0x000b,
-    /// 48 bytes.
+    /// Digests of 48 bytes.
     Sha384 = 0x000c,
-    /// 64 bytes.
+    /// Digests of 64 bytes.
     Sha512 = 0x000d,
 }
 
 impl HashAlgorithm {
-    /// All of them, by number.
+    /// All algorithms, by number.
     pub const ALL: [Self; 4] = [Self::Sha1, Self::Sha256, Self::Sha384, Self::Sha512];
 
     /// The algorithm of this TPM_ALG_ID, if supported.
@@ -29,12 +29,12 @@ impl HashAlgorithm {
         Self::ALL.into_iter().find(|algorithm| algorithm.tcg_id() == id)
     }
 
-    /// Its TPM_ALG_ID.
+    /// The TPM_ALG_ID of the algorithm.
     pub const fn tcg_id(self) -> u16 {
         self as u16
     }
 
-    /// Length of its digests in bytes.
+    /// Length of the digests in bytes.
     pub const fn digest_bytes(self) -> usize {
         match self {
             Self::Sha1 => 20,
@@ -110,6 +110,8 @@ pub struct Digest {
 }
 
 impl Digest {
+    /// A digest from its bytes.
+    ///
     /// # Errors
     /// The length does not match the algorithm.
     pub fn new(algorithm: HashAlgorithm, bytes: &[u8]) -> Result<Self, DigestError> {
@@ -135,12 +137,12 @@ impl Digest {
         Self::finished(algorithm, &[0xff; 64])
     }
 
-    /// Its algorithm.
+    /// The algorithm.
     pub const fn algorithm(&self) -> HashAlgorithm {
         self.algorithm
     }
 
-    /// Its bytes, as many as the algorithm gives.
+    /// The bytes, without padding.
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes
             .get(..self.algorithm.digest_bytes())
@@ -153,10 +155,10 @@ impl Digest {
         self.algorithm.digest(&[self.as_bytes(), event.as_bytes()])
     }
 
-    fn finished(algorithm: HashAlgorithm, from: &[u8]) -> Self {
+    fn finished(algorithm: HashAlgorithm, source: &[u8]) -> Self {
         let mut bytes = [0; 64];
-        for (to, from) in bytes.iter_mut().zip(from).take(algorithm.digest_bytes()) {
-            *to = *from;
+        for (target, source) in bytes.iter_mut().zip(source).take(algorithm.digest_bytes()) {
+            *target = *source;
         }
         Self { algorithm, bytes }
     }

@@ -23,9 +23,9 @@ use crate::pcr::PcrIndex;
 /// The format of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
-    /// SHA-1 alone: TCG_PCR_EVENT throughout, as of TPM 1.2.
+    /// The format of TPM 1.2: each entry is a TCG_PCR_EVENT with one digest, of SHA-1.
     Sha1,
-    /// One digest per bank: "Spec ID Event03", then TCG_PCR_EVENT2.
+    /// One digest per bank: the first entry is a "Spec ID Event03", the others are TCG_PCR_EVENT2.
     Agile,
 }
 

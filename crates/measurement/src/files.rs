@@ -18,8 +18,8 @@ pub use read::{FilesError, Limits, measure};
 /// Maximum length of a path and of a link target, as in Linux (PATH_MAX with its NUL).
 pub const PATH_BYTES_MAX: usize = 4095;
 
-/// An absolute path in its shortest form: no empty component, no `.` or `..`, no final `/` except for the root. Any
-/// bytes except NUL, ordered bytewise.
+/// An absolute path in its shortest form: no empty component, no `.` or `..`, no final `/` except for the root. A path
+/// may contain any bytes except NUL, and paths are ordered bytewise.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FilePath(Vec<u8>);
 
@@ -29,17 +29,19 @@ pub struct FilePath(Vec<u8>);
 pub struct PathError(Vec<u8>);
 
 impl FilePath {
+    /// A path from its bytes.
+    ///
     /// # Errors
     /// [`PathError`].
     pub fn new(path: impl Into<Vec<u8>>) -> Result<Self, PathError> {
         let path = path.into();
-        let ordinary = |component: &[u8]| !matches!(component, b"" | b"." | b"..");
-        let shortest = match path.split_first() {
+        let is_ordinary = |component: &[u8]| !matches!(component, b"" | b"." | b"..");
+        let is_shortest = match path.split_first() {
             Some((b'/', [])) => true,
-            Some((b'/', rest)) => rest.split(|byte| *byte == b'/').all(ordinary),
+            Some((b'/', rest)) => rest.split(|byte| *byte == b'/').all(is_ordinary),
             _ => false,
         };
-        match shortest && !path.contains(&0) && path.len() <= PATH_BYTES_MAX {
+        match is_shortest && !path.contains(&0) && path.len() <= PATH_BYTES_MAX {
             true => Ok(Self(path)),
             false => Err(PathError(path)),
         }
@@ -50,7 +52,7 @@ impl FilePath {
         &self.0
     }
 
-    /// The path of a name in this directory.
+    /// The path of the entry `name` in this directory.
     fn join(&self, name: &[u8]) -> Result<Self, PathError> {
         let separator: &[u8] = if self.0 == b"/" { b"" } else { b"/" };
         Self::new([&self.0, separator, name].concat())
@@ -149,7 +151,7 @@ impl fmt::Debug for Mode {
 pub struct LinkTarget(Vec<u8>);
 
 impl LinkTarget {
-    /// The target, or `None` if no link can have it.
+    /// The target, or `None` if no link can have this target.
     pub fn new(text: impl Into<Vec<u8>>) -> Option<Self> {
         let text = text.into();
         ((1..=PATH_BYTES_MAX).contains(&text.len()) && !text.contains(&0)).then_some(Self(text))
@@ -189,7 +191,7 @@ pub enum FileEntry {
     File {
         /// Its mode.
         mode: Mode,
-        /// Its content.
+        /// Hash of its content.
         content: ContentHash,
     },
     /// A symbolic link. Links have no mode.
@@ -242,14 +244,14 @@ impl FileEntry {
         }
     }
 
-    /// Whether both have the same type and content; modes are ignored. `None` if the types differ.
+    /// Whether the contents are equal; modes are ignored. `None` if the types differ.
     pub(crate) fn same_content(&self, other: &Self) -> Option<bool> {
         match (self, other) {
-            (Self::File { content: one, .. }, Self::File { content: two, .. }) => Some(one == two),
-            (Self::Link { target: one }, Self::Link { target: two }) => Some(one == two),
-            (Self::CharacterDevice { device: one, .. }, Self::CharacterDevice { device: two, .. })
-            | (Self::BlockDevice { device: one, .. }, Self::BlockDevice { device: two, .. }) => {
-                Some(one == two)
+            (Self::File { content: old, .. }, Self::File { content: new, .. }) => Some(old == new),
+            (Self::Link { target: old }, Self::Link { target: new }) => Some(old == new),
+            (Self::CharacterDevice { device: old, .. }, Self::CharacterDevice { device: new, .. })
+            | (Self::BlockDevice { device: old, .. }, Self::BlockDevice { device: new, .. }) => {
+                Some(old == new)
             }
             (Self::Absent, Self::Absent)
             | (Self::Directory { .. }, Self::Directory { .. })

@@ -56,7 +56,7 @@ impl TryFrom<u32> for PcrIndex {
 
     fn try_from(index: u32) -> Result<Self, PcrError> {
         match u8::try_from(index) {
-            Ok(small) if index <= Self::MAX => Ok(Self(small)),
+            Ok(number) if index <= Self::MAX => Ok(Self(number)),
             _ => Err(PcrError::Index(index)),
         }
     }
@@ -114,7 +114,7 @@ impl PcrSelection {
         [first, second, third]
     }
 
-    /// The set of these bits.
+    /// The set with these bits.
     pub const fn from_bitmap([first, second, third]: [u8; 3]) -> Self {
         Self(u32::from_le_bytes([first, second, third, 0]))
     }
@@ -133,17 +133,17 @@ impl FromStr for PcrSelection {
         if text == "none" {
             return Ok(Self::default());
         }
-        let wrong = || PcrError::Selection(text.to_owned());
+        let invalid = || PcrError::Selection(text.to_owned());
         let index = |text: &str| match text.bytes().all(|byte| byte.is_ascii_digit()) {
-            true => PcrIndex::try_from(text.parse::<u32>().map_err(|_| wrong())?),
-            false => Err(wrong()),
+            true => PcrIndex::try_from(text.parse::<u32>().map_err(|_| invalid())?),
+            false => Err(invalid()),
         };
         text.split(',').try_fold(Self::default(), |selection, part| {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
             let (first, last) = (index(first.trim())?, index(last.trim())?);
             match first <= last {
                 true => Ok((first.0..=last.0).map(PcrIndex).fold(selection, Self::with)),
-                false => Err(wrong()),
+                false => Err(invalid()),
             }
         })
     }
@@ -193,7 +193,7 @@ pub struct PcrValues {
 }
 
 impl PcrValues {
-    /// No values, of this bank.
+    /// An empty set of values of this bank.
     pub const fn new(bank: HashAlgorithm) -> Self {
         Self {
             bank,
@@ -206,7 +206,7 @@ impl PcrValues {
         self.bank
     }
 
-    /// Sets a value, replacing an existing one.
+    /// Sets a value and replaces an existing value.
     ///
     /// # Errors
     /// A value of another bank.
@@ -248,8 +248,8 @@ mod tests {
     #[test]
     fn indices_end_at_23() {
         assert_eq!(index(23).get(), 23);
-        for wrong in [24, 255, 256, u32::MAX] {
-            assert_eq!(PcrIndex::try_from(wrong), Err(PcrError::Index(wrong)));
+        for invalid in [24, 255, 256, u32::MAX] {
+            assert_eq!(PcrIndex::try_from(invalid), Err(PcrError::Index(invalid)));
         }
         assert_eq!(
             PcrError::Index(24).to_string(),

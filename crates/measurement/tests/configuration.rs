@@ -80,8 +80,8 @@ fn encodings_and_hashes_are_those_of_the_vectors() {
 #[test]
 fn non_canonical_encodings_are_rejected() {
     for case in vectors()["refused"].as_array().unwrap() {
-        let read = Configuration::decode(&bytes(&case["encoding"]));
-        assert!(read.is_err(), "{}", case["reason"]);
+        let result = Configuration::decode(&bytes(&case["encoding"]));
+        assert!(result.is_err(), "{}", case["reason"]);
     }
 }
 
@@ -91,10 +91,14 @@ fn an_encoding_cut_anywhere_is_refused_at_its_end_or_before() {
         let encoding = bytes(&case["encoding"]);
         for length in 0..encoding.len() {
             let error = Configuration::decode(&encoding[..length]).unwrap_err();
-            let ConfigurationError::InvalidEncoding { offset: at, problem } = error else {
+            let ConfigurationError::InvalidEncoding {
+                offset: position,
+                problem,
+            } = error
+            else {
                 panic!("{error}")
             };
-            assert!(at <= length);
+            assert!(position <= length);
             assert!(
                 matches!(problem, EncodingProblem::Truncated(_) | EncodingProblem::Domain),
                 "{length}: {problem}"
@@ -117,7 +121,7 @@ fn a_bank_of_sha_1_and_too_many_files_are_refused() {
     assert!(matches!(error, ConfigurationError::TooLong(_)), "{error}");
 }
 
-fn of(bank: HashAlgorithm, pcrs: &[(u32, u8)], files: &[(&str, u8)]) -> Configuration {
+fn configuration(bank: HashAlgorithm, pcrs: &[(u32, u8)], files: &[(&str, u8)]) -> Configuration {
     let mut values = PcrValues::new(bank);
     for (index, value) in pcrs {
         let value = Digest::new(bank, &vec![*value; bank.digest_bytes()]).unwrap();
@@ -136,26 +140,35 @@ fn of(bank: HashAlgorithm, pcrs: &[(u32, u8)], files: &[(&str, u8)]) -> Configur
 #[test]
 fn an_overlay_replaces_or_adds_entries() {
     use HashAlgorithm::{Sha256, Sha384};
-    let base = of(Sha256, &[(0, 1), (7, 2)], &[("/a", 1), ("/b", 2)]);
-    let over = of(Sha256, &[(7, 3), (11, 4)], &[("/b", 3), ("/c", 4)]);
-    let both = of(
+    let base = configuration(Sha256, &[(0, 1), (7, 2)], &[("/a", 1), ("/b", 2)]);
+    let overlay = configuration(Sha256, &[(7, 3), (11, 4)], &[("/b", 3), ("/c", 4)]);
+    let combined = configuration(
         Sha256,
         &[(0, 1), (7, 3), (11, 4)],
         &[("/a", 1), ("/b", 3), ("/c", 4)],
     );
-    assert_eq!(base.with_overlay(&over), Ok(both.clone()));
-    // A repeated overlay has no further effect, and an empty one has none.
-    assert_eq!(both.with_overlay(&over), Ok(both.clone()));
+    assert_eq!(base.with_overlay(&overlay), Ok(combined.clone()));
+    // A repeated overlay has no further effect; an empty overlay has no effect.
+    assert_eq!(combined.with_overlay(&overlay), Ok(combined.clone()));
     for bank in [Sha256, Sha384] {
-        assert_eq!(base.with_overlay(&of(bank, &[], &[])), Ok(base.clone()));
-        let bare = of(Sha256, &[], &[("/a", 1)]);
-        let files = of(bank, &[], &[("/a", 9)]);
-        assert_eq!(bare.with_overlay(&files), Ok(of(Sha256, &[], &[("/a", 9)])));
+        assert_eq!(
+            base.with_overlay(&configuration(bank, &[], &[])),
+            Ok(base.clone())
+        );
+        let bare = configuration(Sha256, &[], &[("/a", 1)]);
+        let files = configuration(bank, &[], &[("/a", 9)]);
+        assert_eq!(
+            bare.with_overlay(&files),
+            Ok(configuration(Sha256, &[], &[("/a", 9)]))
+        );
     }
-    let other = of(Sha384, &[(7, 3)], &[]);
-    assert_eq!(of(Sha256, &[], &[]).with_overlay(&other), Ok(other.clone()));
+    let sha384 = configuration(Sha384, &[(7, 3)], &[]);
     assert_eq!(
-        base.with_overlay(&other),
+        configuration(Sha256, &[], &[]).with_overlay(&sha384),
+        Ok(sha384.clone())
+    );
+    assert_eq!(
+        base.with_overlay(&sha384),
         Err(ConfigurationError::BankMismatch {
             bank: Sha256,
             overlay: Sha384

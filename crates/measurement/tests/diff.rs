@@ -93,7 +93,7 @@ fn every_type_of_file_change_is_reported() {
         ),
     ];
     for (old, new, expected) in cases {
-        let one = |entry: &Option<FileEntry>| {
+        let configuration = |entry: &Option<FileEntry>| {
             files(
                 &entry
                     .iter()
@@ -101,7 +101,7 @@ fn every_type_of_file_change_is_reported() {
                     .collect::<Vec<_>>(),
             )
         };
-        let difference = Difference::between(&one(&old), &one(&new));
+        let difference = Difference::between(&configuration(&old), &configuration(&new));
         assert_eq!(difference.is_empty(), expected.is_none());
         let expected = expected.map_or("no differences\n".to_owned(), |expected| {
             format!("/f: {expected}\n")
@@ -137,13 +137,13 @@ fn files_are_reported_in_order_and_as_json() {
     );
 }
 
-fn boot(kernel: &[u8], last: bool) -> EventLog {
+fn boot(kernel: &[u8], has_debug_event: bool) -> EventLog {
     let mut log = Log::new();
     log.event(4, EventType::EV_EFI_ACTION, b"Calling", b"Calling")
         .event(7, EventType::EV_SEPARATOR, &[0; 4], &[0; 4])
         .event(4, EventType::EV_EFI_BOOT_SERVICES_APPLICATION, kernel, &[])
         .event(8, EventType::EV_IPL, b"quiet", b"grub_cmd: quiet\0");
-    if last {
+    if has_debug_event {
         log.event(8, EventType::EV_IPL, b"debug", b"grub_cmd: debug\0");
     }
     log.parse()

@@ -108,18 +108,21 @@ fn directories_are_measured_with_all_that_is_in_them() {
 
 #[test]
 fn owners_and_times_are_not_measured() {
-    let (one, other) = (Tree::new(), Tree::new());
-    let when = std::time::SystemTime::UNIX_EPOCH;
+    let (tree, changed_tree) = (Tree::new(), Tree::new());
+    let epoch = std::time::SystemTime::UNIX_EPOCH;
     fs::File::options()
         .write(true)
-        .open(other.at("etc/a.conf"))
+        .open(changed_tree.at("etc/a.conf"))
         .unwrap()
-        .set_modified(when)
+        .set_modified(epoch)
         .unwrap();
-    if std::os::unix::fs::chown(other.at("etc/a.conf"), Some(12345), None).is_err() {
+    if std::os::unix::fs::chown(changed_tree.at("etc/a.conf"), Some(12345), None).is_err() {
         println!("SKIPPED: changing the owner requires root");
     }
-    assert_eq!(one.measure(&["/etc"]).unwrap(), other.measure(&["/etc"]).unwrap());
+    assert_eq!(
+        tree.measure(&["/etc"]).unwrap(),
+        changed_tree.measure(&["/etc"]).unwrap()
+    );
 }
 
 #[test]
@@ -159,13 +162,14 @@ fn links_are_measured_by_their_text() {
     assert!(matches!(tree.measure(&["/loop/x"]), Err(FilesError::Io { .. })));
 }
 
-/// The same path opened by the kernel, where permitted: nothing outside the root, and no links of processes.
-fn opened_by_the_kernel(tree: &Tree, at: &str) -> Result<(FileType, u32), Errno> {
+/// Opens the path with the kernel's own resolution, where permitted: nothing outside the root, and no links of
+/// processes.
+fn opened_by_the_kernel(tree: &Tree, path: &str) -> Result<(FileType, u32), Errno> {
     let root = fs::File::open(tree.at("")).unwrap();
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let found = openat2(&root, at, flags, rustix::fs::Mode::empty(), resolve)?;
-    let mode = fstat(&found)?.st_mode;
+    let file = openat2(&root, path, flags, rustix::fs::Mode::empty(), resolve)?;
+    let mode = fstat(&file)?.st_mode;
     Ok((FileType::from_raw_mode(mode), mode & 0o7777))
 }
 
@@ -201,7 +205,7 @@ fn paths_resolve_as_in_the_kernel() {
         symlink(format!("n{}", n + 1), tree.at(&format!("n{n}"))).unwrap();
     }
     symlink("d", tree.at("n45")).unwrap();
-    let last = [
+    let ends = [
         "",
         "/e",
         "/a.conf",
@@ -213,31 +217,35 @@ fn paths_resolve_as_in_the_kernel() {
         "/chain/back",
         "/x/y",
     ];
-    let first = links.iter().map(|(link, _)| format!("/{link}"));
-    let first: Vec<String> = first.chain([0, 5, 6, 7].map(|n| format!("/n{n}"))).collect();
+    let starts = links.iter().map(|(link, _)| format!("/{link}"));
+    let starts: Vec<String> = starts.chain([0, 5, 6, 7].map(|n| format!("/n{n}"))).collect();
     let mut reported = [0; 2];
-    for at in first
+    for joined in starts
         .iter()
-        .flat_map(|first| last.iter().map(move |last| format!("{first}{last}")))
+        .flat_map(|start| ends.iter().map(move |end| format!("{start}{end}")))
     {
-        let kernel = match opened_by_the_kernel(&tree, &at) {
+        let kernel = match opened_by_the_kernel(&tree, &joined) {
             Err(Errno::NOSYS | Errno::PERM) => return println!("SKIPPED: openat2 is not permitted here"),
             kernel => kernel,
         };
-        match (tree.measure(&[&at]), kernel) {
+        match (tree.measure(&[&joined]), kernel) {
             (Ok(measured), Err(Errno::NOENT | Errno::NOTDIR)) => {
-                assert_eq!(measured[&path(&at)], FileEntry::Absent, "{at}");
+                assert_eq!(measured[&path(&joined)], FileEntry::Absent, "{joined}");
                 reported[0] += 1;
             }
             (Ok(measured), Ok((kind, bits))) => {
-                match &measured[&path(&at)] {
-                    FileEntry::Link { .. } => assert_eq!(kind, FileType::Symlink, "{at}"),
-                    entry => assert_eq!(entry.mode().map(Mode::get), Some(bits as u16), "{at}: {entry}"),
+                match &measured[&path(&joined)] {
+                    FileEntry::Link { .. } => assert_eq!(kind, FileType::Symlink, "{joined}"),
+                    entry => assert_eq!(
+                        entry.mode().map(Mode::get),
+                        Some(bits as u16),
+                        "{joined}: {entry}"
+                    ),
                 }
                 reported[1] += 1;
             }
             (Err(FilesError::Io { .. }), Err(Errno::LOOP)) => {}
-            (measured, kernel) => panic!("{at}: {measured:?}, the kernel gives {kernel:?}"),
+            (measured, kernel) => panic!("{joined}: {measured:?}, the kernel gives {kernel:?}"),
         }
     }
     assert!(reported.iter().all(|count| *count > 20), "{reported:?}");
@@ -245,21 +253,21 @@ fn paths_resolve_as_in_the_kernel() {
 
 #[test]
 fn links_of_processes_and_of_other_users_are_not_followed() {
-    let at = |text: &str| measure(Path::new("/"), &[path(text)], Limits::default());
-    // The text of these links differs from their target. Those in the root of /proc are plain links.
+    let measure_path = |text: &str| measure(Path::new("/"), &[path(text)], Limits::default());
+    // Links of a process have a text that differs from their target. Links in the root of /proc are plain links.
     assert!(matches!(
-        at("/proc/self/exe").unwrap()[&path("/proc/self/exe")],
+        measure_path("/proc/self/exe").unwrap()[&path("/proc/self/exe")],
         FileEntry::Link { .. }
     ));
-    for through in [
+    for link_path in [
         "/proc/self/root/etc/hostname",
         "/proc/self/cwd/Cargo.toml",
         "/proc/thread-self/fd/0/x",
     ] {
-        let error = at(through).unwrap_err();
+        let error = measure_path(link_path).unwrap_err();
         assert!(
             error.to_string().contains("Too many levels of symbolic links"),
-            "{through}: {error}"
+            "{link_path}: {error}"
         );
     }
     let tree = Tree::new();
@@ -308,7 +316,7 @@ fn only_regular_files_are_opened() {
 #[test]
 fn number_and_size_are_bounded() {
     let tree = Tree::new();
-    let within = |entries_max, bytes_max| {
+    let measure_within = |entries_max, bytes_max| {
         tree.measure_within(
             &["/etc", "/usr/bin/tool"],
             Limits {
@@ -318,21 +326,21 @@ fn number_and_size_are_bounded() {
         )
         .map_err(|error| error.to_string())
     };
-    assert!(within(5, 6).is_ok());
+    assert!(measure_within(5, 6).is_ok());
     assert!(
-        within(4, 6)
+        measure_within(4, 6)
             .unwrap_err()
-            .starts_with("too many files and directories at /etc/d/b.conf: the maximum is 4")
+            .starts_with("too many files and directories: the limit of 4 was exceeded at /etc/d/b.conf")
     );
     assert!(
-        within(1, 6)
+        measure_within(1, 6)
             .unwrap_err()
             .starts_with("too many files and directories")
     );
     assert!(
-        within(5, 5)
+        measure_within(5, 5)
             .unwrap_err()
-            .starts_with("too many bytes at /usr/bin/tool: the maximum of all files is 5")
+            .starts_with("too many bytes: the limit of 5 for all files was exceeded at /usr/bin/tool")
     );
 }
 
@@ -348,7 +356,8 @@ fn unreadable_paths_are_named() {
     );
     let root = measure(Path::new("nowhere/at/all"), &[], Limits::default()).unwrap_err();
     assert!(
-        root.to_string().starts_with("nowhere/at/all: No such file"),
+        root.to_string()
+            .starts_with("root directory nowhere/at/all cannot be opened: No such file"),
         "{root}"
     );
 }
@@ -371,13 +380,13 @@ fn a_file_that_changes_at_every_attempt_is_named() {
                 }
             }
         });
-        let unsteady = (0..ROUNDS_MAX).map(|_| tree.measure(&["/busy"])).find(
+        let changed = (0..ROUNDS_MAX).map(|_| tree.measure(&["/busy"])).find(
             |measured| matches!(measured, Err(FilesError::ChangedWhileRead { path }) if *path == self::path("/busy")),
         );
         stop.store(true, Ordering::Relaxed);
-        assert!(unsteady.is_some(), "no change was seen in {ROUNDS_MAX} rounds");
+        assert!(changed.is_some(), "no change was seen in {ROUNDS_MAX} rounds");
     });
-    // Without changes it can be measured again.
+    // Without further changes, the file can be measured.
     assert!(tree.measure(&["/busy"]).is_ok());
 }
 

@@ -1,4 +1,4 @@
-//! Logs of real firmware, recorded (tests/data) and made during the test: they are accepted and replay to the TPM's
+//! Logs of real firmware, recorded (tests/data) or written during the test: they are accepted and replay to the TPM's
 //! values. Each changed bit is rejected or leaves its data unproven.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -55,7 +55,7 @@ impl Recording {
     fn values(&self, bank: HashAlgorithm, selection: &str) -> PcrValues {
         let selection: PcrSelection = selection.parse().unwrap();
         let mut values = PcrValues::new(bank);
-        for (_, index, value) in self.pcrs.iter().filter(|(of, ..)| *of == bank) {
+        for (_, index, value) in self.pcrs.iter().filter(|(value_bank, ..)| *value_bank == bank) {
             if selection.contains(*index) {
                 values.set(*index, *value).unwrap();
             }
@@ -141,7 +141,7 @@ fn a_bios_with_sha_1_alone_replays() {
     let recording = Recording::recorded("bios");
     assert_eq!(recording.check().banks(), [HashAlgorithm::Sha1]);
     assert!(reported(&recording, HashAlgorithm::Sha1, 4)[0].ends_with("EV_ACTION: Calling INT 19h"));
-    // Bytes that would be letters of some script in UTF-16.
+    // The data would be letters of some script if they were read as UTF-16.
     let tag = &reported(&recording, HashAlgorithm::Sha1, 1)[0];
     assert_eq!(
         tag.rsplit(' ')
@@ -218,28 +218,28 @@ fn proven(log: &EventLog, entry: usize, binding: &DigestCoverage) -> Option<Vec<
     }
 }
 
-/// An accepted log with one changed bit proves only what was proven before, by the same data.
-fn check_accepted(before: (&EventLog, &ReplayedLog), after: (&EventLog, &ReplayedLog), at: usize) {
-    assert_eq!(before.1.events().len(), after.1.events().len(), "byte {at}");
+/// Checks that an accepted log with one changed bit proves only what the original log proved, by the same data.
+fn check_accepted(before: (&EventLog, &ReplayedLog), after: (&EventLog, &ReplayedLog), position: usize) {
+    assert_eq!(before.1.events().len(), after.1.events().len(), "byte {position}");
     for (old, new) in before.1.events().iter().zip(after.1.events()) {
         assert_eq!(
             (old.entry, old.pcr, old.digest),
             (new.entry, new.pcr, new.digest),
-            "byte {at}"
+            "byte {position}"
         );
         let bytes = (
             proven(before.0, old.entry, &old.coverage),
             proven(after.0, new.entry, &new.coverage),
         );
         match bytes {
-            // Changed data are no longer proven, and those that the type requires to be covered are unexplained.
+            // Changed data are no longer proven; they are unexplained if the type requires a digest of the data.
             (Some(_), None) => assert!(
                 !BOUND.contains(&old.kind)
                     || new.kind != old.kind
                     || new.coverage == DigestCoverage::Unexplained,
-                "byte {at}: {old} became {new}"
+                "byte {position}: {old} became {new}"
             ),
-            (old_bytes, new_bytes) => assert_eq!(old_bytes, new_bytes, "byte {at}: {old} became {new}"),
+            (old_bytes, new_bytes) => assert_eq!(old_bytes, new_bytes, "byte {position}: {old} became {new}"),
         }
     }
 }
@@ -251,23 +251,23 @@ fn unproven_bytes(log: &EventLog, bank: HashAlgorithm) -> Vec<bool> {
     let mut unproven_bytes = Vec::new();
     let mut push = |bytes: usize, is_unbound: bool| unproven_bytes.extend(vec![is_unbound; bytes]);
     for (entry, event) in log.events().iter().enumerate() {
-        let remark = event.kind() == EventType::EV_NO_ACTION;
-        push(4, remark);
-        push(4, !remark);
+        let is_no_action = event.kind() == EventType::EV_NO_ACTION;
+        push(4, is_no_action);
+        push(4, !is_no_action);
         if agile && entry > 0 {
             push(4, false);
-            for each in log.banks() {
+            for log_bank in log.banks() {
                 push(2, false);
-                push(each.digest_bytes(), remark || *each != bank);
+                push(log_bank.digest_bytes(), is_no_action || *log_bank != bank);
             }
         } else {
-            push(20, remark);
+            push(20, is_no_action);
         }
         // The end of the last entry's data may become padding.
         let is_filling = [0, 0xff].map(|fill| event.data().iter().all(|byte| *byte == fill));
         push(4, entry + 1 == log.events().len() && is_filling != [false; 2]);
         let data = event.data().len();
-        match remark {
+        match is_no_action {
             // Signature, platform class and version, then the list.
             true => {
                 push(16, false);
@@ -297,11 +297,11 @@ fn flip_bits(name: &str, bank: HashAlgorithm, step: usize) {
             continue;
         };
         match verify_replay(&changed_log, &values) {
-            Ok(again) => {
+            Ok(changed_replay) => {
                 accepted += 1;
-                unexplained += again.unexplained().count();
+                unexplained += changed_replay.unexplained().count();
                 assert!(unproven_bytes[bit / 8], "a change of bit {bit} is not detected");
-                check_accepted((&log, &replayed), (&changed_log, &again), bit / 8);
+                check_accepted((&log, &replayed), (&changed_log, &changed_replay), bit / 8);
             }
             Err(_) => refused += 1,
         }
@@ -319,7 +319,7 @@ fn every_changed_bit_of_the_ovmf_log_is_detected() {
 
 #[test]
 fn every_changed_bit_of_the_shim_and_grub_log_is_detected() {
-    // One bit of each byte, a different one each time.
+    // One bit of each byte, at another position from byte to byte.
     flip_bits("shim", HashAlgorithm::Sha256, 9);
 }
 
@@ -339,11 +339,11 @@ fn script() -> PathBuf {
 
 #[test]
 fn firmware_booted_now_replays() {
-    let ready = Command::new(script()).arg("--check").output().unwrap();
-    if !ready.status.success() {
+    let check = Command::new(script()).arg("--check").output().unwrap();
+    if !check.status.success() {
         println!(
             "SKIPPED: {}",
-            String::from_utf8_lossy(&ready.stderr).trim().replace('\n', "; ")
+            String::from_utf8_lossy(&check.stderr).trim().replace('\n', "; ")
         );
         return;
     }

@@ -1,4 +1,4 @@
-//! Untrusted bytes: logs and configurations are parsed or rejected, and parsed ones have one encoding.
+//! Untrusted bytes: logs and configurations are parsed or rejected; what is parsed has one encoding.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 // Other tests use more of it.
@@ -24,27 +24,27 @@ const LOGS: [&[u8]; 4] = [
     include_bytes!("data/uki/log.bin"),
 ];
 
-/// One change: the position as a share of the length; the byte; the kind of change.
+/// Edits, each with a position as a share of the length, a byte, and the number of an operation.
 fn edits() -> impl Strategy<Value = Vec<(f64, u8, u8)>> {
     vec((0.0..1.0, any::<u8>(), 0u8..6), 0..5)
 }
 
-fn edited(bytes: &[u8], edits: &[(f64, u8, u8)]) -> Vec<u8> {
+fn with_edits(bytes: &[u8], edits: &[(f64, u8, u8)]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     for (share, value, operation) in edits {
         // The first entry is short: half of the changes go there.
-        let most = if value & 1 == 0 {
+        let position_limit = if value & 1 == 0 {
             bytes.len()
         } else {
             bytes.len().min(80)
         };
-        let at = (share * most as f64) as usize;
+        let position = (share * position_limit as f64) as usize;
         match operation {
-            0 => bytes.truncate(at),
-            1 => bytes.insert(at, *value),
-            2 if at < bytes.len() => drop(bytes.remove(at)),
-            3 => bytes.extend_from_within(at..),
-            _ if at < bytes.len() => bytes[at] ^= value | 1,
+            0 => bytes.truncate(position),
+            1 => bytes.insert(position, *value),
+            2 if position < bytes.len() => drop(bytes.remove(position)),
+            3 => bytes.extend_from_within(position..),
+            _ if position < bytes.len() => bytes[position] ^= value | 1,
             _ => {}
         }
     }
@@ -58,8 +58,8 @@ fn has_unknown_banks(log: &EventLog) -> bool {
     log.format() == LogFormat::Agile && listed != Some(log.banks().len())
 }
 
-/// The log written again from its parsed form.
-fn rewritten(log: &EventLog) -> Vec<u8> {
+/// Encodes the log again from its parsed form.
+fn encode_again(log: &EventLog) -> Vec<u8> {
     let mut bytes = Log::empty();
     for (entry, event) in log.events().iter().enumerate() {
         let pcr = event.pcr().map_or(u32::MAX, PcrIndex::get);
@@ -67,19 +67,19 @@ fn rewritten(log: &EventLog) -> Vec<u8> {
             let digest = event.digest(HashAlgorithm::Sha1).unwrap();
             bytes.legacy(pcr, event.kind(), digest.as_bytes(), event.data());
         } else {
-            let of = |bank: &HashAlgorithm| {
+            let digest_field = |bank: &HashAlgorithm| {
                 event
                     .digest(*bank)
                     .map(|digest| (bank.tcg_id(), digest.as_bytes().to_vec()))
             };
-            let digests: Vec<_> = log.banks().iter().filter_map(of).collect();
+            let digests: Vec<_> = log.banks().iter().filter_map(digest_field).collect();
             bytes.agile(pcr, event.kind(), &digests, event.data());
         }
     }
     bytes.bytes
 }
 
-fn all() -> PcrSelection {
+fn all_pcrs() -> PcrSelection {
     PcrSelection::from_bitmap([0xff; 3])
 }
 
@@ -91,8 +91,9 @@ fn examine(log: &EventLog) {
     for bank in HashAlgorithm::ALL {
         let Ok(replayed) = log.replay(bank) else { continue };
         match verify_replay(log, &replayed) {
-            Ok(held) => assert!(
-                held.events()
+            Ok(replayed_log) => assert!(
+                replayed_log
+                    .events()
                     .iter()
                     .all(|event| !event.to_string().contains('\n'))
             ),
@@ -181,14 +182,14 @@ proptest! {
 
     #[test]
     fn edited_logs_are_refused_or_all_bytes_are_entries_and_padding(log_index in 0..4usize, changes in edits()) {
-        let bytes = edited(LOGS[log_index], &changes);
+        let bytes = with_edits(LOGS[log_index], &changes);
         if let Ok(log) = EventLog::parse(&bytes) {
             examine(&log);
             if !has_unknown_banks(&log) {
-                let rewritten = rewritten(&log);
-                let filling = &bytes[rewritten.len()..];
+                let encoded = encode_again(&log);
+                let filling = &bytes[encoded.len()..];
                 prop_assert!(filling.iter().all(|byte| *byte == 0) || filling.iter().all(|byte| *byte == 0xff));
-                prop_assert_eq!(EventLog::parse(&rewritten), Ok(log));
+                prop_assert_eq!(EventLog::parse(&encoded), Ok(log));
             }
         }
     }
@@ -198,18 +199,18 @@ proptest! {
         let log = EventLog::parse(LOGS[log_index]).unwrap();
         let values = log.replay(HashAlgorithm::Sha256).unwrap();
         let proven = |log: &EventLog| {
-            let held = verify_replay(log, &values).ok()?;
-            Some(held.events().iter().map(|event| (event.pcr, event.digest)).collect::<Vec<_>>())
+            let replayed_log = verify_replay(log, &values).ok()?;
+            Some(replayed_log.events().iter().map(|event| (event.pcr, event.digest)).collect::<Vec<_>>())
         };
         let before = proven(&log);
         prop_assert!(before.is_some());
-        if let Some(after) = EventLog::parse(&edited(LOGS[log_index], &changes)).ok().as_ref().and_then(proven) {
+        if let Some(after) = EventLog::parse(&with_edits(LOGS[log_index], &changes)).ok().as_ref().and_then(proven) {
             // Entries of different PCRs may be reordered; those of one PCR may not.
-            for index in all().iter() {
-                let of = |events: &[(PcrIndex, Digest)]| -> Vec<Digest> {
+            for index in all_pcrs().iter() {
+                let digests_of_pcr = |events: &[(PcrIndex, Digest)]| -> Vec<Digest> {
                     events.iter().filter(|(pcr, _)| *pcr == index).map(|(_, digest)| *digest).collect()
                 };
-                prop_assert_eq!(of(before.as_deref().unwrap()), of(&after));
+                prop_assert_eq!(digests_of_pcr(before.as_deref().unwrap()), digests_of_pcr(&after));
             }
         }
     }
@@ -237,8 +238,8 @@ proptest! {
             examine(&log);
             // Data measured as logged are never unexplained.
             if events.iter().all(|(.., digest_matches)| *digest_matches) && let Ok(replayed) = log.replay(BANKS[1]) {
-                let held = verify_replay(&log, &replayed).unwrap();
-                prop_assert_eq!(held.unexplained().next(), None);
+                let replayed_log = verify_replay(&log, &replayed).unwrap();
+                prop_assert_eq!(replayed_log.unexplained().next(), None);
             }
         }
     }
@@ -251,9 +252,9 @@ proptest! {
 
     #[test]
     fn edited_configurations_are_refused_or_canonical(configuration in configuration(), changes in edits()) {
-        let bytes = edited(&configuration.encode(), &changes);
-        if let Ok(read) = Configuration::decode(&bytes) {
-            prop_assert_eq!(read.encode(), bytes);
+        let bytes = with_edits(&configuration.encode(), &changes);
+        if let Ok(decoded) = Configuration::decode(&bytes) {
+            prop_assert_eq!(decoded.encode(), bytes);
         }
     }
 

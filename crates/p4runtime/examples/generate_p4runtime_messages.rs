@@ -8,7 +8,7 @@ use self::messages::Messages;
 
 /// Messages of this crate.
 pub const MESSAGES: Messages = Messages {
-    of: env!("CARGO_MANIFEST_DIR"),
+    crate_directory: env!("CARGO_MANIFEST_DIR"),
     sources: &[
         "p4/v1/p4runtime.proto",
         "p4/v1/p4data.proto",

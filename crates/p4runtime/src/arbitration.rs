@@ -1,12 +1,12 @@
 //! Client arbitration: one primary controller for each role, elected by election id (specification 5).
 //!
-//! A state machine without input and output. The server passes in the arbitration messages and the ends of its
-//! streams, sends the resulting notices, and checks every write. A takeover has two steps, because writes of the
-//! previous primary may still run: after the first step no controller of the role may write. The server calls
+//! The module is a state machine without input and output. The server passes in the arbitration messages and the ends
+//! of its streams, sends the resulting notices, and checks every write. A takeover has two steps, because writes of
+//! the previous primary may still run: after the first step no controller of the role may write. The server calls
 //! [`Arbitration::complete`] as soon as no earlier write runs.
 //!
-//! An election id of zero never makes a primary: like an absent id, the controller stays a backup. The
-//! configuration of a role is not interpreted: it is stored and returned.
+//! A controller with election id zero or without an election id never becomes primary. The configuration of a role is
+//! stored and returned, but not interpreted.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub struct ArbitrationRequest {
     pub device_id: u64,
     /// Role of the controller; empty for the default role.
     pub role: String,
-    /// Configuration of the role. It takes effect if this controller becomes primary.
+    /// Configuration of the role. The configuration takes effect if this controller becomes primary.
     pub config: Option<Any>,
     /// Election id, if the controller sent one.
     pub election_id: Option<u128>,
@@ -143,7 +143,7 @@ pub enum WriteError {
 pub struct Limits {
     /// Maximum number of open streams of one role.
     pub streams_per_role: usize,
-    /// Maximum number of roles. The highest election id of each stays until the server restarts (5, 16.2).
+    /// Maximum number of roles. The highest election id of each role is stored until the server restarts (5, 16.2).
     pub roles: usize,
 }
 
@@ -164,7 +164,7 @@ struct Client {
 
 #[derive(Debug, Default)]
 struct Role {
-    /// Highest election id ever received. Its holder is the primary while connected with this id.
+    /// Highest election id ever received. A connected controller with this election id is the primary.
     highest_election_id: Option<u128>,
     config: Option<Any>,
     primary: Option<StreamId>,
@@ -204,15 +204,15 @@ impl Arbitration {
     pub fn update(
         &mut self,
         stream: StreamId,
-        candidacy: ArbitrationRequest,
+        request: ArbitrationRequest,
     ) -> Result<Outcome, ArbitrationError> {
-        self.check(stream, &candidacy)?;
+        self.check(stream, &request)?;
         let ArbitrationRequest {
             role: name,
             config,
             election_id,
             ..
-        } = candidacy;
+        } = request;
         let role = self.roles.entry(name.clone()).or_default();
         self.clients.insert(
             stream,
@@ -221,18 +221,20 @@ impl Arbitration {
                 election_id,
             },
         );
-        let rank = election_id.filter(|id| *id > 0);
-        if let Some(rank) = rank
-            && role.highest_election_id.is_none_or(|highest| rank >= highest)
+        let candidate_id = election_id.filter(|id| *id > 0);
+        if let Some(candidate_id) = candidate_id
+            && role
+                .highest_election_id
+                .is_none_or(|highest| candidate_id >= highest)
         {
             self.last_takeover += 1;
             *role = Role {
-                highest_election_id: Some(rank),
+                highest_election_id: Some(candidate_id),
                 config,
                 primary: Some(stream),
                 pending_takeover: Some(self.last_takeover),
             };
-            let notices = self.notices(&name, |other| other != stream);
+            let notices = self.notices(&name, |peer| peer != stream);
             return Ok(Outcome {
                 notices,
                 takeover: Some(Takeover {
@@ -246,15 +248,15 @@ impl Arbitration {
             role.primary = None;
             role.pending_takeover = None;
         }
-        let notices = self.notices(&name, |other| stepped_down || other == stream);
+        let notices = self.notices(&name, |peer| stepped_down || peer == stream);
         Ok(Outcome {
             notices,
             takeover: None,
         })
     }
 
-    /// Completes a takeover after all earlier writes have finished. The controller may write from now on and
-    /// receives a notice, unless a later takeover has superseded this one.
+    /// Completes a takeover after all earlier writes have finished. The controller may write from now on and receives
+    /// a notice, unless a later takeover has superseded this takeover.
     pub fn complete(&mut self, takeover: Takeover) -> Vec<ArbitrationNotice> {
         let Some(role) = self.roles.get_mut(&takeover.role) else {
             return Vec::new();
@@ -267,7 +269,8 @@ impl Arbitration {
         self.notices(&takeover.role, |stream| Some(stream) == primary)
     }
 
-    /// Removes a stream that has ended.
+    /// Removes a stream that has ended. If the stream was the primary's, returns notices for the other controllers of
+    /// the role.
     pub fn close(&mut self, stream: StreamId) -> Vec<ArbitrationNotice> {
         let Some(client) = self.clients.remove(&stream) else {
             return Vec::new();
@@ -295,11 +298,11 @@ impl Arbitration {
                 actual: self.device_id,
             });
         }
-        let known = self.roles.get(role);
-        if known.is_none() && !role.is_empty() {
+        let existing_role = self.roles.get(role);
+        if existing_role.is_none() && !role.is_empty() {
             return Err(WriteError::NoSuchRole(role.to_owned()));
         }
-        let primary = known.filter(|role| role.primary.is_some() && role.pending_takeover.is_none());
+        let primary = existing_role.filter(|role| role.primary.is_some() && role.pending_takeover.is_none());
         let highest = primary.and_then(|role| role.highest_election_id);
         if highest.is_some() && highest == election_id {
             return Ok(());
@@ -310,7 +313,7 @@ impl Arbitration {
         })
     }
 
-    /// Whether the stream is the primary of its role: only then packets and acknowledgments are accepted.
+    /// Whether the stream is the primary of its role. Only a primary may send packets and acknowledgments.
     pub fn is_primary(&self, stream: StreamId) -> bool {
         self.clients
             .get(&stream)
@@ -326,11 +329,11 @@ impl Arbitration {
             .filter_map(|role| role.primary)
     }
 
-    fn check(&self, stream: StreamId, candidacy: &ArbitrationRequest) -> Result<(), ArbitrationError> {
-        let known = self.clients.get(&stream);
-        let (requested, device_id) = (candidacy.device_id, self.device_id);
+    fn check(&self, stream: StreamId, request: &ArbitrationRequest) -> Result<(), ArbitrationError> {
+        let existing_client = self.clients.get(&stream);
+        let (requested, device_id) = (request.device_id, self.device_id);
         if requested != device_id {
-            return Err(match known {
+            return Err(match existing_client {
                 None => ArbitrationError::NoSuchDevice {
                     requested,
                     actual: device_id,
@@ -341,30 +344,30 @@ impl Arbitration {
                 },
             });
         }
-        if let Some(client) = known
-            && client.role != candidacy.role
+        if let Some(client) = existing_client
+            && client.role != request.role
         {
             return Err(ArbitrationError::RoleChanged {
-                requested: candidacy.role.clone(),
+                requested: request.role.clone(),
                 actual: client.role.clone(),
             });
         }
-        let mut others = 0;
-        for (other, client) in &self.clients {
-            if *other == stream || client.role != candidacy.role {
+        let mut peer_count = 0;
+        for (peer, client) in &self.clients {
+            if *peer == stream || client.role != request.role {
                 continue;
             }
-            others += 1;
-            if let Some(id) = candidacy.election_id
+            peer_count += 1;
+            if let Some(id) = request.election_id
                 && client.election_id == Some(id)
             {
                 return Err(ArbitrationError::ElectionIdTaken(id));
             }
         }
-        if others >= self.limits.streams_per_role {
-            return Err(ArbitrationError::TooManyStreams(others));
+        if peer_count >= self.limits.streams_per_role {
+            return Err(ArbitrationError::TooManyStreams(peer_count));
         }
-        if !self.roles.contains_key(&candidacy.role) && self.roles.len() >= self.limits.roles {
+        if !self.roles.contains_key(&request.role) && self.roles.len() >= self.limits.roles {
             return Err(ArbitrationError::TooManyRoles(self.roles.len()));
         }
         Ok(())
@@ -386,8 +389,8 @@ impl Arbitration {
                 None => ArbitrationStatus::NoPrimary,
             },
         };
-        let of_role = self.clients.iter().filter(|(_, client)| client.role == name);
-        of_role
+        let clients_of_role = self.clients.iter().filter(|(_, client)| client.role == name);
+        clients_of_role
             .map(|(stream, _)| stream)
             .filter(|stream| is_recipient(**stream))
             .map(notice)

@@ -27,10 +27,10 @@ pub enum BytesError {
     },
 }
 
-/// A value of `bit<W>`, or the two's complement of one of `int<W>`: W bits, big-endian, in the fewest whole
-/// bytes that hold W bits.
+/// A value of `bit<W>`, or the two's complement of a value of `int<W>`: W bits, big-endian, in the
+/// fewest whole bytes that hold W bits.
 ///
-/// Values of the same width are ordered as numbers.
+/// Values of the same width are ordered as unsigned numbers.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bits {
     width: u32,
@@ -46,7 +46,7 @@ impl Bits {
         }
     }
 
-    /// Sets all `width` bits: the highest value of `bit<W>`, or the mask of an exact match.
+    /// Value with all `width` bits set: the highest value of `bit<W>`, or the mask of an exact match.
     pub fn ones(width: u32) -> Self {
         Self::prefix(width, width)
     }
@@ -56,10 +56,10 @@ impl Bits {
     pub fn prefix(width: u32, length: u32) -> Self {
         let mut mask = Self::zero(width);
         let unused = (mask.bytes.len() * 8).saturating_sub(width as usize);
-        let (from, to) = (unused, unused + length.min(width) as usize);
-        for (place, byte) in mask.bytes.iter_mut().enumerate() {
-            let start = place * 8;
-            for bit in from.max(start)..to.min(start + 8) {
+        let (first, end) = (unused, unused + length.min(width) as usize);
+        for (index, byte) in mask.bytes.iter_mut().enumerate() {
+            let start = index * 8;
+            for bit in first.max(start)..end.min(start + 8) {
                 *byte |= 0x80 >> (bit - start);
             }
         }
@@ -151,7 +151,7 @@ impl Bits {
         *self == Self::ones(self.width)
     }
 
-    /// Whether every set bit is also set in `mask`. Both have the same width.
+    /// Whether every set bit is also set in `mask`; false if the widths differ.
     pub fn is_subset_of(&self, mask: &Self) -> bool {
         self.width == mask.width
             && self
@@ -173,11 +173,11 @@ impl Bits {
     /// The last ⌈`width`/8⌉ bytes of `string`, padded in front with `fill`.
     fn resized(width: u32, string: &[u8], fill: u8) -> Self {
         let length = bytes_for(width);
-        let kept = string
+        let tail = string
             .get(string.len().saturating_sub(length)..)
             .unwrap_or_default();
-        let mut bytes = vec![fill; length - kept.len()];
-        bytes.extend_from_slice(kept);
+        let mut bytes = vec![fill; length - tail.len()];
+        bytes.extend_from_slice(tail);
         Self {
             width,
             bytes: bytes.into_boxed_slice(),
@@ -191,10 +191,10 @@ impl Bits {
         }
     }
 
-    fn bit_from_top(&self, place: usize) -> bool {
+    fn bit_from_top(&self, position: usize) -> bool {
         self.bytes
-            .get(place / 8)
-            .is_some_and(|byte| byte & (0x80 >> (place % 8)) != 0)
+            .get(position / 8)
+            .is_some_and(|byte| byte & (0x80 >> (position % 8)) != 0)
     }
 }
 
@@ -217,13 +217,13 @@ fn bytes_for(width: u32) -> usize {
     width.div_ceil(8) as usize
 }
 
-/// Bits of the shortest representation as a `bit<W>`; zero needs one.
+/// Bits of the shortest representation as a `bit<W>`; zero needs one bit.
 fn unsigned_bits(string: &[u8]) -> usize {
     match string.iter().position(|byte| *byte != 0) {
         None => 1,
         Some(first) => {
-            let top = string.get(first).map_or(8, |byte| byte.leading_zeros() as usize);
-            (string.len() - first) * 8 - top
+            let zeros = string.get(first).map_or(8, |byte| byte.leading_zeros() as usize);
+            (string.len() - first) * 8 - zeros
         }
     }
 }
@@ -231,14 +231,14 @@ fn unsigned_bits(string: &[u8]) -> usize {
 /// Bits of the shortest representation as an `int<W>`, including the sign bit.
 fn signed_bits(string: &[u8]) -> usize {
     let sign = sign_byte(string);
-    // XOR with the sign clears all copies of the sign bit; one copy is counted.
+    // XOR with the sign clears all copies of the sign bit. The representation needs one of these copies.
     match string.iter().position(|byte| *byte != sign) {
         None => 1,
         Some(first) => {
-            let top = string
+            let copies = string
                 .get(first)
                 .map_or(8, |byte| (byte ^ sign).leading_zeros() as usize);
-            (string.len() - first) * 8 - top + 1
+            (string.len() - first) * 8 - copies + 1
         }
     }
 }
@@ -296,20 +296,20 @@ mod tests {
     }
 
     #[test]
-    fn the_tables_of_the_specification_are_reproduced() {
+    fn encodings_match_the_tables_of_the_specification() {
         for (width, signed, string, canonical) in VALID {
             let value = parse(width, signed, string).unwrap();
-            let sent = if signed {
+            let encoded = if signed {
                 value.canonical_signed()
             } else {
                 value.canonical().to_vec()
             };
             assert_eq!(
-                sent == string,
+                encoded == string,
                 canonical,
-                "{width} {signed} {string:02x?}: {sent:02x?}"
+                "{width} {signed} {string:02x?}: {encoded:02x?}"
             );
-            assert_eq!(parse(width, signed, &sent), Ok(value));
+            assert_eq!(parse(width, signed, &encoded), Ok(value));
         }
         for (width, signed, string) in INVALID {
             assert!(
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn masks_of_prefixes_are_the_top_bits_of_the_width_and_not_of_its_bytes() {
+    fn prefix_masks_start_at_the_top_bit_of_the_width_not_of_the_first_byte() {
         assert_eq!(Bits::prefix(9, 1).as_bytes(), [0x01, 0x00]);
         assert_eq!(Bits::prefix(9, 2).as_bytes(), [0x01, 0x80]);
         assert_eq!(Bits::prefix(32, 20).as_bytes(), [0xff, 0xff, 0xf0, 0x00]);
@@ -349,7 +349,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn unsigned_values_fit_exactly_in_their_range(
+        fn only_unsigned_values_in_the_range_of_the_width_are_parsed(
             string in prop::collection::vec(any::<u8>(), 1..=12), width in 1_u32..=100,
         ) {
             let value = number(&string, false);
@@ -366,7 +366,7 @@ mod tests {
         }
 
         #[test]
-        fn signed_values_fit_exactly_in_their_range(
+        fn only_signed_values_in_the_range_of_the_width_are_parsed(
             string in prop::collection::vec(any::<u8>(), 1..=12), width in 1_u32..=100,
         ) {
             let value = number(&string, true);
@@ -374,16 +374,16 @@ mod tests {
             let parsed = Bits::parse_signed(width, &string);
             prop_assert_eq!(parsed.is_ok(), (-bound..bound).contains(&value));
             if let Ok(bits) = parsed {
-                let sent = bits.canonical_signed();
-                prop_assert_eq!(number(&sent, true), value);
-                prop_assert!(sent.len() == 1 || number(&sent[1..], true) != value);
+                let encoded = bits.canonical_signed();
+                prop_assert_eq!(number(&encoded, true), value);
+                prop_assert!(encoded.len() == 1 || number(&encoded[1..], true) != value);
                 let padded = [&[if value < 0 { 0xff } else { 0 }; 40][..], &string].concat();
                 prop_assert_eq!(Bits::parse_signed(width, &padded), Ok(bits));
             }
         }
 
         #[test]
-        fn values_of_one_width_order_as_numbers(a in any::<u64>(), b in any::<u64>(), width in 64_u32..300) {
+        fn values_of_equal_width_are_ordered_as_numbers(a in any::<u64>(), b in any::<u64>(), width in 64_u32..300) {
             let bits = |value: u64| Bits::from_u128(width, u128::from(value)).unwrap();
             prop_assert_eq!(bits(a).cmp(&bits(b)), a.cmp(&b));
         }

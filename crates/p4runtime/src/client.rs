@@ -39,7 +39,8 @@ pub enum ClientError {
     /// The connection could not be established.
     #[error("connection to the switch failed: {}", causes(.0))]
     Unreachable(#[from] tonic::transport::Error),
-    /// The connection was lost, possibly during the handshake: a TLS server closes connections of clients without a certificate.
+    /// The connection was lost, possibly during the handshake: a TLS server closes connections of clients
+    /// without a certificate.
     #[error("connection to the switch was lost: {}", causes(.0))]
     ConnectionLost(Box<Status>),
     /// The switch rejected the whole request.
@@ -74,7 +75,7 @@ impl From<Status> for ClientError {
 
 /// Identity of this client at the switch.
 #[derive(Clone, Debug)]
-pub struct Session {
+pub struct ClientIdentity {
     /// Device id of the switch.
     pub device_id: u64,
     /// Role; empty for the default role, which has full access.
@@ -101,23 +102,23 @@ pub enum StreamEvent {
     IdleTimeout(Vec<TableEntry>),
     /// The switch rejected a packet or an acknowledgment of this client.
     Error(EntityError),
-    /// Digests or notifications were lost because this client read too slowly; message of the switch.
+    /// Digests or notifications were lost because a queue of the switch was full. Contains the message of the switch.
     Lost(String),
 }
 
 /// P4Info of the current pipeline, shared by client and events.
 type SharedP4Info = Arc<Mutex<Option<Arc<P4Info>>>>;
 
-/// Session at a switch. The session lasts while this value and its [`Events`] exist.
+/// Client of a switch. The connection lasts while this value and its [`Events`] exist.
 #[derive(Debug)]
 pub struct Client {
     rpc: P4RuntimeClient<Channel>,
-    session: Session,
+    identity: ClientIdentity,
     outbox: mpsc::Sender<v1::StreamMessageRequest>,
     p4info: SharedP4Info,
 }
 
-/// Stream messages of the switch during a session.
+/// Stream messages of the switch.
 #[derive(Debug)]
 pub struct Events {
     incoming: Streaming<v1::StreamMessageResponse>,
@@ -125,11 +126,11 @@ pub struct Events {
 }
 
 impl Client {
-    /// Connects, sends the arbitration request and waits for the arbitration status. [`linewarden_tls::endpoint`] creates
-    /// endpoints for TLS.
+    /// Connects, sends the arbitration request and waits for the arbitration status. [`linewarden_tls::endpoint`]
+    /// creates endpoints for TLS.
     pub async fn connect(
         endpoint: Endpoint,
-        session: Session,
+        identity: ClientIdentity,
     ) -> Result<(Self, Events, ArbitrationStatus), ClientError> {
         let channel = endpoint
             .http2_max_header_list_size(HEADERS_BYTES_MAX)
@@ -138,12 +139,12 @@ impl Client {
             .await?;
         let mut rpc = P4RuntimeClient::new(channel).max_decoding_message_size(RESPONSE_BYTES_MAX);
         let (outbox, outgoing) = mpsc::channel(OUTBOX_MESSAGES);
-        let known = SharedP4Info::default();
+        let p4info = SharedP4Info::default();
         let client = Self {
             rpc: rpc.clone(),
-            session,
+            identity,
             outbox,
-            p4info: known.clone(),
+            p4info: p4info.clone(),
         };
         client
             .send(Outgoing::Arbitration(client.arbitration_update()))
@@ -152,10 +153,7 @@ impl Client {
             .stream_channel(ReceiverStream::new(outgoing))
             .await?
             .into_inner();
-        let mut events = Events {
-            incoming,
-            p4info: known,
-        };
+        let mut events = Events { incoming, p4info };
         match events.next().await? {
             StreamEvent::Arbitration(status, _) => Ok((client, events, status)),
             _ => Err(ClientError::InvalidResponse(EntityError::invalid(
@@ -166,7 +164,7 @@ impl Client {
 
     /// Sends an arbitration request with a new election id. The result arrives as an event.
     pub async fn set_election_id(&mut self, election_id: u128) -> Result<(), ClientError> {
-        self.session.election_id = election_id;
+        self.identity.election_id = election_id;
         self.send(Outgoing::Arbitration(self.arbitration_update())).await
     }
 
@@ -178,7 +176,7 @@ impl Client {
     /// P4Runtime version of the switch.
     pub async fn api_version(&mut self) -> Result<String, ClientError> {
         let request = v1::CapabilitiesRequest {
-            device_id: self.session.device_id,
+            device_id: self.identity.device_id,
         };
         Ok(self
             .rpc
@@ -207,9 +205,9 @@ impl Client {
                 .map(|cookie| v1::forwarding_pipeline_config::Cookie { cookie }),
         };
         let request = v1::SetForwardingPipelineConfigRequest {
-            device_id: self.session.device_id,
-            role: self.session.role.clone(),
-            election_id: Some(uint128(self.session.election_id)),
+            device_id: self.identity.device_id,
+            role: self.identity.role.clone(),
+            election_id: Some(uint128(self.identity.election_id)),
             action: action.into(),
             config: Some(config),
             ..Default::default()
@@ -222,7 +220,7 @@ impl Client {
     /// Reads the pipeline of the switch, if there is one, and uses its P4Info from now on.
     pub async fn pipeline(&mut self) -> Result<Option<Pipeline>, ClientError> {
         let request = v1::GetForwardingPipelineConfigRequest {
-            device_id: self.session.device_id,
+            device_id: self.identity.device_id,
             response_type: 0,
         };
         let response = self
@@ -253,9 +251,9 @@ impl Client {
             Atomicity::DataplaneAtomic => Message::DataplaneAtomic,
         };
         let request = v1::WriteRequest {
-            device_id: self.session.device_id,
-            role: self.session.role.clone(),
-            election_id: Some(uint128(self.session.election_id)),
+            device_id: self.identity.device_id,
+            role: self.identity.role.clone(),
+            election_id: Some(uint128(self.identity.election_id)),
             updates: updates
                 .iter()
                 .map(|update| translator.encode_update(update))
@@ -272,8 +270,8 @@ impl Client {
         let info = self.info().ok_or(ClientError::NoProgram)?;
         let translator = Translator::new(&info);
         let request = v1::ReadRequest {
-            device_id: self.session.device_id,
-            role: self.session.role.clone(),
+            device_id: self.identity.device_id,
+            role: self.identity.role.clone(),
             entities: requests
                 .iter()
                 .map(|request| translator.encode_read(request))
@@ -322,13 +320,13 @@ impl Client {
 
     fn arbitration_update(&self) -> v1::MasterArbitrationUpdate {
         let role = v1::Role {
-            name: self.session.role.clone(),
+            name: self.identity.role.clone(),
             ..Default::default()
         };
         v1::MasterArbitrationUpdate {
-            device_id: self.session.device_id,
+            device_id: self.identity.device_id,
             role: Some(role).filter(|role| !role.name.is_empty()),
-            election_id: Some(uint128(self.session.election_id)),
+            election_id: Some(uint128(self.identity.election_id)),
             status: None,
         }
     }
@@ -372,7 +370,7 @@ impl Events {
                         .map(|id| u128::from(id.high) << 64 | u128::from(id.low)),
                 ))
             }
-            // Does not refer to a message of this client.
+            // This error refers to no message of this client: the switch lost notifications.
             (Incoming::Error(error), _)
                 if error.canonical_code == i32::from(Code::ResourceExhausted) && error.details.is_none() =>
             {
@@ -429,8 +427,8 @@ fn decode_list(info: &P4Info, list: &v1::DigestList) -> Result<DigestList, Entit
     })
 }
 
-fn p4info_of(known: &SharedP4Info) -> Option<Arc<P4Info>> {
-    known.lock().unwrap_or_else(PoisonError::into_inner).clone()
+fn p4info_of(shared: &SharedP4Info) -> Option<Arc<P4Info>> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 fn uint128(id: u128) -> v1::Uint128 {
@@ -459,18 +457,18 @@ fn results_of(status: &Status) -> Option<Vec<Result<(), EntityError>>> {
 }
 
 fn describe_failures(results: &[Result<(), EntityError>]) -> String {
-    let failed = || {
+    let failures = || {
         results
             .iter()
             .enumerate()
-            .filter_map(|(place, result)| Some((place, result.as_ref().err()?)))
+            .filter_map(|(index, result)| Some((index, result.as_ref().err()?)))
     };
-    let first = failed()
+    let first = failures()
         .next()
-        .map(|(place, error)| format!("; update {place}: {:?}: {error}", error.code));
+        .map(|(index, error)| format!("; update {index}: {:?}: {error}", error.code));
     format!(
         "{} of {} failed{}",
-        failed().count(),
+        failures().count(),
         results.len(),
         first.unwrap_or_default()
     )

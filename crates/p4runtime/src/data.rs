@@ -6,7 +6,7 @@ use crate::p4info::{HeaderType, Type};
 use crate::proto::v1;
 use v1::p4_data::Data as Wire;
 
-/// Value of a P4 type; the P4Info has the type.
+/// Value of a P4 type. The P4Info defines the type.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs, reason = "the names are P4's")]
 pub enum Data {
@@ -34,38 +34,42 @@ type UnionData = Option<(usize, Vec<Data>)>;
 type UnionMembers = [(String, std::sync::Arc<HeaderType>)];
 
 impl Data {
-    /// Decodes a message of this type.
-    pub fn decode(of: &Type, message: &v1::P4Data) -> Result<Self, EntityError> {
+    /// Decodes a value of type `ty`.
+    pub fn decode(ty: &Type, message: &v1::P4Data) -> Result<Self, EntityError> {
         let data = message
             .data
             .as_ref()
             .ok_or_else(|| EntityError::invalid("value is missing"))?;
-        match (of, data) {
+        match (ty, data) {
             (Type::Bits(width), Wire::Bitstring(string)) => Ok(Self::Bits(Bits::parse(*width, string)?)),
             (Type::Signed(width), Wire::Bitstring(string)) => {
                 Ok(Self::Signed(Bits::parse_signed(*width, string)?))
             }
-            (Type::Varbit(most), Wire::Varbit(varbit)) => Ok(Self::Varbit(decode_varbit(*most, varbit)?)),
+            (Type::Varbit(width_max), Wire::Varbit(varbit)) => {
+                Ok(Self::Varbit(decode_varbit(*width_max, varbit)?))
+            }
             (Type::Bool, Wire::Bool(value)) => Ok(Self::Bool(*value)),
             (Type::Tuple(types), Wire::Tuple(tuple)) => {
-                let types: Vec<&Type> = types.iter().map(|of| &**of).collect();
+                let types: Vec<&Type> = types.iter().map(|ty| &**ty).collect();
                 Ok(Self::Tuple(decode_members(&types, &tuple.members)?))
             }
             (Type::Struct(members), Wire::Struct(structure)) => {
-                let types: Vec<&Type> = members.iter().map(|(_, of)| &**of).collect();
+                let types: Vec<&Type> = members.iter().map(|(_, ty)| &**ty).collect();
                 Ok(Self::Struct(decode_members(&types, &structure.members)?))
             }
-            (Type::Header(of), Wire::Header(header)) => Ok(Self::Header(decode_header(of, header)?)),
+            (Type::Header(header_type), Wire::Header(header)) => {
+                Ok(Self::Header(decode_header(header_type, header)?))
+            }
             (Type::Union(members), Wire::HeaderUnion(union)) => {
                 Ok(Self::Union(decode_union(members, union)?))
             }
-            (Type::Stack(of, size), Wire::HeaderStack(stack)) => {
+            (Type::Stack(header_type, size), Wire::HeaderStack(stack)) => {
                 check_count(stack.entries.len(), *size as usize, "headers")?;
                 Ok(Self::Stack(
                     stack
                         .entries
                         .iter()
-                        .map(|header| decode_header(of, header))
+                        .map(|header| decode_header(header_type, header))
                         .collect::<Result<_, _>>()?,
                 ))
             }
@@ -82,16 +86,16 @@ impl Data {
             (Type::Text, _) => Err(EntityError::unimplemented(
                 "translated types of kind sdn_string are not supported",
             )),
-            (of, data) => Err(EntityError::invalid(format!(
+            (ty, data) => Err(EntityError::invalid(format!(
                 "value has the wrong type: expected {}, found {}",
-                type_name(of),
+                type_name(ty),
                 wire_name(data)
             ))),
         }
     }
 
     /// Encodes the value as its canonical message. The name of a union member comes from the type.
-    pub fn encode(&self, of: &Type) -> v1::P4Data {
+    pub fn encode(&self, ty: &Type) -> v1::P4Data {
         let data = match self {
             Self::Bits(bits) => Wire::Bitstring(bits.canonical().to_vec()),
             Self::Signed(bits) => Wire::Bitstring(bits.canonical_signed()),
@@ -101,21 +105,21 @@ impl Data {
             }),
             Self::Bool(value) => Wire::Bool(*value),
             Self::Tuple(members) => {
-                let types: Vec<&Type> = match of {
-                    Type::Tuple(types) => types.iter().map(|of| &**of).collect(),
+                let types: Vec<&Type> = match ty {
+                    Type::Tuple(types) => types.iter().map(|ty| &**ty).collect(),
                     _ => Vec::new(),
                 };
                 Wire::Tuple(encode_members(members, &types))
             }
             Self::Struct(members) => {
-                let types: Vec<&Type> = match of {
-                    Type::Struct(types) => types.iter().map(|(_, of)| &**of).collect(),
+                let types: Vec<&Type> = match ty {
+                    Type::Struct(types) => types.iter().map(|(_, ty)| &**ty).collect(),
                     _ => Vec::new(),
                 };
                 Wire::Struct(encode_members(members, &types))
             }
             Self::Header(header) => Wire::Header(encode_header(header.as_deref())),
-            Self::Union(union) => Wire::HeaderUnion(encode_union(union.as_ref(), of)),
+            Self::Union(union) => Wire::HeaderUnion(encode_union(union.as_ref(), ty)),
             Self::Stack(headers) => Wire::HeaderStack(v1::P4HeaderStack {
                 entries: headers
                     .iter()
@@ -125,7 +129,7 @@ impl Data {
             Self::UnionStack(unions) => Wire::HeaderUnionStack(v1::P4HeaderUnionStack {
                 entries: unions
                     .iter()
-                    .map(|union| encode_union(union.as_ref(), of))
+                    .map(|union| encode_union(union.as_ref(), ty))
                     .collect(),
             }),
             Self::Enum(name) => Wire::Enum(name.clone()),
@@ -139,28 +143,27 @@ impl Data {
 fn decode_members(types: &[&Type], members: &[v1::P4Data]) -> Result<Vec<Data>, EntityError> {
     check_count(members.len(), types.len(), "members")?;
     let pairs = types.iter().zip(members).enumerate();
-    let decoded = pairs.map(|(place, (of, member))| {
-        Data::decode(of, member).map_err(|error| error.at(format!("member {place}")))
+    let decoded = pairs.map(|(index, (ty, member))| {
+        Data::decode(ty, member).map_err(|error| error.at(format!("member {index}")))
     });
     decoded.collect()
 }
 
-fn decode_header(of: &HeaderType, header: &v1::P4Header) -> Result<HeaderData, EntityError> {
+fn decode_header(header_type: &HeaderType, header: &v1::P4Header) -> Result<HeaderData, EntityError> {
     if !header.is_valid {
         check_count(header.bitstrings.len(), 0, "fields of an invalid header")?;
         return Ok(None);
     }
-    check_count(header.bitstrings.len(), of.fields.len(), "fields")?;
-    let fields = of
+    check_count(header.bitstrings.len(), header_type.fields.len(), "fields")?;
+    let fields = header_type
         .fields
         .iter()
         .zip(&header.bitstrings)
-        .map(|((name, of), string)| {
-            let field = match of {
+        .map(|((name, ty), string)| {
+            let field = match ty {
                 Type::Signed(width) => Bits::parse_signed(*width, string).map(Data::Signed),
-                // P4Runtime encodes no width for a varbit of a header: its width is that of the
-                // whole bytes.
-                Type::Varbit(most) => varbit(*most, string).map(Data::Varbit),
+                // P4Runtime encodes no width for a varbit in a header: the number of bytes determines the width.
+                Type::Varbit(width_max) => decode_header_varbit(*width_max, string).map(Data::Varbit),
                 Type::Bits(width) => Bits::parse(*width, string).map(Data::Bits),
                 _ => return Err(EntityError::invalid("header field is not a number").at(name)),
             };
@@ -178,11 +181,11 @@ fn decode_union(members: &UnionMembers, union: &v1::P4HeaderUnion) -> Result<Uni
             )),
         };
     }
-    let place = members
+    let index = members
         .iter()
         .position(|(name, _)| *name == union.valid_header_name);
-    let (place, of) = place
-        .and_then(|place| members.get(place).map(|(_, of)| (place, of)))
+    let (index, header_type) = index
+        .and_then(|index| members.get(index).map(|(_, header_type)| (index, header_type)))
         .ok_or_else(|| {
             EntityError::invalid(format!(
                 "header union has no member \"{}\"",
@@ -192,21 +195,21 @@ fn decode_union(members: &UnionMembers, union: &v1::P4HeaderUnion) -> Result<Uni
     let header = union
         .valid_header
         .as_ref()
-        .map(|header| decode_header(of, header))
+        .map(|header| decode_header(header_type, header))
         .transpose()?
         .flatten();
     let fields =
         header.ok_or_else(|| EntityError::invalid("selected header of the header union is invalid"))?;
-    Ok(Some((place, fields)))
+    Ok(Some((index, fields)))
 }
 
-fn decode_varbit(most: u32, message: &v1::P4Varbit) -> Result<Bits, EntityError> {
+fn decode_varbit(width_max: u32, message: &v1::P4Varbit) -> Result<Bits, EntityError> {
     let width = u32::try_from(message.bitwidth)
         .ok()
-        .filter(|width| *width <= most)
+        .filter(|width| *width <= width_max)
         .ok_or_else(|| {
             EntityError::out_of_range(format!(
-                "width of {} bits is out of range: the maximum is {most}",
+                "width of {} bits is out of range: the maximum is {width_max}",
                 message.bitwidth
             ))
         })?;
@@ -216,24 +219,24 @@ fn decode_varbit(most: u32, message: &v1::P4Varbit) -> Result<Bits, EntityError>
     Ok(Bits::parse(width, &message.bitstring)?)
 }
 
-fn varbit(most: u32, string: &[u8]) -> Result<Bits, crate::bytes::BytesError> {
+fn decode_header_varbit(width_max: u32, string: &[u8]) -> Result<Bits, crate::bytes::BytesError> {
     if string.is_empty() {
         return Ok(Bits::zero(0));
     }
     let width = u32::try_from(string.len()).unwrap_or(u32::MAX).saturating_mul(8);
-    if width > most.next_multiple_of(8) {
+    if width > width_max.next_multiple_of(8) {
         let needed_bits = string.len() * 8;
         return Err(crate::bytes::BytesError::TooWide {
             needed_bits,
-            width_bits: most,
+            width_bits: width_max,
         });
     }
-    Bits::parse(width.min(most), string)
+    Bits::parse(width.min(width_max), string)
 }
 
 fn require_member_name(members: &[String], name: &str) -> Result<String, EntityError> {
-    let found = members.iter().find(|member| *member == name);
-    found.cloned().ok_or_else(|| {
+    let known_name = members.iter().find(|member| *member == name);
+    known_name.cloned().ok_or_else(|| {
         EntityError::invalid(format!(
             "unknown member \"{name}\": expected one of {}",
             members.join(", ")
@@ -241,23 +244,23 @@ fn require_member_name(members: &[String], name: &str) -> Result<String, EntityE
     })
 }
 
-fn check_count(given: usize, needed: usize, items: &str) -> Result<(), EntityError> {
-    if given == needed {
+fn check_count(found: usize, expected: usize, items: &str) -> Result<(), EntityError> {
+    if found == expected {
         Ok(())
     } else {
         Err(EntityError::invalid(format!(
-            "wrong number of {items}: expected {needed}, found {given}"
+            "wrong number of {items}: expected {expected}, found {found}"
         )))
     }
 }
 
 fn encode_members(members: &[Data], types: &[&Type]) -> v1::P4StructLike {
-    let of = |place: usize| types.get(place).copied().unwrap_or(&Type::Bool);
+    let type_at = |index: usize| types.get(index).copied().unwrap_or(&Type::Bool);
     v1::P4StructLike {
         members: members
             .iter()
             .enumerate()
-            .map(|(place, member)| member.encode(of(place)))
+            .map(|(index, member)| member.encode(type_at(index)))
             .collect(),
     }
 }
@@ -275,13 +278,13 @@ fn encode_header(fields: Option<&[Data]>) -> v1::P4Header {
     }
 }
 
-fn encode_union(union: Option<&(usize, Vec<Data>)>, of: &Type) -> v1::P4HeaderUnion {
-    let Some((place, fields)) = union else {
+fn encode_union(union: Option<&(usize, Vec<Data>)>, ty: &Type) -> v1::P4HeaderUnion {
+    let Some((index, fields)) = union else {
         return v1::P4HeaderUnion::default();
     };
-    let name = match of {
+    let name = match ty {
         Type::Union(members) | Type::UnionStack(members, _) => {
-            members.get(*place).map(|(name, _)| name.clone())
+            members.get(*index).map(|(name, _)| name.clone())
         }
         _ => None,
     };
@@ -291,11 +294,11 @@ fn encode_union(union: Option<&(usize, Vec<Data>)>, of: &Type) -> v1::P4HeaderUn
     }
 }
 
-fn type_name(of: &Type) -> String {
-    match of {
+fn type_name(ty: &Type) -> String {
+    match ty {
         Type::Bits(width) => format!("bit<{width}>"),
         Type::Signed(width) => format!("int<{width}>"),
-        Type::Varbit(most) => format!("varbit<{most}>"),
+        Type::Varbit(width_max) => format!("varbit<{width_max}>"),
         Type::Bool => "bool".into(),
         Type::Tuple(_) => "a tuple".into(),
         Type::Struct(_) => "a struct".into(),

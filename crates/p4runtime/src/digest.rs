@@ -1,6 +1,7 @@
-//! Digests: messages are buffered into lists. A message is sent once until it is acknowledged (specification 9.7).
+//! Digests: the server buffers messages into lists. A message is not sent again before its list is acknowledged or the
+//! acknowledgment times out (specification 9.7).
 //!
-//! A state machine without input, output and clock: time is an argument, in nanoseconds from any origin.
+//! The module is a state machine without input, output or clock: time is an argument, in nanoseconds from any origin.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +9,7 @@ use crate::data::Data;
 use crate::entity::DigestConfig;
 use crate::ids::DigestId;
 
-/// Maximum number of messages in a list if the controller sets no limit.
+/// Maximum number of messages in a list if the controller sets no limit or a higher one.
 const LIST_MESSAGES_MAX: usize = 4096;
 /// Maximum number of unacknowledged messages of one digest. Beyond this limit the oldest list is treated as
 /// acknowledged.
@@ -29,7 +30,7 @@ pub struct DigestList {
 struct DigestBuffer {
     config: DigestConfig,
     waiting: Vec<Data>,
-    since_ns: u64,
+    waiting_since_ns: u64,
     /// Unacknowledged lists by acknowledgment deadline (set when the list was sent) and list id.
     sent: BTreeMap<(u64, u64), Vec<Data>>,
     /// All messages in `waiting` and `sent`.
@@ -58,45 +59,45 @@ impl Digests {
         let new = DigestBuffer {
             config,
             waiting: Vec::new(),
-            since_ns: 0,
+            waiting_since_ns: 0,
             sent: BTreeMap::new(),
             cached: BTreeSet::new(),
         };
         self.enabled.entry(id).or_insert(new).config = config;
     }
 
-    /// Discards all digests because another program runs. List ids continue.
+    /// Disables all digests after a change of the program. The numbering of lists continues.
     pub fn clear(&mut self) {
         self.enabled.clear();
     }
 
-    /// Adds a message. Returns the list that the message completes.
+    /// Adds a message. Returns the list that the message completes, if any.
     pub fn push(&mut self, now_ns: u64, id: DigestId, message: Data) -> Option<DigestList> {
-        let digest_list = self.enabled.get_mut(&id)?;
-        digest_list.expire(now_ns);
-        if !digest_list.cached.insert(message.clone()) {
+        let buffer = self.enabled.get_mut(&id)?;
+        buffer.expire(now_ns);
+        if !buffer.cached.insert(message.clone()) {
             return None;
         }
-        if digest_list.waiting.is_empty() {
-            digest_list.since_ns = now_ns;
+        if buffer.waiting.is_empty() {
+            buffer.waiting_since_ns = now_ns;
         }
-        digest_list.waiting.push(message);
-        let limit = match digest_list.config.max_list_size as usize {
+        buffer.waiting.push(message);
+        let limit = match buffer.config.max_list_size as usize {
             0 => LIST_MESSAGES_MAX,
             limit => limit.min(LIST_MESSAGES_MAX),
         };
-        let full = digest_list.waiting.len() >= limit || digest_list.config.max_timeout_ns == 0;
-        full.then(|| digest_list.list(now_ns, id, &mut self.last_list_id))
+        let full = buffer.waiting.len() >= limit || buffer.config.max_timeout_ns == 0;
+        full.then(|| buffer.complete_list(now_ns, id, &mut self.last_list_id))
     }
 
     /// Returns the lists whose timeout has expired.
     pub fn due(&mut self, now_ns: u64) -> Vec<DigestList> {
-        let lists = &mut self.last_list_id;
+        let last_list_id = &mut self.last_list_id;
         let due = self
             .enabled
             .iter_mut()
-            .filter(|(_, digest_list)| digest_list.due_ns().is_some_and(|due| due <= now_ns));
-        due.map(|(id, digest_list)| digest_list.list(now_ns, *id, lists))
+            .filter(|(_, buffer)| buffer.due_ns().is_some_and(|due| due <= now_ns));
+        due.map(|(id, buffer)| buffer.complete_list(now_ns, *id, last_list_id))
             .collect()
     }
 
@@ -107,30 +108,30 @@ impl Digests {
 
     /// Removes a list that was acknowledged or could not be delivered: its messages may be sent again.
     pub fn acknowledge(&mut self, id: DigestId, list_id: u64) {
-        let Some(digest_list) = self.enabled.get_mut(&id) else {
+        let Some(buffer) = self.enabled.get_mut(&id) else {
             return;
         };
-        let key = digest_list
+        let key = buffer
             .sent
             .keys()
-            .find(|(_, sent)| *sent == list_id)
+            .find(|(_, sent_id)| *sent_id == list_id)
             .copied();
-        if let Some(messages) = key.and_then(|key| digest_list.sent.remove(&key)) {
-            digest_list.remove_from_cache(messages);
+        if let Some(messages) = key.and_then(|key| buffer.sent.remove(&key)) {
+            buffer.remove_from_cache(messages);
         }
     }
 }
 
 impl DigestBuffer {
     fn due_ns(&self) -> Option<u64> {
-        (!self.waiting.is_empty()).then(|| self.since_ns.saturating_add(self.config.max_timeout_ns))
+        (!self.waiting.is_empty()).then(|| self.waiting_since_ns.saturating_add(self.config.max_timeout_ns))
     }
 
-    fn list(&mut self, now_ns: u64, id: DigestId, lists: &mut u64) -> DigestList {
-        *lists += 1;
+    fn complete_list(&mut self, now_ns: u64, id: DigestId, last_list_id: &mut u64) -> DigestList {
+        *last_list_id += 1;
         let data = std::mem::take(&mut self.waiting);
-        let until_ns = now_ns.saturating_add(self.config.ack_timeout_ns);
-        self.sent.insert((until_ns, *lists), data.clone());
+        let ack_deadline_ns = now_ns.saturating_add(self.config.ack_timeout_ns);
+        self.sent.insert((ack_deadline_ns, *last_list_id), data.clone());
         self.expire(now_ns);
         while self.cached.len() > UNACKNOWLEDGED_MAX
             && let Some((_, oldest)) = self.sent.pop_first()
@@ -139,7 +140,7 @@ impl DigestBuffer {
         }
         DigestList {
             id,
-            list_id: *lists,
+            list_id: *last_list_id,
             data,
         }
     }

@@ -1,9 +1,8 @@
 //! P4Runtime entities as values checked against P4Info: no protobuf, no unknown ids, every number in its
 //! width.
 //!
-//! [`translate`](crate::translate) converts them from and to messages. Checks that only a target can make are
-//! not made here: whether an entity exists, whether capacity is left, and which action executes which direct
-//! resource.
+//! [`translate`](crate::translate) converts entities from and to messages. Only a target can check whether an
+//! entity exists, whether capacity is left, and which action executes which direct resource.
 
 use crate::bytes::Bits;
 use crate::data::Data;
@@ -71,8 +70,8 @@ pub struct Action {
 pub struct Port {
     /// Port number.
     pub number: u32,
-    /// Whether the client used the field that P4Runtime 1.4 deprecated. Reads return the port in the same
-    /// field.
+    /// Whether the client used the field that P4Runtime 1.4 deprecated. Reads return the port in the field that the
+    /// client used.
     pub deprecated_field: bool,
 }
 
@@ -166,7 +165,8 @@ pub struct MeterCounters {
 }
 
 /// Direct resources of an entry (9.1.7). On insertion, an absent resource starts at its default: counter zero,
-/// meter always green. On modification, an absent counter stays and an absent meter becomes always green.
+/// meter always green. On modification, an absent counter keeps its values and an absent meter becomes
+/// always green.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirectResources {
     /// Counter values.
@@ -221,9 +221,9 @@ pub struct DefaultEntry {
     pub table: TableId,
     /// Default action. A write without an action restores the initial default entry of the program.
     pub action: Option<Action>,
-    /// See [`TableEntry`].
+    /// See [`TableEntry::controller_metadata`].
     pub controller_metadata: u64,
-    /// See [`TableEntry`].
+    /// See [`TableEntry::metadata`].
     pub metadata: Vec<u8>,
     /// Direct counter and direct meter.
     pub resources: DirectResources,
@@ -293,7 +293,7 @@ pub struct Replica {
     pub port: Port,
     /// Instance id in the egress pipeline.
     pub instance: u32,
-    /// Backup replicas, used while the preceding ports are down: port and instance.
+    /// Backup replicas as (port, instance), used while the preceding ports are down.
     pub backups: Vec<(u32, u32)>,
 }
 
@@ -337,7 +337,7 @@ pub struct DigestConfig {
 pub struct Digest {
     /// Id.
     pub id: DigestId,
-    /// Selection mode.
+    /// Configuration.
     pub config: DigestConfig,
 }
 
@@ -360,31 +360,31 @@ pub enum Update {
     DefaultEntry(Box<DefaultEntry>),
     Member(Change<Member, (ProfileId, MemberId)>),
     Group(Change<Group, (ProfileId, GroupId)>),
-    /// One cell, or all cells without an index. Without data the value stays.
+    /// Writes one cell, or all cells if `index` is absent. If `data` is absent, the value does not change.
     Counter {
         id: CounterId,
         index: Option<u64>,
         data: Option<CounterData>,
     },
-    /// Without data the value stays.
+    /// If `data` is absent, the value does not change.
     DirectCounter {
         entry: EntryRef,
         data: Option<CounterData>,
     },
-    /// One cell, or all cells without an index. Without a configuration the meter becomes always green.
+    /// Writes one cell, or all cells if `index` is absent. If `config` is absent, the meter becomes always green.
     Meter {
         id: MeterId,
         index: Option<u64>,
         config: Option<MeterConfig>,
         reset_counters: bool,
     },
-    /// Without a configuration the meter becomes always green.
+    /// If `config` is absent, the meter becomes always green.
     DirectMeter {
         entry: EntryRef,
         config: Option<MeterConfig>,
         reset_counters: bool,
     },
-    /// One cell, or all cells without an index.
+    /// Writes one cell, or all cells if `index` is absent.
     Register {
         id: RegisterId,
         index: Option<u64>,
@@ -392,7 +392,7 @@ pub enum Update {
     },
     MulticastGroup(Change<MulticastGroup, MulticastGroupId>),
     CloneSession(Change<CloneSession, CloneSessionId>),
-    /// All members without duplicates, each with one match for each field.
+    /// All members, without duplicates. Each member has one match for each field.
     ValueSet {
         id: ValueSetId,
         members: Vec<Vec<FieldMatch>>,
@@ -452,7 +452,7 @@ pub struct ReadOptions {
     pub since_hit: bool,
 }
 
-/// Query to a target for one table, one profile or one array.
+/// Query of a target for one table, one profile or one array.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(
     missing_docs,

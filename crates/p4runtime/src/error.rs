@@ -66,8 +66,8 @@ impl EntityError {
     }
 
     /// Prefixes the message with the location of the error.
-    pub fn at(mut self, place: impl std::fmt::Display) -> Self {
-        self.message = format!("{place}: {}", self.message);
+    pub fn at(mut self, location: impl std::fmt::Display) -> Self {
+        self.message = format!("{location}: {}", self.message);
         self
     }
 }
@@ -78,14 +78,15 @@ impl From<crate::bytes::BytesError> for EntityError {
     }
 }
 
-/// Error with its chain of sources, outermost first: tonic itself reports only "transport error" for most errors.
+/// Joins the messages of all sources of an error, outermost first; returns the message of the error itself if it has no
+/// source. tonic itself reports only "transport error" for most errors.
 pub(crate) fn causes(error: &dyn StdError) -> String {
     let mut messages: Vec<String> = Vec::new();
     let mut cause = error.source();
     while let Some(error) = cause {
         let message = error.to_string();
         // Some errors repeat the text of their source.
-        if message != "transport error" && !messages.iter().any(|before| before.contains(&message)) {
+        if message != "transport error" && !messages.iter().any(|earlier| earlier.contains(&message)) {
             messages.push(message);
         }
         cause = error.source();

@@ -73,20 +73,20 @@ pub trait EvidenceSource: Send + Sync + 'static {
     fn attest(
         &self,
         nonce: [u8; NONCE_BYTES],
-        listing: InventoryScope,
+        inventory_scope: InventoryScope,
     ) -> Result<SignedEvidence, EvidenceUnavailable>;
 }
 
 struct Server<S> {
     source: Arc<S>,
-    /// Serializes requests: each costs a signature, and an inventory needs as much memory as the tables.
+    /// Serializes requests: a statement costs a signature, and an inventory needs as much memory as the tables.
     permit: Arc<Semaphore>,
 }
 
 /// Creates the gRPC service for a server that also serves P4Runtime.
 pub fn service<S: EvidenceSource>(source: Arc<S>) -> EvidenceServer<impl Evidence> {
-    let turn = Arc::new(Semaphore::new(1));
-    EvidenceServer::new(Server { source, permit: turn })
+    let permit = Arc::new(Semaphore::new(1));
+    EvidenceServer::new(Server { source, permit })
 }
 
 impl<S: EvidenceSource> Server<S> {
@@ -94,16 +94,17 @@ impl<S: EvidenceSource> Server<S> {
         &self,
         operation: impl FnOnce(&S) -> Result<T, EvidenceUnavailable> + Send + 'static,
     ) -> Result<T, Status> {
-        let turn = Arc::clone(&self.permit).acquire_owned().await;
-        let turn = turn.map_err(|_| Status::unavailable("server is shutting down"))?;
+        let permit = Arc::clone(&self.permit).acquire_owned().await;
+        let permit = permit.map_err(|_| Status::unavailable("server is shutting down"))?;
         let source = Arc::clone(&self.source);
         // The task holds the permit until it finishes, even if the client has disconnected.
-        let task = tokio::task::spawn_blocking(move || {
-            let _turn = turn;
+        let result = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
             operation(&source)
         })
         .await;
-        task.map_err(|error| Status::internal(error.to_string()))?
+        result
+            .map_err(|error| Status::internal(error.to_string()))?
             .map_err(|EvidenceUnavailable(reason)| Status::failed_precondition(reason))
     }
 }
@@ -123,20 +124,20 @@ impl<S: EvidenceSource> Evidence for Server<S> {
         let v1::AttestRequest {
             nonce,
             with_inventory,
-            excluded_objects: without,
+            excluded_objects,
         } = request.into_inner();
         let nonce = <[u8; NONCE_BYTES]>::try_from(nonce.as_slice()).map_err(|_| {
             Status::invalid_argument(format!("nonce has {} bytes: expected {NONCE_BYTES}", nonce.len()))
         })?;
-        let listing = match with_inventory {
-            true => InventoryScope::AllExcept(without),
+        let inventory_scope = match with_inventory {
+            true => InventoryScope::AllExcept(excluded_objects),
             false => InventoryScope::None,
         };
-        let attested = self
-            .run_blocking(move |source| source.attest(nonce, listing))
+        let evidence = self
+            .run_blocking(move |source| source.attest(nonce, inventory_scope))
             .await?;
-        let inventory = attested.inventory.unwrap_or_default();
-        let mut pieces = vec![Piece::Statement(attested.statement)];
+        let inventory = evidence.inventory.unwrap_or_default();
+        let mut pieces = vec![Piece::Statement(evidence.statement)];
         pieces.extend(
             inventory
                 .chunks(INVENTORY_CHUNK_BYTES)
@@ -155,7 +156,8 @@ pub enum EvidenceClientError {
     /// The connection could not be established.
     #[error("connection to the switch failed: {}", causes(.0))]
     Unreachable(#[from] tonic::transport::Error),
-    /// The connection was lost, possibly during the handshake: a TLS server closes connections of clients without a certificate.
+    /// The connection was lost, possibly during the handshake: a TLS server closes connections of clients
+    /// without a certificate.
     #[error("connection to the switch was lost: {}", causes(.0))]
     ConnectionLost(Box<Status>),
     /// The switch rejected the request.
@@ -206,7 +208,7 @@ impl Client {
         }
     }
 
-    /// Requests the current digests. They are not signed.
+    /// Requests the current digests. The digests are not signed.
     ///
     /// # Errors
     /// The switch provides no evidence.
@@ -221,16 +223,16 @@ impl Client {
     pub async fn attest(
         &mut self,
         nonce: [u8; NONCE_BYTES],
-        listing: InventoryScope,
+        inventory_scope: InventoryScope,
     ) -> Result<SignedEvidence, EvidenceClientError> {
-        let (with_inventory, without) = match listing {
+        let (with_inventory, excluded_objects) = match inventory_scope {
             InventoryScope::None => (false, Vec::new()),
-            InventoryScope::AllExcept(without) => (true, without),
+            InventoryScope::AllExcept(excluded_objects) => (true, excluded_objects),
         };
         let request = v1::AttestRequest {
             nonce: nonce.to_vec(),
             with_inventory,
-            excluded_objects: without,
+            excluded_objects,
         };
         let mut pieces = self.rpc.attest(request).await?.into_inner();
         let first = pieces.message().await?.and_then(|message| message.piece);

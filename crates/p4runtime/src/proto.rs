@@ -1,6 +1,7 @@
 //! Messages of P4Runtime and of the evidence service, generated from `proto/`, which documents them.
 //!
-//! `cargo run -p linewarden-p4runtime --example generate_p4runtime_messages` regenerates them; the test `generated` compares.
+//! `cargo run -p linewarden-p4runtime --example generate_p4runtime_messages` regenerates them; the test
+//! `generated` checks that the generated files are current.
 #![allow(
     missing_docs,
     clippy::all,

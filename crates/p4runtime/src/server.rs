@@ -36,8 +36,8 @@ use v1::p4_runtime_server::{P4Runtime, P4RuntimeServer};
 pub const API_VERSION: &str = "1.5.0";
 /// Maximum bytes of a request: programs exceed gRPC's default of 4 MiB (appendix, "Guidelines").
 const REQUEST_BYTES_MAX: usize = 128 << 20;
-/// Keepalive interval and timeout of idle connections: a dead primary would prevent other controllers from
-/// writing.
+/// Keepalive interval and timeout of idle connections. Without keepalive, an unreachable primary would stay connected
+/// and prevent other controllers from writing.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -55,19 +55,19 @@ pub struct Options {
 /// Running program and saved program. Writes and reads refer to the saved program if there is one.
 #[derive(Debug, Default)]
 struct Programs {
-    live: Option<Arc<Pipeline>>,
+    running: Option<Arc<Pipeline>>,
     saved: Option<Arc<Pipeline>>,
 }
 
 impl Programs {
     fn addressed(&self) -> Result<Arc<Pipeline>, Status> {
-        let none =
+        let no_pipeline =
             || Status::failed_precondition("no forwarding pipeline: call SetForwardingPipelineConfig first");
         self.saved
             .as_ref()
-            .or(self.live.as_ref())
+            .or(self.running.as_ref())
             .cloned()
-            .ok_or_else(none)
+            .ok_or_else(no_pipeline)
     }
 }
 
@@ -75,18 +75,18 @@ impl Programs {
 struct Clients {
     arbitration: Arbitration,
     outboxes: BTreeMap<StreamId, stream::Outbox>,
-    streams: u64,
+    last_stream_id: u64,
 }
 
 struct Shared<T> {
     target: Arc<T>,
     device_id: u64,
     programs: Arc<RwLock<Programs>>,
-    /// Running program, for events from the switch, which must not wait for writes.
-    live: Mutex<Option<Arc<Pipeline>>>,
+    /// Running program, for the task that forwards events and must not wait for writes.
+    running: Mutex<Option<Arc<Pipeline>>>,
     clients: Mutex<Clients>,
     digests: Mutex<Digests>,
-    /// Notified when digest settings change or a list is acknowledged.
+    /// Notified when digest settings change.
     digests_changed: Arc<Notify>,
     started: Instant,
 }
@@ -100,8 +100,8 @@ impl<T> Shared<T> {
         self.digests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn live(&self) -> MutexGuard<'_, Option<Arc<Pipeline>>> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    fn running(&self) -> MutexGuard<'_, Option<Arc<Pipeline>>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn now_ns(&self) -> u64 {
@@ -154,18 +154,18 @@ impl<T: Target> Service<T> {
     /// Creates the service and forwards the events of the switch. Must be called within a tokio runtime.
     pub fn new(target: Arc<T>, events: EventReceiver, options: Options) -> Self {
         let programs = Programs {
-            live: options.pipeline.map(Arc::new),
+            running: options.pipeline.map(Arc::new),
             saved: None,
         };
         let shared = Arc::new(Shared {
             target,
             device_id: options.device_id,
-            live: Mutex::new(programs.live.clone()),
+            running: Mutex::new(programs.running.clone()),
             programs: Arc::new(RwLock::new(programs)),
             clients: Mutex::new(Clients {
                 arbitration: Arbitration::new(options.device_id, options.limits),
                 outboxes: BTreeMap::new(),
-                streams: 0,
+                last_stream_id: 0,
             }),
             digests: Mutex::new(Digests::new()),
             digests_changed: Arc::new(Notify::new()),
@@ -182,18 +182,18 @@ impl<T: Target> Service<T> {
             .max_encoding_message_size(REQUEST_BYTES_MAX)
     }
 
-    /// Serves on this socket, together with `others`, until `until` completes; then open streams end. Without TLS
-    /// every client that reaches the socket can control the switch.
+    /// Serves on this socket, together with `other_services`, until `shutdown` completes; then ends the open streams.
+    /// Without TLS every client that reaches the socket can control the switch.
     pub async fn serve(
         self,
-        others: Routes,
+        other_services: Routes,
         listener: TcpListener,
         tls: Option<&ServerTls>,
-        until: impl Future<Output = ()>,
+        shutdown: impl Future<Output = ()>,
     ) -> Result<(), tonic::transport::Error> {
         let shared = Arc::downgrade(&self.shared);
-        let until = async move {
-            until.await;
+        let shutdown = async move {
+            shutdown.await;
             end_all_streams(&shared);
         };
         let mut server = tonic::transport::Server::builder();
@@ -203,9 +203,9 @@ impl<T: Target> Service<T> {
         server
             .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
             .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
-            .add_routes(others)
+            .add_routes(other_services)
             .add_service(self.into_grpc())
-            .serve_with_incoming_shutdown(incoming(listener), until)
+            .serve_with_incoming_shutdown(incoming(listener), shutdown)
             .await
     }
 
@@ -215,8 +215,8 @@ impl<T: Target> Service<T> {
     }
 }
 
-/// Accepts connections with TCP_NODELAY: Nagle's algorithm would delay a packet-in or digest that follows another one
-/// until the client acknowledges the first, and a client without data to send delays the acknowledgment by 40 ms. tonic
+/// Accepts connections with TCP_NODELAY. Otherwise Nagle's algorithm delays a packet-in or digest until the client
+/// acknowledges the previous message, and a client without data to send delays the acknowledgment by 40 ms. tonic
 /// ignores the nodelay option of its server if the caller provides the listener.
 fn incoming(listener: TcpListener) -> TcpIncoming {
     TcpIncoming::from(listener).with_nodelay(Some(true))
@@ -236,8 +236,8 @@ fn election_id_of(id: &v1::Uint128) -> u128 {
 
 /// Nanoseconds since 1970, for messages that carry wall-clock time.
 fn timestamp_ns() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(elapsed.as_nanos()).unwrap_or(i64::MAX)
 }
 
 #[tonic::async_trait]

@@ -12,7 +12,7 @@ use crate::error::EntityError;
 use crate::ids::DigestId;
 use crate::p4info::P4Info;
 
-/// Forwarding pipeline of a controller (specification 7).
+/// Forwarding pipeline that a controller sets (specification 7).
 #[derive(Clone, Debug)]
 pub struct Pipeline {
     /// P4Info.
@@ -37,21 +37,22 @@ pub enum Atomicity {
 /// A switch. The server calls the methods from several threads: reads run concurrently, a call that changes
 /// state runs alone. All arguments have been checked against the P4Info.
 pub trait Target: Send + Sync + 'static {
-    /// Checks whether the program can run. INVALID_ARGUMENT gives the reason, also if the program requires more
-    /// than the platform provides (`pkg_info.platform_properties`). Changes no state.
+    /// Checks whether the program can run; changes no state. Returns INVALID_ARGUMENT with the reason if the program
+    /// cannot run, for example because it requires more than the platform provides
+    /// (`pkg_info.platform_properties`).
     fn verify(&self, pipeline: &Pipeline) -> Result<(), EntityError>;
 
-    /// Prepares the program with its initial entries only; packets continue through the running program. From
-    /// now on writes and reads refer to the prepared program. An earlier prepared program that was not
-    /// committed is discarded. An error changes no state.
+    /// Prepares the program with its initial entries only; the running program continues to process
+    /// packets. Subsequent writes and reads refer to the prepared program. An earlier prepared program that was not
+    /// committed is discarded. If this method fails, no state changes.
     fn save(&self, pipeline: &Pipeline) -> Result<(), EntityError>;
 
-    /// Switches packets to the prepared program with its written state. The server calls this method only if a
-    /// program is prepared. An error changes no state.
+    /// Replaces the running program with the prepared program and its written state. The server calls this method only
+    /// if a program is prepared. If this method fails, no state changes.
     fn commit(&self) -> Result<(), EntityError>;
 
-    /// Runs the program and keeps all written state. INVALID_ARGUMENT if the state does not fit the program; then
-    /// nothing changes. A prepared program is discarded.
+    /// Runs the program, keeps all written state and discards a prepared program. If the state does not fit the
+    /// program, returns INVALID_ARGUMENT and changes nothing.
     fn reconcile(&self, pipeline: &Pipeline) -> Result<(), EntityError>;
 
     /// Applies updates in order and returns one result for each. If the atomicity requires all or none and one
@@ -63,9 +64,9 @@ pub trait Target: Send + Sync + 'static {
         atomicity: Atomicity,
     ) -> Result<Vec<Result<(), EntityError>>, EntityError>;
 
-    /// Passes all matching entities to `found`. A missing entity is not an error. Direct resources are included
+    /// Passes all matching entities to `emit`. A missing entity is not an error. Direct resources are included
     /// if `options` requests them and the table has them.
-    fn read(&self, query: &Query, found: &mut dyn FnMut(Entity)) -> Result<(), EntityError>;
+    fn read(&self, query: &Query, emit: &mut dyn FnMut(Entity)) -> Result<(), EntityError>;
 
     /// Sends a packet-out of the controller, with a value for each metadata field of the program. Must not
     /// block.
@@ -90,7 +91,7 @@ pub enum Event {
         /// Message.
         data: Data,
     },
-    /// Entries whose idle timeout has expired; the timeout of each restarts.
+    /// Entries whose idle timeout has expired; the timeout of each entry restarts.
     IdleTimeout(Vec<TableEntry>),
 }
 
@@ -112,8 +113,8 @@ pub struct EventReceiver {
 
 /// Creates separate queues of this capacity for packets and for other events: a flood of packets delays no other event.
 pub fn events(capacity: usize) -> (EventSender, EventReceiver) {
-    let (packets, packets_end) = mpsc::channel(capacity.max(1));
-    let (notices, notices_end) = mpsc::channel(capacity.max(1));
+    let (packets, packet_receiver) = mpsc::channel(capacity.max(1));
+    let (notices, notice_receiver) = mpsc::channel(capacity.max(1));
     let lost = Arc::<AtomicU64>::default();
     let sender = EventSender {
         packets,
@@ -121,8 +122,8 @@ pub fn events(capacity: usize) -> (EventSender, EventReceiver) {
         lost: Arc::clone(&lost),
     };
     let receiver = EventReceiver {
-        packets: packets_end,
-        notices: notices_end,
+        packets: packet_receiver,
+        notices: notice_receiver,
         lost,
     };
     (sender, receiver)
@@ -136,9 +137,9 @@ impl EventSender {
         match event {
             Event::PacketIn { .. } => self.packets.try_send(event).is_ok(),
             Event::Digest { .. } | Event::IdleTimeout(_) => {
-                let is_taken = self.notices.try_send(event).is_ok();
-                self.lost.fetch_add(u64::from(!is_taken), Ordering::Relaxed);
-                is_taken
+                let is_queued = self.notices.try_send(event).is_ok();
+                self.lost.fetch_add(u64::from(!is_queued), Ordering::Relaxed);
+                is_queued
             }
         }
     }
@@ -154,7 +155,7 @@ impl EventReceiver {
         }
     }
 
-    /// Number of lost events other than packets since the last call.
+    /// Returns and resets the number of lost events other than packets.
     pub(crate) fn take_lost(&self) -> u64 {
         self.lost.swap(0, Ordering::Relaxed)
     }

@@ -163,7 +163,7 @@ impl<'a> Translator<'a> {
         }
     }
 
-    /// Encodes a read entity.
+    /// Encodes an entity for a read response.
     pub fn encode_entity(&self, entity: &Entity) -> v1::Entity {
         let message = match entity {
             Entity::TableEntry(entry) => Message::TableEntry(self.encode_entry(entry)),
@@ -254,7 +254,7 @@ fn unsigned(value: i64, field: &str) -> Result<u64, EntityError> {
         .map_err(|_| EntityError::invalid(format!("{field} is {value}: it must not be negative")))
 }
 
-/// As [`unsigned`], for 32 bits.
+/// Like [`unsigned`], for 32 bits.
 fn unsigned32(value: i32, field: &str) -> Result<u32, EntityError> {
     u32::try_from(value)
         .map_err(|_| EntityError::invalid(format!("{field} is {value}: it must not be negative")))

@@ -44,7 +44,7 @@ fn notified(notices: &[ArbitrationNotice]) -> Vec<(u64, ArbitrationStatus, Optio
         .collect()
 }
 
-/// Both steps of an accepted request.
+/// Runs both steps of an accepted request; returns the content of all notices.
 fn update(
     arbitration: &mut Arbitration,
     stream: u64,
@@ -69,7 +69,7 @@ fn may_write(arbitration: &Arbitration, role: &str, election_id: u128) -> bool {
 use ArbitrationStatus::{Backup, NoPrimary, Primary};
 
 #[test]
-fn highest_election_id_is_primary_and_changes_are_notified() {
+fn controller_with_the_highest_election_id_is_primary_and_changes_are_notified() {
     let mut a = arbitration();
     assert_eq!(
         update(&mut a, 1, arbitration_request("", 10)),
@@ -136,7 +136,7 @@ fn a_primary_may_step_down_and_become_primary_again() {
 }
 
 #[test]
-fn missing_and_zero_election_ids_stay_backup() {
+fn controllers_without_election_id_or_with_id_zero_stay_backup() {
     let mut a = arbitration();
     assert_eq!(
         update(&mut a, 1, arbitration_request("", None)),
@@ -181,7 +181,7 @@ fn roles_are_elected_separately_and_keep_their_configuration() {
     assert_eq!(
         outcome.notices[0].config,
         Some(config),
-        "a backup's configuration is not the role's"
+        "the configuration of a backup does not replace the configuration of the role"
     );
     assert_eq!(a.primaries().collect::<Vec<_>>(), [StreamId(1), StreamId(2)]);
 }
@@ -191,7 +191,7 @@ fn rejected_request_leaves_the_state_unchanged() {
     let mut a = arbitration();
     update(&mut a, 1, arbitration_request("", 10));
     update(&mut a, 2, arbitration_request("", 5));
-    let before = format!("{a:?}");
+    let initial_state = format!("{a:?}");
     let other_device = ArbitrationRequest {
         device_id: 8,
         ..arbitration_request("", 20)
@@ -232,9 +232,9 @@ fn rejected_request_leaves_the_state_unchanged() {
             ArbitrationError::ElectionIdTaken(10),
         ),
     ];
-    for (stream, request, refusal) in cases {
-        assert_eq!(a.update(StreamId(stream), request).unwrap_err(), refusal);
-        assert_eq!(format!("{a:?}"), before);
+    for (stream, request, error) in cases {
+        assert_eq!(a.update(StreamId(stream), request).unwrap_err(), error);
+        assert_eq!(format!("{a:?}"), initial_state);
     }
     update(&mut a, 3, arbitration_request("", None));
     assert_eq!(
@@ -264,22 +264,22 @@ fn writes_are_rejected_in_the_order_of_the_specification() {
         a.check_write(DEVICE, "x", None),
         Err(WriteError::NoSuchRole("x".into()))
     );
-    let refusal = a.check_write(DEVICE, "", Some(1)).unwrap_err();
+    let error = a.check_write(DEVICE, "", Some(1)).unwrap_err();
     assert_eq!(
-        refusal,
+        error,
         WriteError::NotPrimary {
             role: String::new(),
             primary_election_id: None
         }
     );
     assert_eq!(
-        refusal.to_string(),
+        error.to_string(),
         "not the primary of role \"\": the role has no primary"
     );
     update(&mut a, 1, arbitration_request("", 3));
-    let refusal = a.check_write(DEVICE, "", Some(1)).unwrap_err();
+    let error = a.check_write(DEVICE, "", Some(1)).unwrap_err();
     assert_eq!(
-        refusal.to_string(),
+        error.to_string(),
         "not the primary of role \"\": the primary has election id 3"
     );
 }
@@ -291,7 +291,7 @@ fn no_controller_writes_between_the_steps_of_a_takeover() {
     let first = a.update(StreamId(2), arbitration_request("", 11)).unwrap();
     assert_eq!(notified(&first.notices), [(1, Backup, Some(11))]);
     assert!(!may_write(&a, "", 10) && !may_write(&a, "", 11) && a.primaries().count() == 0);
-    // A third controller supersedes both: the second never becomes primary.
+    // A third controller supersedes the takeover of the second controller, which never becomes primary.
     let second = a.update(StreamId(3), arbitration_request("", 12)).unwrap();
     assert_eq!(
         notified(&second.notices),
@@ -304,7 +304,7 @@ fn no_controller_writes_between_the_steps_of_a_takeover() {
         [(3, Primary, Some(12))]
     );
     assert!(may_write(&a, "", 12));
-    // A controller that disconnects during its takeover.
+    // A controller disconnects during its takeover.
     let third = a.update(StreamId(2), arbitration_request("", 13)).unwrap();
     assert_eq!(
         notified(&a.close(StreamId(2))),
@@ -337,24 +337,24 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// The rule in one sentence: the primary is the connected controller with the highest election id ever accepted.
+/// Simple model of arbitration: the primary is the connected controller with the highest election id ever accepted.
 #[derive(Default)]
 struct Model {
-    live: BTreeMap<u64, (&'static str, Option<u128>)>,
+    connected: BTreeMap<u64, (&'static str, Option<u128>)>,
     highest: BTreeMap<&'static str, u128>,
 }
 
 impl Model {
     fn primary(&self, role: &str) -> Option<u64> {
         let highest = *self.highest.get(role)?;
-        self.live
+        self.connected
             .iter()
-            .find(|(_, live)| **live == (role, Some(highest)))
+            .find(|(_, client)| **client == (role, Some(highest)))
             .map(|(stream, _)| *stream)
     }
 
     fn status(&self, stream: u64) -> ArbitrationStatus {
-        match self.primary(self.live[&stream].0) {
+        match self.primary(self.connected[&stream].0) {
             None => NoPrimary,
             Some(primary) if primary == stream => Primary,
             Some(_) => Backup,
@@ -362,13 +362,16 @@ impl Model {
     }
 
     fn accepts(&self, stream: u64, role: &str, election_id: Option<u128>) -> bool {
-        let same_role = self.live.get(&stream).is_none_or(|(known, _)| *known == role);
-        let unique = election_id.is_none()
+        let is_same_role = self
+            .connected
+            .get(&stream)
+            .is_none_or(|(existing, _)| *existing == role);
+        let is_unique = election_id.is_none()
             || self
-                .live
+                .connected
                 .iter()
-                .all(|(other, live)| *other == stream || *live != (role, election_id));
-        same_role && unique
+                .all(|(peer, client)| *peer == stream || *client != (role, election_id));
+        is_same_role && is_unique
     }
 }
 
@@ -377,62 +380,62 @@ proptest! {
     fn random_runs_agree_with_the_model(events in prop::collection::vec(event(), 1..60)) {
         let mut a = Arbitration::new(DEVICE, Limits::default());
         let mut model = Model::default();
-        let mut waiting = Vec::new();
-        let mut received: BTreeMap<u64, (ArbitrationStatus, Option<u128>)> = BTreeMap::new();
+        let mut pending_takeovers = Vec::new();
+        let mut last_status: BTreeMap<u64, (ArbitrationStatus, Option<u128>)> = BTreeMap::new();
         for event in events {
             let notices = match event {
                 Event::Update { stream, role, election_id } => match a.update(StreamId(stream), arbitration_request(role, election_id)) {
                     Ok(outcome) => {
                         prop_assert!(model.accepts(stream, role, election_id));
-                        model.live.insert(stream, (role, election_id));
+                        model.connected.insert(stream, (role, election_id));
                         if let Some(id) = election_id.filter(|id| *id > 0) {
                             let highest = model.highest.entry(role).or_insert(id);
                             *highest = id.max(*highest);
                         }
                         prop_assert_eq!(outcome.takeover.is_some(), model.primary(role) == Some(stream));
-                        waiting.extend(outcome.takeover);
+                        pending_takeovers.extend(outcome.takeover);
                         outcome.notices
                     }
                     Err(_) => {
                         prop_assert!(!model.accepts(stream, role, election_id));
-                        model.live.remove(&stream);
+                        model.connected.remove(&stream);
                         a.close(StreamId(stream))
                     }
                 },
-                Event::Complete(index) if index < waiting.len() => a.complete(waiting.remove(index)),
+                Event::Complete(index) if index < pending_takeovers.len() => a.complete(pending_takeovers.remove(index)),
                 Event::Complete(_) => Vec::new(),
                 Event::Close { stream } => {
-                    model.live.remove(&stream);
+                    model.connected.remove(&stream);
                     a.close(StreamId(stream))
                 }
             };
-            received.retain(|stream, _| model.live.contains_key(stream));
+            last_status.retain(|stream, _| model.connected.contains_key(stream));
             for notice in notices {
-                received.insert(notice.stream.0, (notice.status, notice.election_id));
+                last_status.insert(notice.stream.0, (notice.status, notice.election_id));
             }
             for role in ["", "acl"] {
                 // At most the model's primary may write; all other controllers receive their status immediately.
                 for id in 0..6 {
                     if may_write(&a, role, id) {
-                        prop_assert_eq!(model.live[&model.primary(role).unwrap()], (role, Some(id)));
+                        prop_assert_eq!(model.connected[&model.primary(role).unwrap()], (role, Some(id)));
                     }
                 }
             }
-            for (stream, (role, _)) in &model.live {
+            for (stream, (role, _)) in &model.connected {
                 if model.status(*stream) != Primary {
                     let expected = (model.status(*stream), model.highest.get(role).copied());
-                    prop_assert_eq!(received.get(stream), Some(&expected), "stream {}", stream);
+                    prop_assert_eq!(last_status.get(stream), Some(&expected), "stream {}", stream);
                 }
             }
         }
         // After all takeovers are completed every primary has received its status and may write.
-        for takeover in waiting {
+        for takeover in pending_takeovers {
             for notice in a.complete(takeover) {
-                received.insert(notice.stream.0, (notice.status, notice.election_id));
+                last_status.insert(notice.stream.0, (notice.status, notice.election_id));
             }
         }
-        for (stream, (role, id)) in &model.live {
-            prop_assert_eq!(received[stream].0, model.status(*stream));
+        for (stream, (role, id)) in &model.connected {
+            prop_assert_eq!(last_status[stream].0, model.status(*stream));
             let is_primary = model.primary(role) == Some(*stream);
             prop_assert_eq!(a.is_primary(StreamId(*stream)), is_primary);
             prop_assert_eq!(a.check_write(DEVICE, role, *id).is_ok(), is_primary);

@@ -10,7 +10,7 @@ use linewarden_p4runtime::evidence::{
 };
 use tokio_stream::wrappers::TcpListenerStream;
 
-/// Echoes the request; without a key it returns no statement.
+/// Switch that echoes the request, or returns no statement if it has no key.
 struct Switch {
     has_key: bool,
 }
@@ -19,7 +19,7 @@ struct Switch {
 const INVENTORY_BYTES: usize = 5 << 20;
 
 fn inventory() -> Vec<u8> {
-    (0..INVENTORY_BYTES).map(|at| (at % 251) as u8).collect()
+    (0..INVENTORY_BYTES).map(|index| (index % 251) as u8).collect()
 }
 
 impl EvidenceSource for Switch {
@@ -34,7 +34,7 @@ impl EvidenceSource for Switch {
     fn attest(
         &self,
         nonce: [u8; 32],
-        listing: InventoryScope,
+        inventory_scope: InventoryScope,
     ) -> Result<SignedEvidence, EvidenceUnavailable> {
         if !self.has_key {
             return Err(EvidenceUnavailable(
@@ -43,10 +43,12 @@ impl EvidenceSource for Switch {
         }
         Ok(SignedEvidence {
             statement: nonce.to_vec(),
-            inventory: match listing {
+            inventory: match inventory_scope {
                 InventoryScope::None => None,
-                InventoryScope::AllExcept(without) if without.is_empty() => Some(inventory()),
-                InventoryScope::AllExcept(without) => Some(without.concat().into_bytes()),
+                InventoryScope::AllExcept(excluded_objects) if excluded_objects.is_empty() => {
+                    Some(inventory())
+                }
+                InventoryScope::AllExcept(excluded_objects) => Some(excluded_objects.concat().into_bytes()),
             },
         })
     }
@@ -65,15 +67,15 @@ async fn connect_client(has_key: bool) -> Client {
 #[tokio::test]
 async fn statement_is_followed_by_an_inventory_of_any_length() {
     let mut client = connect_client(true).await;
-    let attested = client.attest([9; 32], InventoryScope::ALL).await.unwrap();
-    assert_eq!(attested.statement, [9; 32]);
-    assert_eq!(attested.inventory.unwrap(), inventory());
-    let without = client.attest([8; 32], InventoryScope::None).await.unwrap();
-    assert_eq!((without.statement, without.inventory), (vec![8; 32], None));
-    let named = ["table:a", "register:b"].map(str::to_owned);
-    let listing = InventoryScope::AllExcept(named.to_vec());
-    let without = client.attest([7; 32], listing).await.unwrap();
-    assert_eq!(without.inventory.unwrap(), b"table:aregister:b");
+    let evidence = client.attest([9; 32], InventoryScope::ALL).await.unwrap();
+    assert_eq!(evidence.statement, [9; 32]);
+    assert_eq!(evidence.inventory.unwrap(), inventory());
+    let evidence = client.attest([8; 32], InventoryScope::None).await.unwrap();
+    assert_eq!((evidence.statement, evidence.inventory), (vec![8; 32], None));
+    let excluded_objects = ["table:a", "register:b"].map(str::to_owned);
+    let inventory_scope = InventoryScope::AllExcept(excluded_objects.to_vec());
+    let evidence = client.attest([7; 32], inventory_scope).await.unwrap();
+    assert_eq!(evidence.inventory.unwrap(), b"table:aregister:b");
 }
 
 #[tokio::test]
@@ -85,13 +87,13 @@ async fn digests_need_no_key() {
 
 #[tokio::test]
 async fn unavailable_evidence_is_reported_with_the_reason() {
-    let refused = connect_client(false)
+    let error = connect_client(false)
         .await
         .attest([9; 32], InventoryScope::None)
         .await
         .unwrap_err();
-    let EvidenceClientError::Rejected(status) = refused else {
-        unreachable!("{refused}");
+    let EvidenceClientError::Rejected(status) = error else {
+        unreachable!("{error}");
     };
     assert_eq!(status.code(), tonic::Code::FailedPrecondition);
     assert_eq!(status.message(), "this switch has no key to sign with");
@@ -107,7 +109,7 @@ async fn concurrent_requests_receive_their_own_statements() {
         })
         .collect();
     for task in tasks {
-        let (nonce, attested) = task.await.unwrap();
-        assert_eq!(attested.unwrap().statement, [nonce; 32]);
+        let (nonce, evidence) = task.await.unwrap();
+        assert_eq!(evidence.unwrap().statement, [nonce; 32]);
     }
 }

@@ -95,10 +95,10 @@ fn all_elements_are_found_by_name_and_alias() {
 }
 
 #[test]
-fn binary_and_text_give_the_same() {
+fn binary_and_text_formats_give_the_same_message() {
     let info = everything();
-    let again = P4Info::from_binary(&info.message().encode_to_vec()).unwrap();
-    assert_eq!(again.message(), info.message());
+    let from_binary = P4Info::from_binary(&info.message().encode_to_vec()).unwrap();
+    assert_eq!(from_binary.message(), info.message());
 }
 
 /// The names of the objects in the arrays at `path`.
@@ -127,13 +127,13 @@ fn names<I: Copy + Ord, T>(index: &Index<I, T>) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_names_are_those_of_the_bmv2_json() {
+fn names_match_the_bmv2_json() {
     let info = everything();
     let json: Value = serde_json::from_str(&data("everything.json")).unwrap();
-    let hidden = |name: &String| !name.starts_with("tbl_") && !name.starts_with("everything");
+    let is_declared = |name: &String| !name.starts_with("tbl_") && !name.starts_with("everything");
     let tables: BTreeSet<_> = json_names(&json, "pipelines/tables")
         .into_iter()
-        .filter(hidden)
+        .filter(is_declared)
         .collect();
     assert_eq!(tables, names(info.tables()));
     let actions = json_names(&json, "actions");
@@ -150,12 +150,12 @@ fn the_names_are_those_of_the_bmv2_json() {
     assert!(names(info.counters()).is_subset(&counters) && names(info.meters()).is_subset(&meters));
     for table in info.tables().iter() {
         let pipelines = json["pipelines"].as_array().unwrap();
-        let in_json = pipelines
+        let json_table = pipelines
             .iter()
             .flat_map(|pipeline| pipeline["tables"].as_array().unwrap())
             .find(|candidate| candidate["name"] == table.name.as_str())
             .unwrap();
-        let keys: Vec<_> = in_json["key"]
+        let keys: Vec<_> = json_table["key"]
             .as_array()
             .unwrap()
             .iter()
@@ -169,11 +169,11 @@ fn the_names_are_those_of_the_bmv2_json() {
                 .map(|field| field.name.as_str())
                 .collect::<Vec<_>>()
         );
-        for direct in table.counter.iter().map(|counter| &counter.name) {
-            assert!(counters.contains(direct));
+        for name in table.counter.iter().map(|counter| &counter.name) {
+            assert!(counters.contains(name));
         }
-        for direct in table.meter.iter().map(|meter| &meter.name) {
-            assert!(meters.contains(direct));
+        for name in table.meter.iter().map(|meter| &meter.name) {
+            assert!(meters.contains(name));
         }
     }
 }
@@ -274,9 +274,9 @@ const DAMAGES: &[Damage] = &[
     (|p| p.type_info = None, "type \"learned_t\" is not in type_info"),
     (
         |p| {
-            let own = p.digests[0].type_spec.clone();
+            let spec = p.digests[0].type_spec.clone();
             let info = p.type_info.as_mut().unwrap();
-            info.structs.get_mut("learned_t").unwrap().members[0].type_spec = own;
+            info.structs.get_mut("learned_t").unwrap().members[0].type_spec = spec;
         },
         "type \"learned_t\" contains itself",
     ),
@@ -300,13 +300,13 @@ const DAMAGES: &[Damage] = &[
 
 #[test]
 fn every_problem_is_reported_with_its_element() {
-    for (place, (damage, expected)) in DAMAGES.iter().enumerate() {
+    for (index, (damage, expected)) in DAMAGES.iter().enumerate() {
         let mut message = everything().message().clone();
         damage(&mut message);
         let error = P4Info::new(message).expect_err(expected).to_string();
         assert!(
             error.contains(expected),
-            "{place}: {error:?} does not contain {expected:?}"
+            "{index}: {error:?} does not contain {expected:?}"
         );
     }
 }
@@ -321,20 +321,20 @@ fn malformed_p4info_is_rejected_with_the_location() {
     assert!(P4Info::from_text(&text[..text.len() - 3]).is_err());
     assert!(P4Info::from_binary(text.as_bytes()).is_err());
     let binary = everything().message().encode_to_vec();
-    // A truncated P4Info is rejected, unless the cut is at the end of an element.
+    // A P4Info that is truncated after an element may be valid: the loop only checks that parsing does not panic.
     for length in 0..binary.len() {
         let _ = P4Info::from_binary(&binary[..length]);
     }
 }
 
 #[test]
-fn all_of_p4cs_own_p4infos_are_read() {
+fn all_p4info_files_of_the_p4c_repository_are_read() {
     let Some(root) = std::env::var_os("LINEWARDEN_P4C") else {
         println!("SKIPPED: LINEWARDEN_P4C does not name a checkout of p4c with P4Info files");
         return;
     };
     let directory = PathBuf::from(root).join("testdata/p4_16_samples_outputs");
-    let (mut read, mut refused) = (0, Vec::new());
+    let (mut accepted, mut rejected) = (0, Vec::new());
     for entry in std::fs::read_dir(&directory).unwrap() {
         let path = entry.unwrap().path();
         if !path.to_string_lossy().ends_with(".p4info.txtpb") {
@@ -342,21 +342,25 @@ fn all_of_p4cs_own_p4infos_are_read() {
         }
         match P4Info::from_text(&std::fs::read_to_string(&path).unwrap()) {
             Ok(info) => {
-                read += 1;
+                accepted += 1;
                 let binary = info.message().encode_to_vec();
                 assert_eq!(P4Info::from_binary(&binary).unwrap().message(), info.message());
             }
-            Err(error) => refused.push(format!(
+            Err(error) => rejected.push(format!(
                 "{}: {error}",
                 path.file_name().unwrap().to_string_lossy()
             )),
         }
     }
-    assert!(read > 600, "only {read} read in {}", directory.display());
     assert!(
-        refused.is_empty(),
-        "{} refused:\n{}",
-        refused.len(),
-        refused.join("\n")
+        accepted > 600,
+        "only {accepted} files read in {}",
+        directory.display()
+    );
+    assert!(
+        rejected.is_empty(),
+        "{} files rejected:\n{}",
+        rejected.len(),
+        rejected.join("\n")
     );
 }

@@ -1,7 +1,7 @@
 """Typical operations with p4runtime-shell. Usage: shell.py HOST:PORT DIRECTORY [CA CERTIFICATE KEY]
 DIRECTORY contains everything.p4info.txtpb and everything.json. With certificate files, the connection uses TLS.
 
-p4runtime-shell checks little itself, so this program reads every write back and compares.
+p4runtime-shell itself checks little, so this program reads and compares every written entity.
 """
 
 import os
@@ -22,10 +22,10 @@ sh.setup(
 )
 
 
-def refused(code, do):
+def expect_error(code, operation):
     """Returns the error message of a write or read that must fail."""
     try:
-        do()
+        operation()
     except P4RuntimeWriteException as error:
         assert str(error).count(code) == 1, error
         return str(error)
@@ -42,7 +42,7 @@ def tables():
     entry.action["port"] = "7"
     entry.idle_timeout_ns = 5_000_000_000
     entry.insert()
-    assert "ALREADY_EXISTS" in refused("ALREADY_EXISTS", entry.insert)
+    assert "ALREADY_EXISTS" in expect_error("ALREADY_EXISTS", entry.insert)
     (read,) = sh.TableEntry("In.mac").read()
     assert read.match["hdr.ethernet.dst"].exact.value == b"\x0a", "canonical"
     assert read.match["std.ingress_port"].exact.value == b"\x01\x2c"
@@ -56,7 +56,7 @@ def tables():
     acl.match["hdr.ipv4.src"] = "10.0.0.0&&&255.0.0.0"
     acl.match["hdr.ipv4.total_len"] = "64..1500"
     acl.match["std.ingress_port"] = "1"
-    refused("INVALID_ARGUMENT", acl.insert)  # no priority
+    expect_error("INVALID_ARGUMENT", acl.insert)  # no priority
     acl.priority = 10
     acl.counter_data.packet_count = 4
     acl.insert()
@@ -84,14 +84,14 @@ def tables():
     assert (read.config.cir, read.config.pburst) == (1, 4)
     acl.delete()
     assert list(sh.TableEntry("In.acl").read()) == []
-    refused("NOT_FOUND", acl.delete)
+    expect_error("NOT_FOUND", acl.delete)
 
     default = sh.TableEntry("In.everywhere")(action="In.forward", is_default=True)
     default.action["port"] = "1"
     default.modify()
     (read,) = sh.TableEntry("In.everywhere")(is_default=True).read()
     assert read.action["port"].value == b"\x01"
-    assert len(list(sh.TableEntry("In.vrf_of_port").read())) == 2, "the program's own entries"
+    assert len(list(sh.TableEntry("In.vrf_of_port").read())) == 2, "initial entries of the program"
 
 
 def profiles():
@@ -112,17 +112,17 @@ def profiles():
     route.insert()
     (read,) = sh.TableEntry("In.routes").read()
     assert read.group_id == 1 and read.match["hdr.ipv4.dst"].lpm.prefix_len == 16
-    refused("FAILED_PRECONDITION", group.delete)
+    expect_error("FAILED_PRECONDITION", group.delete)
     route.delete()
     group.delete()
     for number in (1, 2):
         sh.ActionProfileMember("In.next_hops")(member_id=number, action="In.drop").delete()
-    shot = sh.Oneshot("In.routes")
+    oneshot = sh.Oneshot("In.routes")
     for port in (1, 2):
         action = sh.Action("In.route")
         action["next"], action["port"] = "00:00:00:00:00:01", str(port)
-        shot.add(action, weight=port)
-    route = sh.TableEntry("In.routes")(oneshot=shot)
+        oneshot.add(action, weight=port)
+    route = sh.TableEntry("In.routes")(oneshot=oneshot)
     route.match["meta.vrf"] = "10"
     route.insert()
     (read,) = sh.TableEntry("In.routes").read()
@@ -137,7 +137,7 @@ def arrays():
     cells = list(sh.CounterEntry("In.seen_by_port").read())
     assert [cell.data.packet_count for cell in cells] == [0, 0, 0, 9, 0, 0, 0, 0]
     counter.index = 8
-    refused("OUT_OF_RANGE", counter.modify)
+    expect_error("OUT_OF_RANGE", counter.modify)
     meter = sh.MeterEntry("In.rate_by_port")
     meter.index = 0
     meter.config.cir, meter.config.cburst, meter.config.pir, meter.config.pburst = 1, 2, 3, 4
@@ -153,7 +153,7 @@ def replication():
     (read,) = sh.MulticastGroupEntry().read()
     assert [(replica.egress_port, replica.instance) for replica in read.replicas] == [(1, 1), (2, 1), (2, 2)]
     group.add(2, 2)
-    refused("INVALID_ARGUMENT", group.modify)
+    expect_error("INVALID_ARGUMENT", group.modify)
     session = sh.CloneSessionEntry(100)
     session.add(5, 0)
     session.cos, session.packet_length_bytes = 1, 128

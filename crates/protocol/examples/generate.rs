@@ -10,7 +10,7 @@ use linewarden_protocol::verdict;
 /// Writes one of the headers.
 type Render = fn(&mut dyn fmt::Write) -> fmt::Result;
 
-/// Each generated file, relative to the repository's root, and what writes it.
+/// Each generated file, relative to the repository's root, and the function that writes it.
 const GENERATED: [(&str, Render); 2] = [
     ("crates/dataplane/src/xdp/bpf/lw_verdicts.h", verdict::render_c),
     ("p4/include/lw_verdicts.p4", verdict::render_p4),

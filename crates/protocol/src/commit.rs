@@ -65,25 +65,25 @@ impl CommitWord {
         low
     }
 
-    /// [`VALID`] is set.
+    /// Whether [`VALID`] is set.
     #[must_use]
     pub fn is_valid(self) -> bool {
         self.0 & VALID != 0
     }
 
-    /// [`BUSY`] is set.
+    /// Whether [`BUSY`] is set.
     #[must_use]
     pub fn is_busy(self) -> bool {
         self.0 & BUSY != 0
     }
 
-    /// [`REVOKED`] is set.
+    /// Whether [`REVOKED`] is set.
     #[must_use]
     pub fn is_revoked(self) -> bool {
         self.0 & REVOKED != 0
     }
 
-    /// [`KEY`] is set.
+    /// Whether [`KEY`] is set.
     #[must_use]
     pub fn is_key_mode(self) -> bool {
         self.0 & KEY != 0
@@ -112,7 +112,7 @@ impl CommitWord {
         Self(self.0 & !CREDIT | bits)
     }
 
-    /// Neither VALID nor BUSY. User space may fill the line only in this state.
+    /// Whether neither VALID nor BUSY is set. User space may fill the line only in this state.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.0 & (VALID | BUSY) == 0
@@ -126,8 +126,8 @@ impl CommitWord {
             return None;
         }
         let idx = RowIndex(self.idx().0.checked_add(1)?);
-        let spent = self.credit().map_or(0, |_| CREDIT_ONE);
-        let flags = ((self.0 & 0xff & !VALID) | BUSY) - spent;
+        let credit_spent = self.credit().map_or(0, |_| CREDIT_ONE);
+        let flags = ((self.0 & 0xff & !VALID) | BUSY) - credit_spent;
         Some(Self::new(idx, self.generation().wrapping_add(1), flags))
     }
 
@@ -142,8 +142,8 @@ impl CommitWord {
         }
     }
 
-    /// The line filled by user space at `idx`. `None` unless the line is empty and not revoked, and `idx` is not
-    /// lower.
+    /// The word after user space has filled the line at `idx`. `None` unless the line is empty and not revoked, and
+    /// `idx` is not below the line's index.
     #[must_use]
     pub fn with_row_filled(self, idx: RowIndex) -> Option<Self> {
         let allowed = self.is_empty() && !self.is_revoked() && idx >= self.idx();
@@ -195,23 +195,23 @@ mod tests {
 
     proptest! {
         #[test]
-        fn winning_and_releasing_only_move_forward(raw: u64, has_row: bool, is_revoked_in_between: bool) {
+        fn spending_a_row_and_clearing_busy_only_move_forward(raw: u64, has_row: bool, is_revoked_in_between: bool) {
             let word = CommitWord(raw);
             let winnable =
                 raw & (VALID | BUSY | REVOKED) == VALID && raw & CREDIT != 0 && word.idx().0 != u32::MAX;
             prop_assert_eq!(word.with_row_spent().is_some(), winnable);
-            if let Some(won) = word.with_row_spent() {
-                prop_assert_eq!(won.idx().0, word.idx().0 + 1);
-                prop_assert_eq!(won.generation(), (word.generation() + 1) & 0xff_ffff);
-                prop_assert!(won.is_busy() && !won.is_valid() && won.with_row_spent().is_none());
-                prop_assert_eq!(won.credit(), word.credit().map(|credit| credit - 1));
-                let before = if is_revoked_in_between { won.with_revoked() } else { won };
-                let after = before.with_busy_cleared(has_row);
-                prop_assert_eq!(after.is_valid(), has_row);
-                prop_assert!(!after.is_busy());
-                prop_assert_eq!(after.is_revoked(), is_revoked_in_between);
-                prop_assert_eq!(after.is_key_mode(), word.is_key_mode());
-                prop_assert_eq!((after.idx(), after.generation()), (won.idx(), won.generation()));
+            if let Some(committed) = word.with_row_spent() {
+                prop_assert_eq!(committed.idx().0, word.idx().0 + 1);
+                prop_assert_eq!(committed.generation(), (word.generation() + 1) & 0xff_ffff);
+                prop_assert!(committed.is_busy() && !committed.is_valid() && committed.with_row_spent().is_none());
+                prop_assert_eq!(committed.credit(), word.credit().map(|credit| credit - 1));
+                let busy_word = if is_revoked_in_between { committed.with_revoked() } else { committed };
+                let released = busy_word.with_busy_cleared(has_row);
+                prop_assert_eq!(released.is_valid(), has_row);
+                prop_assert!(!released.is_busy());
+                prop_assert_eq!(released.is_revoked(), is_revoked_in_between);
+                prop_assert_eq!(released.is_key_mode(), word.is_key_mode());
+                prop_assert_eq!((released.idx(), released.generation()), (committed.idx(), committed.generation()));
             }
         }
 

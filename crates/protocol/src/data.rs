@@ -1,8 +1,8 @@
 //! DATA: datagrams sealed under a session key (LAP/1 1.2, 1.4.7). No heap; the caller owns the buffers.
 //!
-//! The types enforce the order of a receiver: read the [`Window`], then the session id and key; [`open`] the message,
-//! which returns the proof [`Opened`]; then [`accept_number`] its number in the window and compare-and-swap the
-//! window. A window of another generation belongs to another session; the receiver drops the message.
+//! The types enforce the order of a receiver's steps: read the [`Window`], then the session id and key; [`open`] the
+//! message, which returns the proof [`Opened`]; then [`accept_number`] its number in the window and compare-and-swap
+//! the window. A window of another generation belongs to another session; the receiver drops the message.
 
 use core::num::NonZeroU32;
 
@@ -43,11 +43,11 @@ impl Sequence {
 /// The counter of messages to a device: `gen u8 | 0 u24 | last u32`. The generation is the low 8 bits of the commit
 /// word's generation, as in a [`Window`]; `last` is the last number taken (LAP/1 1.4.7).
 ///
-/// On shared memory a sender takes a number by one atomic addition of 1 to the whole word. The addition is void if
-/// the generation is not that of the session. Then the sender reads the commit word again. Only if it is unchanged
-/// since the key was read, the sender compares-and-swaps the word to the first number of the new generation; on
-/// failure it starts over. So the counter never goes back: the holder of an older session key sees a newer generation
-/// only after the commit word has changed.
+/// On shared memory a sender takes a number by one atomic addition of 1 to the whole word. The addition is void if the
+/// generation is not that of the session. Then the sender reads the commit word again. Only if the commit word is
+/// unchanged since the key was read, the sender compares-and-swaps the word to the first number of the new generation;
+/// on failure it starts over. So the counter never goes back: the holder of an older session key sees a newer
+/// generation only after the commit word has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DownCounter(pub u64);
 
@@ -67,7 +67,8 @@ impl DownCounter {
         self.0 & Self::COUNT_MASK
     }
 
-    /// The word and the number after taking one for a session of `generation`; no number if they are used up.
+    /// Returns the word and the number after a number was taken for a session of `generation`; no number if they are
+    /// used up.
     #[must_use]
     pub fn take_number(self, generation: u8) -> (Self, Option<Sequence>) {
         let next = if self.generation() == generation {
@@ -99,7 +100,7 @@ impl Direction {
         }
     }
 
-    /// Upwards the tag covers 0 as the source port, because address translation may change it.
+    /// The source port that the tag covers: 0 upwards, because address translation may change the port.
     fn tagged_source_port(self) -> u16 {
         match self {
             Self::Up => 0,
@@ -108,7 +109,7 @@ impl Direction {
     }
 }
 
-/// One end of an active session.
+/// One end of a live session.
 #[derive(Clone, Copy, Debug)]
 pub struct Channel<'a> {
     /// The suite of the device.
@@ -151,9 +152,9 @@ pub enum SealError {
     /// The buffer is too short.
     #[error("buffer too short: {have} B; the message needs {need} B")]
     BufferTooShort {
-        /// Bytes given.
+        /// Length of the buffer, bytes.
         have: usize,
-        /// Bytes needed.
+        /// Length of the message, bytes.
         need: usize,
     },
 }
@@ -182,7 +183,7 @@ impl Opened {
 
 /// Writes a sealed message (56 B + payload) to the front of `out` and returns its length.
 ///
-/// `port` is the port field of the message. Of the route, the tag covers only the address that is not the device's.
+/// `port` is the port field of the message. Of the route, the tag covers only the peer's address.
 ///
 /// # Errors
 /// [`SealError`]; nothing is written.
@@ -227,12 +228,12 @@ pub fn seal(
 
 /// Verifies a parsed message that arrived along `route`.
 ///
-/// The tag does not cover the device id and the session id: they select the key. A message that names others than the
-/// channel is dropped here.
+/// The tag does not cover the device id and the session id: they select the key. A message with other ids than the
+/// channel's is dropped here.
 ///
 /// # Errors
 /// [`Verdict::DropDirection`], [`Verdict::DropSession`] for another device, suite or session, [`Verdict::DropSource`]
-/// if the device address is not that of the session, [`Verdict::DropSequence`] if the number is out of range,
+/// if the device address is not the address of the session, [`Verdict::DropSequence`] if the number is out of range,
 /// [`Verdict::DropTag`].
 pub fn open(
     channel: &Channel<'_>,
@@ -244,10 +245,10 @@ pub fn open(
     if message.header.kind != direction.message_type() {
         return Err(Verdict::DropDirection);
     }
-    let is_channels = message.header.device() == channel.device
+    let is_of_channel = message.header.device() == channel.device
         && message.header.suite == channel.suite.number()
         && message.session_id == channel.session.to_wire();
-    if !is_channels {
+    if !is_of_channel {
         return Err(Verdict::DropSession);
     }
     let (device_end, peer) = route.device_and_peer(direction);
@@ -265,7 +266,8 @@ pub fn open(
     })
 }
 
-/// The window after an opened message. `generation` is that of the window read before the key.
+/// Marks the number of an opened message in the window. `generation` is the generation of the window that was read
+/// before the key.
 ///
 /// # Errors
 /// [`Verdict::DropSequence`]: accepted before, too old, or the session was replaced in between.
@@ -348,7 +350,7 @@ mod tests {
             let opened = open_bytes(direction, &bytes).unwrap();
             prop_assert_eq!((opened.seq().0.get(), opened.port()), (seq, 5683));
             bytes[at.index(DATA_HEADER_BYTES + payload.len())] ^= flip;
-            // A payload of 8 bytes makes it as long as an ACK, which another kind then has it be: that is not opened.
+            // A message with a payload of 8 bytes is as long as an ACK: with another type, it can be an ACK, not DATA.
             if let Ok(Message::DataUp(..) | Message::DataDown(..)) | Err(_) = wire::parse(&bytes) {
                 prop_assert!(open_bytes(direction, &bytes).is_err());
             }

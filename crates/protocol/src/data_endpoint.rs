@@ -24,7 +24,7 @@ pub enum DataEndpointError {
 /// The contents of a DATA_DOWN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReceivedDatagram<'a> {
-    /// The UDP port of the device to which the service sent it.
+    /// The device's UDP port to which the service sent the datagram.
     pub port: u16,
     /// The payload.
     pub payload: &'a [u8],
@@ -34,7 +34,7 @@ pub struct ReceivedDatagram<'a> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DataEndpoint {
     session: SessionId,
-    /// `None` if all are used.
+    /// The next number to send; `None` if all numbers are used.
     next: Option<Sequence>,
     window: Window,
 }

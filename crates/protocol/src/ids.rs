@@ -43,7 +43,7 @@ id!(
     RoundNumber, u32, "{}"
 );
 
-/// The id of an active session: the first 8 bytes of the winning RESPONSE's tag, never 0 (LAP/1 1.3, type 4).
+/// The id of a session: the first 8 bytes of the winning RESPONSE's tag, never 0 (LAP/1 1.3, type 4).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SessionId(pub NonZeroU64);
 

@@ -1,7 +1,7 @@
 //! Keys, and the derivation of each from the one before (LAP/1 1.1, 1.2).
 //!
-//! `R → RowKey → AuthKey → SessionKey`: a gateway only gets `AuthKey`s derived for its own id, so a stolen one can
-//! neither act as another gateway nor reveal `R`.
+//! `R → RowKey → AuthKey → SessionKey`: a gateway only gets `AuthKey`s derived for its own id, so a stolen
+//! `AuthKey` can neither act as another gateway nor reveal `R`.
 
 use core::fmt;
 
@@ -49,7 +49,7 @@ macro_rules! key {
 }
 
 key!(
-    /// The enrollment keeps this key of one error-corrected response; gateways never get it.
+    /// The key of one error-corrected response, stored by the enrollment; gateways never get it.
     RowKey
 );
 key!(

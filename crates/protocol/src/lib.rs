@@ -1,10 +1,11 @@
 //! LAP/1 and the classic profiles: wire formats, keys and the state machines of device and gateway.
 //!
-//! Functions take bytes, the time and the state, and return bytes, a verdict and the new state. The crate uses no socket,
-//! clock, random source or file, so tests can try every timeout and every reordering without waiting. The gateway role is the
-//! *oracle*: a plain, single-threaded reference implementation. Tests compare every data plane with it byte for byte.
+//! Functions take bytes, the time and the state, and return bytes, a verdict and the new state. The crate uses no
+//! socket, clock, random source or file, so tests can try every timeout and every reordering without waiting. The
+//! gateway role is the *oracle*: a plain, single-threaded reference implementation. Tests compare every data plane with
+//! it byte for byte.
 //!
-//! The crate is not a data plane, and it does not store credentials or open sockets: callers do.
+//! The crate is not a data plane. Storing credentials and opening sockets is left to its callers.
 //!
 //! | module | contents |
 //! |---|---|
@@ -15,7 +16,7 @@
 //! | [`keys`], [`prf`], [`tag`] | key derivation and message tags |
 //! | [`attest`] | attestation rounds (`attest/2`) |
 //! | [`ticket`], [`pair`] | sealed messages to the controller and between two devices |
-//! | [`classic`] | the papers' protocols, for measurement only |
+//! | [`classic`] | published protocols, for measurement only |
 //! | [`verdict`] | the shared list of verdicts |
 //!
 //! The specification is `docs/protocols.md`; comments cite its clauses as "LAP/1 1.4.3".

@@ -1,11 +1,11 @@
 //! The statement in the nonce of a pool-mode REQUEST: the rows that the device has already responded to (LAP/1 1.3).
 //!
 //! The tags of CHALLENGE and RESPONSE cover the nonce. If an attacker modifies the statement, the CHALLENGE does not
-//! verify; a verified RESPONSE proves the statement together with the device.
+//! verify; a RESPONSE that verifies also proves that the device made the statement.
 
 use crate::ids::RowIndex;
 
-/// Set in the statement's first byte.
+/// Flag in the statement's first byte.
 const HAS_REFUSED: u32 = 1 << 31;
 
 /// A device's statement about its rows.
@@ -13,7 +13,7 @@ const HAS_REFUSED: u32 = 1 << 31;
 pub struct RowStatement {
     /// The lowest row above all rows that the device responded to; 0: no statement. Below 2^31.
     pub first_unanswered_row: RowIndex,
-    /// Since its last session the device was offered a row that it refuses to respond to again.
+    /// Whether the device was offered a row, since its last session, to which it refuses to respond again.
     pub has_refused_row: bool,
 }
 
@@ -69,12 +69,12 @@ mod tests {
             assert_eq!(nonce[8], first);
             assert_eq!(RowStatement::from_nonce(&nonce), statement);
         }
-        let beyond = RowStatement {
+        let too_large = RowStatement {
             first_unanswered_row: RowIndex(1 << 31),
             has_refused_row: false,
         };
         assert_eq!(
-            RowStatement::from_nonce(&beyond.write_into([0; 16])),
+            RowStatement::from_nonce(&too_large.write_into([0; 16])),
             RowStatement::default()
         );
     }

@@ -1,5 +1,5 @@
-//! The source addresses that devices may have (LAP/1 1.4.13): those inside configured prefixes that belong to no
-//! other host.
+//! The source addresses that devices may have (LAP/1 1.4.13): addresses inside the device prefixes, except the
+//! addresses of the gateway's machine, broadcast addresses, and addresses that name no host.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -39,39 +39,39 @@ impl Prefix {
     #[must_use]
     pub fn containing(address: IpAddr, bits: u8) -> Option<Self> {
         let width = width(address);
-        let behind = width.checked_sub(bits)?;
+        let host_bits = width.checked_sub(bits)?;
         let network = match address {
             IpAddr::V4(v4) => {
-                let mask = u32::MAX.checked_shl(behind.into()).unwrap_or(0);
+                let mask = u32::MAX.checked_shl(host_bits.into()).unwrap_or(0);
                 IpAddr::V4((v4.to_bits() & mask).into())
             }
             IpAddr::V6(v6) => {
-                let mask = u128::MAX.checked_shl(behind.into()).unwrap_or(0);
+                let mask = u128::MAX.checked_shl(host_bits.into()).unwrap_or(0);
                 IpAddr::V6((v6.to_bits() & mask).into())
             }
         };
         Some(Self { network, bits })
     }
 
-    /// Its first address.
+    /// The prefix's first address.
     #[must_use]
     pub fn network(&self) -> IpAddr {
         self.network
     }
 
-    /// Its length, bits.
+    /// The prefix's length, bits.
     #[must_use]
     pub fn bits(&self) -> u8 {
         self.bits
     }
 
-    /// Whether an address of the same family is inside.
+    /// Whether the prefix contains the address; `false` if their families differ.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
-        Self::containing(address, self.bits).is_some_and(|around| around.network == self.network)
+        Self::containing(address, self.bits).is_some_and(|prefix| prefix.network == self.network)
     }
 
-    /// Whether all of another prefix is inside.
+    /// Whether this prefix contains all addresses of another prefix.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         self.bits <= other.bits && self.contains(other.network)
@@ -145,9 +145,9 @@ pub struct DeviceSources {
     prefixes: Vec<Prefix>,
     /// Sorted: the machine's addresses, and broadcast addresses of its subnets.
     own_addresses: Vec<IpAddr>,
-    /// Those inside the prefixes.
+    /// The addresses of `own_addresses` inside the prefixes.
     excluded: Vec<IpAddr>,
-    /// More IPv4, or IPv6, addresses are excluded than data planes have room for.
+    /// Whether more IPv4 addresses, and more IPv6 addresses, are excluded than data planes have room for.
     overflows: [bool; 2],
     admits_loopback: bool,
     follows_interfaces: bool,
@@ -164,28 +164,28 @@ impl DeviceSources {
         let admits_loopback =
             !local.is_empty() && local.iter().all(|ip| ip.is_loopback() || ip.is_unspecified());
         let is_inside = |address: &IpAddr| prefixes.iter().any(|prefix| prefix.contains(*address));
-        let own = local.iter().copied().chain(others.iter().map(|own| own.address));
-        let own = own.filter(|ip| !(admits_loopback && ip.is_loopback()));
+        let addresses = local.iter().copied().chain(others.iter().map(|own| own.address));
+        let addresses = addresses.filter(|ip| !(admits_loopback && ip.is_loopback()));
         let broadcast = others.iter().filter_map(|own| own.subnet.broadcast());
-        let mut own: Vec<IpAddr> = own.chain(broadcast.map(IpAddr::V4)).collect();
-        own.sort_unstable();
-        own.dedup();
-        let refused: Vec<IpAddr> = own.iter().copied().filter(is_inside).collect();
+        let mut own_addresses: Vec<IpAddr> = addresses.chain(broadcast.map(IpAddr::V4)).collect();
+        own_addresses.sort_unstable();
+        own_addresses.dedup();
+        let excluded: Vec<IpAddr> = own_addresses.iter().copied().filter(is_inside).collect();
         let overflows = [true, false].map(|v4| {
-            let of_family = refused.iter().filter(|ip| ip.is_ipv4() == v4);
+            let of_family = excluded.iter().filter(|ip| ip.is_ipv4() == v4);
             of_family.count() > EXCLUDED_MAX
         });
         Self {
             prefixes: prefixes.to_vec(),
-            own_addresses: own,
-            excluded: refused,
+            own_addresses,
+            excluded,
             overflows,
             admits_loopback,
             follows_interfaces: false,
         }
     }
 
-    /// The same, with prefixes from the subnets of the machine's interfaces instead of the configuration.
+    /// Marks the prefixes as subnets of the machine's interfaces, not from the configuration.
     #[must_use]
     pub fn following_interfaces(self) -> Self {
         Self {
@@ -219,8 +219,8 @@ impl DeviceSources {
         &self.excluded
     }
 
-    /// Whether more than [`EXCLUDED_MAX`] addresses of a family are excluded. Then no source of this family is
-    /// admitted.
+    /// Whether more than [`EXCLUDED_MAX`] addresses of a family are excluded. In this case, no source of this
+    /// family is admitted.
     #[must_use]
     pub fn overflows(&self, v4: bool) -> bool {
         let [of_v4, of_v6] = self.overflows;
@@ -260,7 +260,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn alone(text: &str) -> OwnAddress {
+    fn host_only(text: &str) -> OwnAddress {
         OwnAddress::host(ip(text))
     }
 
@@ -315,7 +315,7 @@ mod tests {
         assert_eq!(one6.broadcast(), None);
     }
 
-    /// Even a prefix that covers all addresses does not admit those that no device may have.
+    /// Even a prefix that covers all addresses does not admit addresses that no device may have.
     #[test]
     fn no_prefix_admits_addresses_that_no_device_may_have() {
         let everything = prefixes(&["0.0.0.0/0", "::/0", "10.66.0.0/16"]);
@@ -324,7 +324,7 @@ mod tests {
             address: own[0],
             subnet: everything[2],
         };
-        let others = [alone("10.77.0.1"), alone("fe80::1"), link];
+        let others = [host_only("10.77.0.1"), host_only("fe80::1"), link];
         let sources = DeviceSources::new(&everything, &own, &others);
         for never in [
             "10.66.0.254",
@@ -392,7 +392,7 @@ mod tests {
         let prefixes = prefixes(&["127.0.0.0/8", "::1/128", "10.0.0.0/8"]);
         for local in [&["127.0.0.1", "::1"][..], &["0.0.0.0"]] {
             let local: Vec<IpAddr> = local.iter().map(|text| ip(text)).collect();
-            let sources = DeviceSources::new(&prefixes, &local, &[alone("10.0.0.1")]);
+            let sources = DeviceSources::new(&prefixes, &local, &[host_only("10.0.0.1")]);
             assert!(
                 ["127.0.0.1", "127.4.5.6", "::1"]
                     .map(ip)

@@ -63,7 +63,7 @@ verdicts! {
     /// Passes the gate without a session (ARP, neighbor discovery, DHCP, protocols in `always_pass`, ATTEST_REQUESTs
     /// of the gateway itself).
     PassAlways = 2, Pass, "pass_always";
-    /// From a MAC address with a live BOUND session, through the open gate.
+    /// From a MAC address with a live BOUND session, through the bound gate.
     PassSession = 3, Pass, "pass_session";
     /// Addressed to the gateway's UDP port in a form that the fast path does not parse (IP options, fragments,
     /// extension headers); the gate is off, and the network stack processes the packet.
@@ -158,7 +158,7 @@ verdicts! {
     /// A RESPONSE that verified, but the row can be spent only after the durable mark has moved; the device retries.
     DropMark = 63, Drop, "drop_mark";
 
-    /// The gate drops an IP packet: its sender has no live BOUND session (open gate), or the packet is not DATA
+    /// The gate drops an IP packet: its sender has no live BOUND session (bound gate), or the packet is not DATA
     /// (sealed gate).
     DropGate = 64, Drop, "drop_gate";
     /// The gate drops fragments.
@@ -196,7 +196,7 @@ verdicts! {
     /// At a gate: a message of a router, DHCP server or bridge (router advertisement, redirect, group query, DHCP
     /// reply, BPDU), which no device may send, with or without a session.
     DropGateRole = 78, Drop, "drop_gate_role";
-    /// The gate drops a frame that is not an IP packet: its sender has no live BOUND session (open gate), or the gate
+    /// The gate drops a frame that is not an IP packet: its sender has no live BOUND session (bound gate), or the gate
     /// is sealed. Counted by Ethernet type.
     DropGateType = 79, Drop, "drop_gate_type";
 

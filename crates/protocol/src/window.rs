@@ -5,7 +5,7 @@
 
 use core::fmt;
 
-/// Numbers that the window covers, down from the highest accepted one.
+/// Numbers that the window covers, down from the highest accepted number.
 pub const WINDOW_SIZE: u32 = 24;
 
 const BITMAP_MASK: u64 = 0xff_ffff;

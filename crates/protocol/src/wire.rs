@@ -179,13 +179,13 @@ wire_struct!(
         header: Header,
         /// The gateway that sends the request.
         gateway_id: U32,
-        /// Its round.
+        /// The gateway's round.
         round: U32,
-        /// The nonce of the round; published when it begins.
+        /// The nonce of the round, published when the round begins.
         nonce: [u8; 8],
         /// The period to prove.
         period: U64,
-        /// The salt of the period; published when it begins.
+        /// The salt of the period, published when the period begins.
         salt: [u8; 8],
         /// Over header, device, gateway ‖ round, nonce, period, salt.
         tag: [u8; 16],
@@ -283,7 +283,7 @@ pub enum Message<'a> {
     Proof(&'a Proof),
 }
 
-/// Parses the payload of a UDP datagram to a port of ours.
+/// Parses the payload of a UDP datagram to a LAP port of this host.
 ///
 /// # Errors
 /// The drop reason, checked in this order: length of the header, magic, version, type, suite, length field, flags,

@@ -9,7 +9,7 @@
 
 mod device_support;
 
-use device_support::{LOCAL_IP, TestChallenge, answer, authenticate, config, nonce, row_key, sent};
+use device_support::{LOCAL_IP, TestChallenge, authenticate, config, nonce, respond, row_key, sent};
 use linewarden_protocol::device::{
     Device, Failure, IgnoredReason, Output, Phase, PufFailed, READING_INTERVAL_MS, READINGS_AT_ONCE,
 };
@@ -38,7 +38,7 @@ fn read_all(device: &mut Device, mut output: Output, now_ms: u64) -> (u64, Outpu
 }
 
 #[test]
-fn a_flood_of_forged_challenges_costs_4_readings_and_then_one_a_second_and_ends_nothing() {
+fn a_flood_of_forged_challenges_costs_4_readings_and_then_one_a_second_and_ends_no_handshake() {
     let mut device = Device::new(config(Mode::Pool));
     let _request = device.start(nonce(1), 0).unwrap();
     let mut readings = 0;
@@ -47,8 +47,8 @@ fn a_flood_of_forged_challenges_costs_4_readings_and_then_one_a_second_and_ends_
         let output = device
             .handle(&challenge, &LOCAL_IP, now_ms)
             .unwrap_or(Output::None);
-        let (more, output) = read_all(&mut device, output, now_ms);
-        readings += more;
+        let (count, output) = read_all(&mut device, output, now_ms);
+        readings += count;
         assert!(!matches!(output, Output::Failed { .. }), "at {now_ms} ms");
         while let output @ (Output::Transmit(_) | Output::EvaluatePuf(_)) = device.poll(now_ms) {
             readings += read_all(&mut device, output, now_ms).0;
@@ -82,10 +82,10 @@ fn forged_challenges_of_the_right_row_cost_one_reading_together() {
                 Err(ignored) => assert_eq!(ignored, IgnoredReason::ChallengeTag),
             }
         }
-        // In key mode the second one shows that there are no other helper data to try.
+        // In key mode the second reading shows that there are no other helper data to try.
         assert_eq!(readings, if mode == Mode::Key { 2 } else { 1 });
-        let right = TestChallenge::of(mode, 3).challenge(&nonce(1));
-        let _response = sent(device.handle(&right, &LOCAL_IP, 1).unwrap());
+        let genuine = TestChallenge::of(mode, 3).challenge(&nonce(1));
+        let _response = sent(device.handle(&genuine, &LOCAL_IP, 1).unwrap());
     }
 }
 
@@ -111,7 +111,7 @@ fn rows_that_are_not_enrolled_cost_no_reading() {
             device.handle_with_enrolled_rows(&challenge, &LOCAL_IP, 1, |query| query.challenge == [0; 8]);
         assert_eq!(ignored, Err(IgnoredReason::UnknownRow));
     }
-    let _response = answer(&mut device, &TestChallenge::of(Mode::Pool, 3), 1, 1);
+    let _response = respond(&mut device, &TestChallenge::of(Mode::Pool, 3), 1, 1);
 }
 
 /// The device knows the next row of its gateway.
@@ -125,9 +125,9 @@ fn a_device_that_had_a_session_reads_for_the_row_that_is_expected_first() {
     let _request = device.start(nonce, renew_ms).unwrap();
     // Any row is plausible for another gateway, which the device does not know yet.
     for idx in 0..1_000 {
-        let mut other = forged(Mode::Pool, idx, &nonce);
-        other[20..24].copy_from_slice(&8u32.to_be_bytes());
-        for challenge in [other, forged(Mode::Pool, 1_010 - idx, &nonce)] {
+        let mut of_gateway_8 = forged(Mode::Pool, idx, &nonce);
+        of_gateway_8[20..24].copy_from_slice(&8u32.to_be_bytes());
+        for challenge in [of_gateway_8, forged(Mode::Pool, 1_010 - idx, &nonce)] {
             if let Ok(output) = device.handle(&challenge, &LOCAL_IP, renew_ms) {
                 let _ = read_all(&mut device, output, renew_ms);
             }
@@ -147,12 +147,12 @@ fn a_device_that_had_a_session_reads_for_the_row_that_is_expected_first() {
         };
     }
     assert!(rows[..2].contains(&11), "{rows:?}");
-    let right = TestChallenge::of(Mode::Pool, 11).challenge(&nonce);
-    let _response = sent(device.handle(&right, &LOCAL_IP, now_ms).unwrap());
+    let genuine = TestChallenge::of(Mode::Pool, 11).challenge(&nonce);
+    let _response = sent(device.handle(&genuine, &LOCAL_IP, now_ms).unwrap());
 }
 
-/// An attacker on the device's segment sends one for another row each millisecond, faster than the gateway. The
-/// device has just started and does not know the next row.
+/// An attacker on the device's segment sends a forged CHALLENGE for another row each millisecond, faster than the
+/// gateway. The device has just started and does not know the next row.
 #[test]
 fn a_genuine_challenge_wins_against_a_thousand_forged_ones_a_second() {
     const ROWS: u32 = 256;
@@ -160,14 +160,14 @@ fn a_genuine_challenge_wins_against_a_thousand_forged_ones_a_second() {
     println!("seed {SEED:#x}");
     for run in 0..10 {
         let mut random = StdRng::seed_from_u64(SEED + run);
-        let right = random.random_range(0..ROWS);
+        let genuine_row = random.random_range(0..ROWS);
         let mut device = Device::new(config(Mode::Pool));
         let (mut now_ms, mut handshakes, mut readings) = (0, 1, 0);
-        let mut current = device.row_statement().write_into(random.random());
-        let mut outputs = vec![device.start(current, now_ms).unwrap()];
+        let mut current_nonce = device.row_statement().write_into(random.random());
+        let mut outputs = vec![device.start(current_nonce, now_ms).unwrap()];
         let mut legitimate_at_ms = None;
-        let forge = |random: &mut StdRng, current: &[u8; 16]| {
-            forged(Mode::Pool, random.random_range(0..ROWS), current)
+        let forge = |random: &mut StdRng, current_nonce: &[u8; 16]| {
+            forged(Mode::Pool, random.random_range(0..ROWS), current_nonce)
         };
         while device.phase() != Phase::AwaitAck {
             assert!(now_ms < 600_000, "run {run}: locked out, {readings} readings");
@@ -176,21 +176,21 @@ fn a_genuine_challenge_wins_against_a_thousand_forged_ones_a_second() {
                     Output::Transmit(_) => legitimate_at_ms = Some(now_ms + 1),
                     Output::EvaluatePuf(query) => {
                         readings += 1;
-                        // Another one arrives while the PUF is read.
-                        let _ = device.handle(&forge(&mut random, &current), &LOCAL_IP, now_ms);
+                        // Another forged CHALLENGE arrives while the PUF is read.
+                        let _ = device.handle(&forge(&mut random, &current_nonce), &LOCAL_IP, now_ms);
                         outputs.push(device.puf_result(Ok(row_key(Mode::Pool, query.idx.0)), now_ms));
                     }
                     Output::NeedNonce => {
                         handshakes += 1;
-                        current = device.row_statement().write_into(random.random());
-                        outputs.push(device.start(current, now_ms).unwrap());
+                        current_nonce = device.row_statement().write_into(random.random());
+                        outputs.push(device.start(current_nonce, now_ms).unwrap());
                     }
                     _ => {}
                 }
             }
-            outputs.extend(device.handle(&forge(&mut random, &current), &LOCAL_IP, now_ms));
+            outputs.extend(device.handle(&forge(&mut random, &current_nonce), &LOCAL_IP, now_ms));
             if legitimate_at_ms == Some(now_ms) {
-                let challenge = TestChallenge::of(Mode::Pool, right).challenge(&current);
+                let challenge = TestChallenge::of(Mode::Pool, genuine_row).challenge(&current_nonce);
                 outputs.extend(device.handle(&challenge, &LOCAL_IP, now_ms));
             }
             outputs.push(device.poll(now_ms));
@@ -208,7 +208,7 @@ fn a_puf_that_cannot_be_read_is_read_again_and_ends_the_handshake_with_its_last_
     let _request = device.start(nonce(1), 0).unwrap();
     let challenge = TestChallenge::of(Mode::Key, 0).challenge(&nonce(1));
     let mut readings = 0;
-    let ended = loop {
+    let failure = loop {
         let now_ms = device.next_deadline().unwrap();
         match device.poll(now_ms) {
             Output::Transmit(_) => {
@@ -225,7 +225,7 @@ fn a_puf_that_cannot_be_read_is_read_again_and_ends_the_handshake_with_its_last_
             other => panic!("{other:?}"),
         }
     };
-    assert_eq!(ended, Failure::ChallengesRejected);
+    assert_eq!(failure, Failure::ChallengesRejected);
     assert!(readings > READINGS_AT_ONCE, "{readings} readings");
     assert_eq!(device.rejected_challenges(), 0, "no challenge was checked");
 }
@@ -240,7 +240,7 @@ fn a_clone_with_another_puf_never_responds() {
     let output = device.puf_result(Ok(RowKey::from_bytes([1; 16])), 0);
     assert_eq!(output, Output::None);
     for now_ms in 0..5_000 {
-        let again = device.handle(&challenge, &LOCAL_IP, now_ms);
-        assert_eq!(again, Err(IgnoredReason::ChallengeTag));
+        let result = device.handle(&challenge, &LOCAL_IP, now_ms);
+        assert_eq!(result, Err(IgnoredReason::ChallengeTag));
     }
 }

@@ -9,8 +9,8 @@
 mod device_support;
 
 use device_support::{
-    GATEWAY, LOCAL_IP, MAC, SESSION_LIFETIME_S, TestChallenge, answer, authenticate, config, nonce,
-    nonce_with_statement, row_key, sent,
+    GATEWAY, LOCAL_IP, MAC, SESSION_LIFETIME_S, TestChallenge, authenticate, config, nonce,
+    nonce_with_statement, respond, row_key, sent,
 };
 use linewarden_protocol::device::{
     Device, DeviceConfig, Failure, GatewayPolicy, IgnoredReason, Output, Phase, READINGS_AT_ONCE,
@@ -22,7 +22,7 @@ use linewarden_protocol::wire::{self, FLAG_BOUND, Message};
 
 /// All outputs of the machine without input up to `until_ms`, with their times.
 fn run_alone(device: &mut Device, until_ms: u64) -> Vec<(u64, Output)> {
-    let mut done = Vec::new();
+    let mut outputs = Vec::new();
     while let Some(due_ms) = device.next_deadline().filter(|due| *due <= until_ms) {
         let output = device.poll(due_ms);
         if output == Output::None {
@@ -33,25 +33,25 @@ fn run_alone(device: &mut Device, until_ms: u64) -> Vec<(u64, Output)> {
             );
             continue;
         }
-        done.push((due_ms, output));
+        outputs.push((due_ms, output));
     }
-    done
+    outputs
 }
 
 #[test]
 fn a_request_is_sent_8_times_byte_identically_doubling_from_20_ms() {
     let mut device = Device::new(config(Mode::Pool));
     let first = sent(device.start(nonce(1), 1_000).unwrap());
-    let done = run_alone(&mut device, 20_000);
-    let (copies, rest) = done.split_at(7);
+    let outputs = run_alone(&mut device, 20_000);
+    let (copies, rest) = outputs.split_at(7);
     let times: Vec<u64> = copies.iter().map(|(at, _)| at - 1_000).collect();
     assert_eq!(times, [20, 60, 140, 300, 620, 1_260, 2_540]);
     assert!(copies.iter().all(|(_, copy)| *copy == Output::Transmit(first)));
-    let (at, ended) = rest[0];
+    let (at, failure) = rest[0];
     assert_eq!(at, 1_000 + 5_100);
     assert!(
-        matches!(ended, Output::Failed { failure: Failure::NoChallenge, retry_at_ms } if (3_750..=5_000).contains(&(retry_at_ms - at))),
-        "{ended:?}"
+        matches!(failure, Output::Failed { failure: Failure::NoChallenge, retry_at_ms } if (3_750..=5_000).contains(&(retry_at_ms - at))),
+        "{failure:?}"
     );
     assert_eq!(rest[1].1, Output::NeedNonce);
     assert_eq!(rest.len(), 2, "a nonce is requested once: {rest:?}");
@@ -61,9 +61,9 @@ fn a_request_is_sent_8_times_byte_identically_doubling_from_20_ms() {
 fn a_response_is_repeated_byte_identically_for_60_s_at_most_5_s_apart() {
     let mut device = Device::new(config(Mode::Pool));
     let _request = device.start(nonce(1), 0).unwrap();
-    let response = answer(&mut device, &TestChallenge::of(Mode::Pool, 3), 1, 50);
-    let done = run_alone(&mut device, 50 + RESPONSE_LIFETIME_MS);
-    let (last, copies) = done.split_last().unwrap();
+    let response = respond(&mut device, &TestChallenge::of(Mode::Pool, 3), 1, 50);
+    let outputs = run_alone(&mut device, 50 + RESPONSE_LIFETIME_MS);
+    let (last, copies) = outputs.split_last().unwrap();
     assert_eq!(last.1, Output::NeedNonce, "a new REQUEST needs a new nonce");
     let (failed, copies) = copies.split_last().unwrap();
     assert!(
@@ -79,27 +79,30 @@ fn a_response_is_repeated_byte_identically_for_60_s_at_most_5_s_apart() {
 fn a_waiting_challenge_is_verified_with_the_reading_for_a_forged_one_of_the_same_row() {
     let mut device = Device::new(config(Mode::Pool));
     let _request = device.start(nonce(1), 0).unwrap();
-    let right = TestChallenge::of(Mode::Pool, 3).challenge(&nonce(1));
-    let mut forged = right;
+    let genuine = TestChallenge::of(Mode::Pool, 3).challenge(&nonce(1));
+    let mut forged = genuine;
     forged[63] ^= 1;
     let _query = device.handle(&forged, &LOCAL_IP, 1).unwrap();
-    assert_eq!(device.handle(&right, &LOCAL_IP, 1), Ok(Output::None));
-    assert_eq!(device.handle(&right, &LOCAL_IP, 1), Err(IgnoredReason::Duplicate));
+    assert_eq!(device.handle(&genuine, &LOCAL_IP, 1), Ok(Output::None));
+    assert_eq!(
+        device.handle(&genuine, &LOCAL_IP, 1),
+        Err(IgnoredReason::Duplicate)
+    );
     let _response = sent(device.puf_result(Ok(row_key(Mode::Pool, 3)), 1));
 }
 
 #[test]
-fn one_challenge_per_nonce_is_answered() {
+fn one_challenge_per_nonce_gets_a_response() {
     let mut device = Device::new(config(Mode::Pool));
     let _request = device.start(nonce(1), 0).unwrap();
-    let response = answer(&mut device, &TestChallenge::of(Mode::Pool, 3), 1, 0);
+    let response = respond(&mut device, &TestChallenge::of(Mode::Pool, 3), 1, 0);
     for idx in [3, 4] {
         let offer = TestChallenge {
             fresh: [9; 8],
             ..TestChallenge::of(Mode::Pool, idx)
         };
-        let again = device.handle(&offer.challenge(&nonce(1)), &LOCAL_IP, 5);
-        assert_eq!(again, Err(IgnoredReason::Unexpected));
+        let result = device.handle(&offer.challenge(&nonce(1)), &LOCAL_IP, 5);
+        assert_eq!(result, Err(IgnoredReason::Unexpected));
     }
     assert_eq!(sent(device.poll(20)), response);
 }
@@ -136,7 +139,7 @@ fn the_session_lifetime_counts_from_the_first_response_and_is_renewed_at_three_q
             .unwrap();
         let response = sent(device.puf_result(Ok(row_key(Mode::Pool, 0)), 2_000));
         let ack = offer.ack(&response, SESSION_LIFETIME_S, LOCAL_IP);
-        let _done = device.handle(&ack, &LOCAL_IP, 9_000).unwrap();
+        let _authenticated = device.handle(&ack, &LOCAL_IP, 9_000).unwrap();
         let session = device.session().unwrap();
         let lifetime_ms = u64::from(SESSION_LIFETIME_S) * 1_000;
         assert_eq!(session.expires_at_ms, 2_000 + lifetime_ms);
@@ -166,9 +169,9 @@ fn after_a_suspend_beyond_the_session_lifetime_the_session_has_expired_first() {
 }
 
 /// The gateway's messages sealed under the previous session may arrive for one more second. The device must not seal
-/// while the gateway has replaced a session and the device does not know it yet.
+/// after the gateway has replaced the session, even if the ACK has not arrived yet.
 #[test]
-fn the_session_stays_active_during_its_renewal_and_accepts_messages_for_one_more_second() {
+fn the_session_stays_live_during_its_renewal_and_accepts_messages_for_one_more_second() {
     let mut device = Device::new(config(Mode::Pool));
     authenticate(&mut device, 1, 0, 0);
     assert!(device.previous_session().is_none() && !device.awaits_prompt_ack());
@@ -178,7 +181,7 @@ fn the_session_stays_active_during_its_renewal_and_accepts_messages_for_one_more
     let _request = device.start(nonce(2), renew_ms).unwrap();
     assert!(!device.awaits_prompt_ack());
     let offer = TestChallenge::of(Mode::Pool, 1);
-    let response = answer(&mut device, &offer, 2, renew_ms);
+    let response = respond(&mut device, &offer, 2, renew_ms);
     assert_eq!(device.session().unwrap().id, first);
     for (copies, at_ms) in [(1, 0), (2, 20), (3, 60), (4, 140)] {
         let _copy = device.poll(renew_ms + at_ms);
@@ -203,7 +206,7 @@ fn a_relayed_response_gives_no_session_and_the_device_starts_again() {
     let mut device = Device::new(config(Mode::Pool));
     let _request = device.start(nonce(1), 0).unwrap();
     let offer = TestChallenge::of(Mode::Pool, 0);
-    let response = answer(&mut device, &offer, 1, 0);
+    let response = respond(&mut device, &offer, 1, 0);
     let relay = [0x42; 16];
     let output = device
         .handle(&offer.ack(&response, SESSION_LIFETIME_S, relay), &LOCAL_IP, 10)
@@ -216,8 +219,8 @@ fn a_relayed_response_gives_no_session_and_the_device_starts_again() {
         }
     ));
     assert!(device.session().is_none());
-    let again = run_alone(&mut device, 10_000);
-    assert_eq!(again.last().map(|(_, output)| *output), Some(Output::NeedNonce));
+    let outputs = run_alone(&mut device, 10_000);
+    assert_eq!(outputs.last().map(|(_, output)| *output), Some(Output::NeedNonce));
 }
 
 #[test]
@@ -237,7 +240,7 @@ fn dropping_acks_costs_a_pool_device_one_row_per_10_minutes_after_the_first() {
             }
             Output::Transmit(_) if device.phase() == Phase::AwaitChallenge => {
                 let idx = u32::try_from(responses_at.len()).unwrap();
-                let _response = answer(&mut device, &TestChallenge::of(Mode::Pool, idx), number, now_ms);
+                let _response = respond(&mut device, &TestChallenge::of(Mode::Pool, idx), number, now_ms);
                 responses_at.push(now_ms);
             }
             Output::Postponed { .. } => {
@@ -302,7 +305,7 @@ fn planned_renewals_are_not_limited() {
 fn a_row_is_accepted_again_until_its_ack_verified_and_never_after() {
     let mut device = Device::new(config(Mode::Pool));
     let _request = device.start(nonce(1), 0).unwrap();
-    let _lost = answer(&mut device, &TestChallenge::of(Mode::Pool, 5), 1, 0);
+    let _lost = respond(&mut device, &TestChallenge::of(Mode::Pool, 5), 1, 0);
     let _copies = run_alone(&mut device, RESPONSE_LIFETIME_MS);
     authenticate(&mut device, 2, 5, RESPONSE_LIFETIME_MS);
     let renew_ms = session_renewal(&device);
@@ -327,8 +330,8 @@ fn a_row_is_accepted_again_until_its_ack_verified_and_never_after() {
     );
 }
 
-/// Each REQUEST of the pool mode states the lowest row above all that were responded to, with or without an ACK. The
-/// CHALLENGE is verified with that statement: one made for another statement gets no RESPONSE.
+/// Each REQUEST of the pool mode states the lowest row above all rows to which the device has responded, with or
+/// without an ACK. The CHALLENGE is verified with that statement: a CHALLENGE for another statement gets no RESPONSE.
 #[test]
 fn a_request_states_the_first_unanswered_row() {
     let mut device = Device::new(config(Mode::Pool));
@@ -340,25 +343,28 @@ fn a_request_states_the_first_unanswered_row() {
         };
         RowStatement::from_nonce(&request.nonce)
     };
-    let above = |row| RowStatement {
+    let statement_of = |row| RowStatement {
         first_unanswered_row: RowIndex(row),
         has_refused_row: false,
     };
     assert_eq!(
         states(&mut device, nonce(1), 0),
-        above(3),
+        statement_of(3),
         "from persistent storage"
     );
-    let _unacknowledged = answer(&mut device, &TestChallenge::of(Mode::Pool, 9), 1, 0);
+    let _unacknowledged = respond(&mut device, &TestChallenge::of(Mode::Pool, 9), 1, 0);
     assert_eq!(device.responded_row(), Some((GATEWAY, RowIndex(9))));
     let _copies = run_alone(&mut device, RESPONSE_LIFETIME_MS);
-    assert_eq!(states(&mut device, nonce(2), RESPONSE_LIFETIME_MS), above(10));
-    let altered = TestChallenge::of(Mode::Pool, 150).challenge(&above(150).write_into(nonce(2)));
+    assert_eq!(
+        states(&mut device, nonce(2), RESPONSE_LIFETIME_MS),
+        statement_of(10)
+    );
+    let altered = TestChallenge::of(Mode::Pool, 150).challenge(&statement_of(150).write_into(nonce(2)));
     let _query = device.handle(&altered, &LOCAL_IP, RESPONSE_LIFETIME_MS);
     let output = device.puf_result(Ok(row_key(Mode::Pool, 150)), RESPONSE_LIFETIME_MS);
     assert_eq!(output, Output::None, "the CHALLENGE is for another statement");
     let later_ms = RESPONSE_LIFETIME_MS + 20;
-    let _response = answer(&mut device, &TestChallenge::of(Mode::Pool, 5), 2, later_ms);
+    let _response = respond(&mut device, &TestChallenge::of(Mode::Pool, 5), 2, later_ms);
     assert_eq!(
         device.first_unanswered_row(),
         RowIndex(10),
@@ -368,13 +374,18 @@ fn a_request_states_the_first_unanswered_row() {
 
     let mut device = Device::new(config(Mode::Key));
     authenticate(&mut device, 1, 0, 0);
-    let stated = states(&mut device, [7; 16], 1);
-    assert_eq!(stated, above(0x0707_0707), "in key mode the nonce is unchanged");
+    let statement = states(&mut device, [7; 16], 1);
+    assert_eq!(
+        statement,
+        statement_of(0x0707_0707),
+        "in key mode the nonce is unchanged"
+    );
 }
 
-/// A caller that knows that a row was responded to refuses it without a reading, and the handshake continues.
+/// A caller that knows that the device has responded to a row refuses the row without a reading, and the handshake
+/// continues.
 #[test]
-fn a_refused_row_counts_for_no_reading_and_is_stated() {
+fn a_refused_row_costs_no_reading_and_is_stated() {
     let mut device = Device::new(config(Mode::Pool));
     let _request = device.start(nonce(1), 0).unwrap();
     let spent = TestChallenge::of(Mode::Pool, 4).challenge(&nonce(1));
@@ -385,8 +396,10 @@ fn a_refused_row_counts_for_no_reading_and_is_stated() {
         assert_eq!(device.refuse_row(0), Output::None);
     }
     let _query = device.handle(&spent, &LOCAL_IP, 0).unwrap();
-    let right = TestChallenge::of(Mode::Pool, 5);
-    let _queued = device.handle(&right.challenge(&nonce(1)), &LOCAL_IP, 0).unwrap();
+    let genuine = TestChallenge::of(Mode::Pool, 5);
+    let _queued = device
+        .handle(&genuine.challenge(&nonce(1)), &LOCAL_IP, 0)
+        .unwrap();
     let next = device.refuse_row(0);
     assert!(
         matches!(next, Output::EvaluatePuf(query) if query.idx == RowIndex(5)),
@@ -395,7 +408,11 @@ fn a_refused_row_counts_for_no_reading_and_is_stated() {
     let response = sent(device.puf_result(Ok(row_key(Mode::Pool, 5)), 0));
     assert!(device.row_statement().has_refused_row);
     let _session = device
-        .handle(&right.ack(&response, SESSION_LIFETIME_S, LOCAL_IP), &LOCAL_IP, 0)
+        .handle(
+            &genuine.ack(&response, SESSION_LIFETIME_S, LOCAL_IP),
+            &LOCAL_IP,
+            0,
+        )
         .unwrap();
     assert_eq!(device.last_accepted_row(), Some((GATEWAY, RowIndex(5))));
     assert!(
@@ -405,22 +422,22 @@ fn a_refused_row_counts_for_no_reading_and_is_stated() {
 }
 
 #[test]
-fn failures_rest_longer_each_time_up_to_a_minute_and_a_success_resets_that() {
+fn delays_after_failures_grow_up_to_a_minute_and_a_success_resets_them() {
     let mut device = Device::new(config(Mode::Key));
     let mut now_ms = 0;
-    let mut rests = Vec::new();
+    let mut delays = Vec::new();
     for number in 1..=6 {
         let _request = device.start(nonce(number), now_ms).unwrap();
-        let done = run_alone(&mut device, now_ms + 5_100);
-        let (at, Output::Failed { retry_at_ms, .. }) = *done.last().unwrap() else {
-            panic!("{done:?}");
+        let outputs = run_alone(&mut device, now_ms + 5_100);
+        let (at, Output::Failed { retry_at_ms, .. }) = *outputs.last().unwrap() else {
+            panic!("{outputs:?}");
         };
-        rests.push(retry_at_ms - at);
+        delays.push(retry_at_ms - at);
         now_ms = retry_at_ms;
         assert_eq!(device.poll(now_ms), Output::NeedNonce);
     }
-    for (rest, full) in rests.iter().zip([5_000, 10_000, 20_000, 40_000, 60_000, 60_000]) {
-        assert!((full * 3 / 4..=full).contains(rest), "{rests:?}");
+    for (delay, full) in delays.iter().zip([5_000, 10_000, 20_000, 40_000, 60_000, 60_000]) {
+        assert!((full * 3 / 4..=full).contains(delay), "{delays:?}");
     }
     authenticate(&mut device, 7, 0, now_ms);
 }

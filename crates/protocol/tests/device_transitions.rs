@@ -9,8 +9,8 @@
 mod device_support;
 
 use device_support::{
-    DEVICE, LOCAL_IP, SESSION_LIFETIME_S, SUITE, TestChallenge, answer, authenticate, bytes, config, nonce,
-    nonce_with_statement, row_key, sent,
+    DEVICE, LOCAL_IP, SESSION_LIFETIME_S, SUITE, TestChallenge, authenticate, bytes, config, nonce,
+    nonce_with_statement, respond, row_key, sent,
 };
 use linewarden_protocol::device::{Device, Failure, IgnoredReason, Output, Phase, PufFailed, StartError};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode};
@@ -19,7 +19,7 @@ use linewarden_protocol::wire::{self, message_type};
 use zerocopy::IntoBytes as _;
 
 /// The phases, subdivided where a previous session or a queued CHALLENGE changes the result. In `AwaitReading` a
-/// CHALLENGE is queued until that of the gateway has arrived.
+/// CHALLENGE is queued until the CHALLENGE of the gateway has arrived.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Idle,
@@ -134,14 +134,14 @@ const ROW: u32 = 5;
 const OLD_SESSION_AT_MS: u64 = NOW_MS - SESSION_LIFETIME_S as u64 * 1_000 + 100_000;
 const HANDSHAKE: u64 = 2;
 
-/// A device in this state, and the RESPONSE it sent, if any.
+/// Returns a device in this state, and the RESPONSE that it sent, if any.
 fn reach(state: State, mode: Mode) -> (Device, Option<[u8; 64]>) {
     let mut device = Device::new(config(mode));
-    let renewal = matches!(
+    let is_renewal = matches!(
         state,
         State::Authenticated | State::RenewalAwaitChallenge | State::RenewalAwaitPuf | State::RenewalAwaitAck
     );
-    if renewal {
+    if is_renewal {
         authenticate(&mut device, 1, OLD_ROW, OLD_SESSION_AT_MS);
     }
     if matches!(state, State::Idle | State::Authenticated) {
@@ -169,7 +169,7 @@ fn reach(state: State, mode: Mode) -> (Device, Option<[u8; 64]>) {
             let _nothing = feed(&mut device, &offer.challenge(&nonce));
         }
         State::AwaitAck | State::RenewalAwaitAck => {
-            response = Some(answer(&mut device, &offer, HANDSHAKE, NOW_MS));
+            response = Some(respond(&mut device, &offer, HANDSHAKE, NOW_MS));
         }
         State::Idle | State::AwaitChallenge | State::Authenticated | State::RenewalAwaitChallenge => {}
     }
@@ -180,12 +180,12 @@ fn feed(device: &mut Device, message: &[u8]) -> Result<Output, IgnoredReason> {
     device.handle(message, &LOCAL_IP, NOW_MS)
 }
 
-/// An ACK for the RESPONSE sent, or for one that was never sent.
+/// Returns an ACK for the RESPONSE that was sent, or for a RESPONSE that was never sent.
 fn ack(mode: Mode, response: Option<[u8; 64]>, lifetime_s: u32, seen_ip: [u8; 16]) -> [u8; 64] {
     let response = response.unwrap_or_else(|| {
         let mut other = Device::new(config(mode));
         let _request = other.start(nonce(HANDSHAKE), NOW_MS).unwrap();
-        answer(&mut other, &TestChallenge::of(mode, ROW), HANDSHAKE, NOW_MS)
+        respond(&mut other, &TestChallenge::of(mode, ROW), HANDSHAKE, NOW_MS)
     });
     TestChallenge::of(mode, ROW).ack(&response, lifetime_s, seen_ip)
 }
@@ -203,8 +203,8 @@ fn plain(kind: u8) -> [u8; 64] {
 
 fn apply(device: &mut Device, event: Event, mode: Mode, response: Option<[u8; 64]>) -> ExpectedOutput {
     let offer = TestChallenge::of(mode, ROW);
-    let of_handshake = nonce_with_statement(device, HANDSHAKE);
-    let challenge = |offer: TestChallenge| offer.challenge(&of_handshake);
+    let handshake_nonce = nonce_with_statement(device, HANDSHAKE);
+    let challenge = |offer: TestChallenge| offer.challenge(&handshake_nonce);
     let other_ip = [9; 16];
     let started = |result: Result<Output, StartError>| result.map_or_else(ExpectedOutput::Refused, out);
     let message: Vec<u8> = match event {
@@ -285,67 +285,69 @@ fn out(output: Output) -> ExpectedOutput {
     }
 }
 
-/// The table: output and next phase. The previous session is active unless stated otherwise.
+/// The table: output and next phase. The previous session is live unless stated otherwise.
 fn expected(state: State, event: Event, mode: Mode) -> (ExpectedOutput, Phase) {
     use Event as E;
     use State as S;
-    let rests = if has_session(state) {
+    let idle_phase = if has_session(state) {
         Phase::Authenticated
     } else {
         Phase::Idle
     };
-    let stays = phase(state);
+    let same_phase = phase(state);
     let awaits_challenge = matches!(
         state,
         S::AwaitChallenge | S::AwaitReading | S::RenewalAwaitChallenge
     );
     let awaits_puf = matches!(state, S::AwaitPuf | S::AwaitPufQueued | S::RenewalAwaitPuf);
     let awaits_ack = matches!(state, S::AwaitAck | S::RenewalAwaitAck);
-    let resting = matches!(state, S::Idle | S::Authenticated);
+    let is_idle = matches!(state, S::Idle | S::Authenticated);
     match event {
-        E::Start if resting => (ExpectedOutput::Request, Phase::AwaitChallenge),
+        E::Start if is_idle => (ExpectedOutput::Request, Phase::AwaitChallenge),
         // An Idle machine has no last nonce.
         E::StartSameNonce if state == S::Idle => (ExpectedOutput::Request, Phase::AwaitChallenge),
-        E::StartZeroNonce | E::StartSameNonce if resting => {
-            (ExpectedOutput::Refused(StartError::BadNonce), stays)
+        E::StartZeroNonce | E::StartSameNonce if is_idle => {
+            (ExpectedOutput::Refused(StartError::BadNonce), same_phase)
         }
-        E::Start | E::StartZeroNonce | E::StartSameNonce => {
-            (ExpectedOutput::Refused(StartError::HandshakeInProgress), stays)
-        }
+        E::Start | E::StartZeroNonce | E::StartSameNonce => (
+            ExpectedOutput::Refused(StartError::HandshakeInProgress),
+            same_phase,
+        ),
 
-        E::ChallengeOtherDevice => (ExpectedOutput::Ignored(IgnoredReason::OtherDevice), stays),
+        E::ChallengeOtherDevice => (ExpectedOutput::Ignored(IgnoredReason::OtherDevice), same_phase),
         E::Challenge
         | E::ChallengeAgain
         | E::ChallengeOtherEcho
         | E::ChallengeUnpinnedGateway
         | E::ChallengeSpentRow
-            if resting || awaits_ack =>
+            if is_idle || awaits_ack =>
         {
-            (ExpectedOutput::Ignored(IgnoredReason::Unexpected), stays)
+            (ExpectedOutput::Ignored(IgnoredReason::Unexpected), same_phase)
         }
-        E::ChallengeOtherEcho => (ExpectedOutput::Ignored(IgnoredReason::NonceEcho), stays),
-        E::ChallengeUnpinnedGateway => (ExpectedOutput::Ignored(IgnoredReason::Gateway), stays),
+        E::ChallengeOtherEcho => (ExpectedOutput::Ignored(IgnoredReason::NonceEcho), same_phase),
+        E::ChallengeUnpinnedGateway => (ExpectedOutput::Ignored(IgnoredReason::Gateway), same_phase),
         E::ChallengeSpentRow if has_session(state) && mode == Mode::Pool => {
-            (ExpectedOutput::Ignored(IgnoredReason::IndexSpent), stays)
+            (ExpectedOutput::Ignored(IgnoredReason::IndexSpent), same_phase)
         }
-        E::ChallengeSpentRow if state == S::AwaitReading => (ExpectedOutput::Nothing, stays),
+        E::ChallengeSpentRow if state == S::AwaitReading => (ExpectedOutput::Nothing, same_phase),
         E::Challenge | E::ChallengeAgain if state == S::AwaitReading => {
-            (ExpectedOutput::Ignored(IgnoredReason::Duplicate), stays)
+            (ExpectedOutput::Ignored(IgnoredReason::Duplicate), same_phase)
         }
         E::Challenge | E::ChallengeAgain | E::ChallengeSpentRow if awaits_challenge => {
             (ExpectedOutput::Evaluate, Phase::AwaitPuf)
         }
-        E::Challenge => (ExpectedOutput::Ignored(IgnoredReason::Duplicate), stays),
+        E::Challenge => (ExpectedOutput::Ignored(IgnoredReason::Duplicate), same_phase),
         E::ChallengeAgain if state == S::AwaitPufQueued => {
-            (ExpectedOutput::Ignored(IgnoredReason::Duplicate), stays)
+            (ExpectedOutput::Ignored(IgnoredReason::Duplicate), same_phase)
         }
-        E::ChallengeAgain | E::ChallengeSpentRow => (ExpectedOutput::Nothing, stays),
+        E::ChallengeAgain | E::ChallengeSpentRow => (ExpectedOutput::Nothing, same_phase),
 
         E::Ack if awaits_ack => (ExpectedOutput::Authenticated, Phase::Authenticated),
-        E::AckOtherRow | E::AckOtherSession if awaits_ack => {
-            (ExpectedOutput::Ignored(IgnoredReason::ResponseMismatch), stays)
-        }
-        E::AckWrongTag if awaits_ack => (ExpectedOutput::Ignored(IgnoredReason::AckTag), stays),
+        E::AckOtherRow | E::AckOtherSession if awaits_ack => (
+            ExpectedOutput::Ignored(IgnoredReason::ResponseMismatch),
+            same_phase,
+        ),
+        E::AckWrongTag if awaits_ack => (ExpectedOutput::Ignored(IgnoredReason::AckTag), same_phase),
         // The gateway replaced the previous session: it is closed here, too.
         E::AckOtherAddress if awaits_ack => (ExpectedOutput::Failed(Failure::AddressChanged), Phase::Idle),
         E::AckSessionExpired if awaits_ack => (ExpectedOutput::Failed(Failure::SessionExpired), Phase::Idle),
@@ -354,42 +356,49 @@ fn expected(state: State, event: Event, mode: Mode) -> (ExpectedOutput, Phase) {
         | E::AckOtherSession
         | E::AckWrongTag
         | E::AckOtherAddress
-        | E::AckSessionExpired => (ExpectedOutput::Ignored(IgnoredReason::Unexpected), stays),
+        | E::AckSessionExpired => (ExpectedOutput::Ignored(IgnoredReason::Unexpected), same_phase),
 
-        E::Nak if awaits_challenge => (ExpectedOutput::Nothing, stays),
-        E::Nak => (ExpectedOutput::Ignored(IgnoredReason::Unexpected), stays),
-        E::Request | E::Response | E::DataUp => (ExpectedOutput::Ignored(IgnoredReason::Direction), stays),
-        E::DataDown => (ExpectedOutput::Ignored(IgnoredReason::UnsupportedType), stays),
+        E::Nak if awaits_challenge => (ExpectedOutput::Nothing, same_phase),
+        E::Nak => (ExpectedOutput::Ignored(IgnoredReason::Unexpected), same_phase),
+        E::Request | E::Response | E::DataUp => {
+            (ExpectedOutput::Ignored(IgnoredReason::Direction), same_phase)
+        }
+        E::DataDown => (
+            ExpectedOutput::Ignored(IgnoredReason::UnsupportedType),
+            same_phase,
+        ),
         E::Malformed => (
             ExpectedOutput::Ignored(IgnoredReason::Malformed(Verdict::DropMagic)),
-            stays,
+            same_phase,
         ),
 
         E::PufRight if awaits_puf => (ExpectedOutput::Response, Phase::AwaitAck),
-        // Of the same row in pool mode: one reading decides both. In key mode there may be other helper data.
+        // In pool mode one reading decides about both CHALLENGEs of the row. In key mode there may be other helper
+        // data.
         E::PufWrong if awaits_puf && mode == Mode::Key => (ExpectedOutput::Evaluate, Phase::AwaitPuf),
         E::PufWrong | E::PufFails if awaits_puf => (ExpectedOutput::Nothing, Phase::AwaitChallenge),
-        E::PufRight | E::PufWrong | E::PufFails => (ExpectedOutput::Nothing, stays),
+        E::PufRight | E::PufWrong | E::PufFails => (ExpectedOutput::Nothing, same_phase),
 
         // The renewal was due long before.
         E::PollEarly | E::PollDue | E::PollGiveUp if state == S::Authenticated => {
-            (ExpectedOutput::NeedNonce, stays)
+            (ExpectedOutput::NeedNonce, same_phase)
         }
-        E::PollSessionExpired if has_session(state) => {
-            (ExpectedOutput::Expired, if resting { Phase::Idle } else { stays })
-        }
-        E::PollEarly => (ExpectedOutput::Nothing, stays),
+        E::PollSessionExpired if has_session(state) => (
+            ExpectedOutput::Expired,
+            if is_idle { Phase::Idle } else { same_phase },
+        ),
+        E::PollEarly => (ExpectedOutput::Nothing, same_phase),
         E::PollDue | E::PollGiveUp | E::PollSessionExpired if state == S::AwaitReading => {
             (ExpectedOutput::Evaluate, Phase::AwaitPuf)
         }
         E::PollDue | E::PollGiveUp | E::PollSessionExpired if awaits_challenge => {
-            (ExpectedOutput::Request, stays)
+            (ExpectedOutput::Request, same_phase)
         }
-        E::PollDue if awaits_ack => (ExpectedOutput::Response, stays),
+        E::PollDue if awaits_ack => (ExpectedOutput::Response, same_phase),
         E::PollGiveUp | E::PollSessionExpired if awaits_ack => {
-            (ExpectedOutput::Failed(Failure::NoAck), rests)
+            (ExpectedOutput::Failed(Failure::NoAck), idle_phase)
         }
-        E::PollDue | E::PollGiveUp | E::PollSessionExpired => (ExpectedOutput::Nothing, stays),
+        E::PollDue | E::PollGiveUp | E::PollSessionExpired => (ExpectedOutput::Nothing, same_phase),
 
         E::Abandon => (ExpectedOutput::Nothing, Phase::Idle),
     }
@@ -412,7 +421,7 @@ fn has_session(state: State) -> bool {
     )
 }
 
-/// Whether a session is active after this transition.
+/// Whether a session is live after this transition.
 fn session_after(state: State, event: Event, next: Phase) -> bool {
     match event {
         Event::Ack | Event::AckOtherAddress | Event::AckSessionExpired if phase(state) == Phase::AwaitAck => {
@@ -449,14 +458,14 @@ fn every_event_in_every_state_matches_the_table() {
 fn ignored_messages_change_nothing() {
     for state in STATES {
         for event in EVENTS {
-            let (mut touched, response) = reach(state, Mode::Pool);
+            let (mut device, response) = reach(state, Mode::Pool);
             let (expected, _) = reach(state, Mode::Pool);
             if matches!(
-                apply(&mut touched, event, Mode::Pool, response),
+                apply(&mut device, event, Mode::Pool, response),
                 ExpectedOutput::Ignored(_) | ExpectedOutput::Refused(_)
             ) {
                 assert_eq!(
-                    format!("{touched:?}"),
+                    format!("{device:?}"),
                     format!("{expected:?}"),
                     "{state:?} {event:?}"
                 );
@@ -475,8 +484,8 @@ fn a_nak_is_stored_for_display_and_changes_no_state() {
         reserved: [0; 43],
     });
     assert_eq!(feed(&mut device, &message), Ok(Output::None));
-    let seen = device.last_nak().expect("the NAK is stored for display");
-    assert_eq!((seen.reason, seen.idx.0), (wire::nak_reason::NO_ROWS, 9));
+    let stored = device.last_nak().expect("the NAK is stored for display");
+    assert_eq!((stored.reason, stored.idx.0), (wire::nak_reason::NO_ROWS, 9));
     let repeat = sent(device.poll(NOW_MS + 20));
     assert_eq!(repeat[3], message_type::REQUEST, "a NAK changes nothing");
 }

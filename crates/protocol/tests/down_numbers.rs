@@ -1,6 +1,6 @@
 //! Message numbers towards a device (LAP/1 1.4.16), one memory access at a time: every interleaving of three sealers
-//! and two renewals. No number is used twice under one key, and the removal of any rule that ensures this is
-//! detected.
+//! and two renewals. No number is used twice under one key; if any of the rules that ensure this is removed, the test
+//! detects a repetition.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -32,15 +32,15 @@ enum RemovedRule {
     OwnWord,
 }
 
-/// The state of a sealer. It holds the key of generation `of`.
+/// The state of a sealer, which has the key of `generation`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Step {
     ReadCommit,
-    Add { of: u8, tries: u8 },
-    Store { of: u8, seen: u64, tries: u8 },
-    Reread { of: u8, seen: u64, tries: u8 },
-    Begin { of: u8, seen: u64, tries: u8 },
-    AddBlindly { of: u8 },
+    Add { generation: u8, tries: u8 },
+    Store { generation: u8, word: u64, tries: u8 },
+    Reread { generation: u8, word: u64, tries: u8 },
+    Begin { generation: u8, word: u64, tries: u8 },
+    AddBlindly { generation: u8 },
     Done,
 }
 
@@ -57,8 +57,8 @@ struct Model {
 }
 
 impl Model {
-    fn use_number(&mut self, of: u8, number: u64) -> Step {
-        self.repeated |= !self.used.insert((of, number));
+    fn use_number(&mut self, generation: u8, number: u64) -> Step {
+        self.repeated |= !self.used.insert((generation, number));
         Step::Done
     }
 
@@ -66,51 +66,77 @@ impl Model {
     fn step(&mut self, sealer: usize, without: RemovedRule) {
         self.sealers[sealer] = match self.sealers[sealer] {
             Step::ReadCommit => Step::Add {
-                of: self.commit,
+                generation: self.commit,
                 tries: TRIES,
             },
-            Step::Add { of, tries } if without == RemovedRule::Addition => {
-                let seen = self.down;
-                Step::Store { of, seen, tries }
+            Step::Add { generation, tries } if without == RemovedRule::Addition => {
+                let word = self.down;
+                Step::Store {
+                    generation,
+                    word,
+                    tries,
+                }
             }
-            Step::Add { of, tries } => {
+            Step::Add { generation, tries } => {
                 self.down += 1;
-                self.after(of, self.down, tries)
+                self.after(generation, self.down, tries)
             }
-            Step::Store { of, seen, tries } => {
-                self.down = seen + 1;
-                self.after(of, seen + 1, tries)
+            Step::Store {
+                generation,
+                word,
+                tries,
+            } => {
+                self.down = word + 1;
+                self.after(generation, word + 1, tries)
             }
-            Step::Reread { of, seen, tries } if self.commit == of || without == RemovedRule::Reread => {
-                Step::Begin { of, seen, tries }
-            }
+            Step::Reread {
+                generation,
+                word,
+                tries,
+            } if self.commit == generation || without == RemovedRule::Reread => Step::Begin {
+                generation,
+                word,
+                tries,
+            },
             Step::Reread { .. } => Step::Done,
-            Step::Begin { of, seen, tries } => {
-                if self.down == seen || without == RemovedRule::Compare {
-                    self.down = DownCounter(self.down).take_number(of).0.0;
-                    self.use_number(of, DownCounter(self.down).count())
-                } else if without == RemovedRule::OwnWord && DownCounter(self.down).generation() == of {
-                    Step::AddBlindly { of }
+            Step::Begin {
+                generation,
+                word,
+                tries,
+            } => {
+                if self.down == word || without == RemovedRule::Compare {
+                    self.down = DownCounter(self.down).take_number(generation).0.0;
+                    self.use_number(generation, DownCounter(self.down).count())
+                } else if without == RemovedRule::OwnWord && DownCounter(self.down).generation() == generation
+                {
+                    Step::AddBlindly { generation }
                 } else if tries > 1 {
                     // Start over: the generation is checked in the word that an addition returned.
-                    Step::Add { of, tries: tries - 1 }
+                    Step::Add {
+                        generation,
+                        tries: tries - 1,
+                    }
                 } else {
                     Step::Done
                 }
             }
-            Step::AddBlindly { of } => {
+            Step::AddBlindly { generation } => {
                 self.down += 1;
-                self.use_number(of, DownCounter(self.down).count())
+                self.use_number(generation, DownCounter(self.down).count())
             }
             Step::Done => Step::Done,
         };
     }
 
-    fn after(&mut self, of: u8, seen: u64, tries: u8) -> Step {
-        if DownCounter(seen).generation() == of {
-            self.use_number(of, DownCounter(seen).count())
+    fn after(&mut self, generation: u8, word: u64, tries: u8) -> Step {
+        if DownCounter(word).generation() == generation {
+            self.use_number(generation, DownCounter(word).count())
         } else {
-            Step::Reread { of, seen, tries }
+            Step::Reread {
+                generation,
+                word,
+                tries,
+            }
         }
     }
 }
@@ -125,11 +151,11 @@ fn explore(without: RemovedRule) -> (bool, usize) {
         repeated: false,
         starts: SEALERS as u8,
     };
-    let mut seen = HashSet::from([start.clone()]);
+    let mut visited = HashSet::from([start.clone()]);
     let mut open = vec![start];
     while let Some(model) = open.pop() {
         if model.repeated {
-            return (true, seen.len());
+            return (true, visited.len());
         }
         let mut next = Vec::new();
         for sealer in 0..SEALERS {
@@ -151,9 +177,9 @@ fn explore(without: RemovedRule) -> (bool, usize) {
                 next.push(model);
             }
         }
-        open.extend(next.into_iter().filter(|model| seen.insert(model.clone())));
+        open.extend(next.into_iter().filter(|model| visited.insert(model.clone())));
     }
-    (false, seen.len())
+    (false, visited.len())
 }
 
 #[test]

@@ -55,7 +55,7 @@ fn folded(parts: &[&[u8]]) -> u32 {
     sum
 }
 
-/// RFC 768, RFC 791: over a correct packet, checksum included, the folded sum is all ones.
+/// The folded sum over a correct packet, including its checksum, is all ones (RFC 768, RFC 791).
 fn assert_checksums(frame: &[u8]) {
     let parsed = parse(frame).unwrap();
     let (ip, udp) = parsed.datagram().unwrap();
@@ -120,15 +120,15 @@ proptest! {
         frame[udp.payload()].fill(fill);
         reverse_frame(&mut frame, &parsed).unwrap();
         assert_checksums(&frame);
-        let back = parse(&frame).unwrap();
-        let (back_ip, back_udp) = back.datagram().unwrap();
-        prop_assert_eq!((back.src_mac, back.dst_mac), (parsed.dst_mac, parsed.src_mac));
-        prop_assert_eq!((back_ip.src, back_ip.dst), (ip.dst, ip.src));
-        prop_assert_eq!((back_udp.src_port, back_udp.dst_port), (udp.dst_port, udp.src_port));
+        let reply = parse(&frame).unwrap();
+        let (reply_ip, reply_udp) = reply.datagram().unwrap();
+        prop_assert_eq!((reply.src_mac, reply.dst_mac), (parsed.dst_mac, parsed.src_mac));
+        prop_assert_eq!((reply_ip.src, reply_ip.dst), (ip.dst, ip.src));
+        prop_assert_eq!((reply_udp.src_port, reply_udp.dst_port), (udp.dst_port, udp.src_port));
         prop_assert_eq!(&frame[12..ip.at], &sent[12..ip.at], "Ethernet type and tags");
         prop_assert_eq!(&frame[udp.payload().end..], &[0xaa; 5][..], "padding");
-        let (kept, ttl_at) = if v6 { (0..7, 7) } else { (0..8, 8) };
-        prop_assert_eq!(&frame[ip.at..][kept.clone()], &sent[ip.at..][kept]);
+        let (unchanged, ttl_at) = if v6 { (0..7, 7) } else { (0..8, 8) };
+        prop_assert_eq!(&frame[ip.at..][unchanged.clone()], &sent[ip.at..][unchanged]);
         prop_assert_eq!(frame[ip.at + ttl_at], 64);
         prop_assert_eq!(frame.len(), sent.len());
     }
@@ -193,11 +193,11 @@ fn payload_after_fragments_options_and_extension_headers_is_not_parsed() {
         let frame = builder(true).extension(number).udp(b"x");
         assert_eq!(transport(&frame), Transport::Extension, "{number}");
     }
-    let behind = builder(true).extension(0).fragment(0, false).udp(b"x");
+    let frame = builder(true).extension(0).fragment(0, false).udp(b"x");
     assert_eq!(
-        transport(&behind),
+        transport(&frame),
         Transport::Extension,
-        "only the first one is parsed"
+        "only the first extension header is parsed"
     );
 }
 

@@ -14,9 +14,9 @@ fn assert_current(path: &str, render: fn(&mut dyn std::fmt::Write) -> std::fmt::
     let mut expected = String::new();
     render(&mut expected).unwrap();
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
-    let found = std::fs::read_to_string(&file).unwrap_or_default();
+    let stored = std::fs::read_to_string(&file).unwrap_or_default();
     assert!(
-        found == expected,
+        stored == expected,
         "{path} is not what crates/protocol/src/verdict.rs generates; run \
          `cargo run -p linewarden-protocol --example generate` (or `make generate`) and commit it"
     );

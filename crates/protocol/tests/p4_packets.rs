@@ -39,9 +39,9 @@ fn assert_current(tests: impl IntoIterator<Item = Stf>) {
         if std::env::var_os("LINEWARDEN_WRITE").is_some() {
             std::fs::write(&file, test.text()).unwrap();
         }
-        let found = std::fs::read_to_string(&file).unwrap_or_default();
+        let stored = std::fs::read_to_string(&file).unwrap_or_default();
         assert!(
-            found == test.text(),
+            stored == test.text(),
             "p4/tests/{} is not what the protocol gives; run `LINEWARDEN_WRITE=1 cargo test -p linewarden-protocol \
              --test p4_packets`, review the changes, and commit them",
             test.file_name()

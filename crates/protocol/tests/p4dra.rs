@@ -1,4 +1,4 @@
-//! `p4dra-classic` compared with the published proof and with one that distinguishes every order of fields (LAP/1
+//! `p4dra-classic` compared with the published proof and with a proof that distinguishes every order of fields (LAP/1
 //! 3.1).
 #![allow(
     clippy::unwrap_used,
@@ -24,12 +24,12 @@ struct Vector {
 }
 
 fn vector(name: &str) -> Vector {
-    let all: Value = serde_json::from_str(include_str!("../../forro/tests/vectors/forro.json")).unwrap();
+    let vectors: Value = serde_json::from_str(include_str!("../../forro/tests/vectors/forro.json")).unwrap();
     fn field<const BYTES: usize>(vector: &Value, name: &str) -> [u8; BYTES] {
         let bytes = hex::decode(vector[name].as_str().unwrap()).unwrap();
         bytes.try_into().unwrap()
     }
-    let vector = &all[name];
+    let vector = &vectors[name];
     Vector {
         key: AttestationKey::from_bytes(field(vector, "k")),
         id: ProverId(field(vector, "d")),
@@ -43,7 +43,7 @@ fn vector(name: &str) -> Vector {
 }
 
 #[test]
-fn proofs_are_the_published_ones() {
+fn proofs_equal_the_published_proofs() {
     for name in ["p4dra_official", "p4dra_asymmetric"] {
         let Vector {
             key,
@@ -55,9 +55,9 @@ fn proofs_are_the_published_ones() {
         assert_eq!(Template::new(&key, &id, &h).proof(&round), proof, "{name}");
     }
     let Vector { key, id, round, .. } = vector("p4dra_asymmetric");
-    let nothing = Template::new(&key, &id, &ConfigurationHash([0; 32])).proof(&round);
+    let zero_hash_proof = Template::new(&key, &id, &ConfigurationHash([0; 32])).proof(&round);
     assert_eq!(
-        hex::encode(nothing),
+        hex::encode(zero_hash_proof),
         "38d05f3dbee198faf5fcd88754d46fb9db6886bd1f860c98666bac6d99715520\
          ce7dde78fbdf5346e42fee807d93ee279d0b369d723fe416f53be7aefb435b94"
     );
@@ -106,7 +106,7 @@ fn a_prover_replies_to_requests_only() {
 }
 
 #[test]
-fn reversing_words_twice_is_nothing() {
+fn swapping_word_bytes_twice_changes_nothing() {
     let bytes: [u8; 16] = core::array::from_fn(|at| at as u8);
     assert_eq!(swap_word_bytes(bytes)[..8], [3, 2, 1, 0, 7, 6, 5, 4]);
     assert_eq!(swap_word_bytes(swap_word_bytes(bytes)), bytes);
@@ -115,7 +115,7 @@ fn reversing_words_twice_is_nothing() {
 proptest! {
     /// A parsed message is written as it was received, except for padding; other bytes do not parse.
     #[test]
-    fn messages_are_read_and_written_alike(
+    fn a_parsed_message_is_written_as_it_was_received(
         kind in 0u8..8,
         length in prop_oneof![Just(17usize), Just(65), Just(97), Just(161), Just(162), 0usize..200],
         bytes in prop::collection::vec(any::<u8>(), 200),
@@ -128,7 +128,7 @@ proptest! {
             payload[1..17].fill(0);
         }
         let mut out = [0; MESSAGE_BYTES_MAX];
-        let fits = bytes_of(kind).is_some_and(|exact| length == exact || exact == 17 && (17..=PADDED_BYTES).contains(&length));
+        let fits = bytes_of(kind).is_some_and(|expected_length| length == expected_length || expected_length == 17 && (17..=PADDED_BYTES).contains(&length));
         match Message::parse(&payload) {
             None => prop_assert!(!fits),
             Some(message) => {

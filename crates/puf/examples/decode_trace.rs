@@ -16,7 +16,7 @@ use linewarden_puf::{
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha20Rng;
 
-/// Answers every challenge with the same random bits, of which `errors` are flipped.
+/// Responds to every challenge with the same random bits, of which `errors` are flipped.
 struct BitFlippingPuf {
     response: Bits,
     errors: usize,
@@ -31,8 +31,8 @@ impl Puf for BitFlippingPuf {
             available,
         })?;
         for _ in 0..self.errors {
-            let place = self.rng.random_range(0..bits);
-            reading.set(place, !reading.get(place));
+            let position = self.rng.random_range(0..bits);
+            reading.set(position, !reading.get(position));
         }
         Ok(reading)
     }

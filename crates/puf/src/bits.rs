@@ -134,7 +134,7 @@ impl Bits {
         self.words.iter().map(|w| w.count_ones() as usize).sum()
     }
 
-    /// The number of positions that differ, over the shorter of the two.
+    /// The number of positions in which both strings differ, up to the end of the shorter string.
     pub fn distance(&self, other: &Self) -> usize {
         let len = self.len.min(other.len);
         let full_words = len / 64;
@@ -150,7 +150,7 @@ impl Bits {
         distance
     }
 
-    /// Exclusive or, over the length of `self`.
+    /// The exclusive or of both strings, with the length of `self`; missing bits of `other` count as zero.
     pub fn xor(&self, other: &Self) -> Self {
         let mut result = self.clone();
         for (a, b) in result.words.iter_mut().zip(&other.words) {
@@ -160,7 +160,7 @@ impl Bits {
         result
     }
 
-    /// Each bit in turn.
+    /// The bits in order.
     pub fn iter(&self) -> impl Iterator<Item = bool> + '_ {
         self.words
             .iter()
@@ -168,7 +168,7 @@ impl Bits {
             .take(self.len)
     }
 
-    /// The bit-wise majority of several strings of one length; in a tie, the first string decides.
+    /// The bit-wise majority of several strings of equal length; in a tie, the first string decides.
     ///
     /// `None` when there are no strings or their lengths differ.
     pub fn majority(strings: &[Self]) -> Option<Self> {
@@ -184,22 +184,27 @@ impl Bits {
         Some(result)
     }
 
-    /// For strings of one length: how many positions have a one in none, in one, in two, .. of them.
+    /// For strings of equal length: element `n` is the number of positions with a one in exactly `n` strings.
     pub fn ones_histogram(strings: &[Self]) -> Vec<u64> {
         let mut histogram = vec![0_u64; strings.len() + 1];
         let len = strings.first().map_or(0, Self::len);
-        let used = usize::BITS - strings.len().leading_zeros();
+        let plane_count = usize::BITS - strings.len().leading_zeros();
         for index in 0..len.div_ceil(64) {
             let planes = column_planes(strings.iter().filter_map(|s| s.words.get(index).copied()));
             for (ones, positions) in histogram.iter_mut().enumerate() {
-                let with = |(bit, plane): (usize, &u64)| if ones >> bit & 1 == 1 { *plane } else { !plane };
-                let equal = planes.iter().take(used as usize).enumerate().map(with);
+                let select_plane =
+                    |(bit, plane): (usize, &u64)| if ones >> bit & 1 == 1 { *plane } else { !plane };
+                let equal = planes
+                    .iter()
+                    .take(plane_count as usize)
+                    .enumerate()
+                    .map(select_plane);
                 *positions += u64::from(equal.fold(u64::MAX, |all, plane| all & plane).count_ones());
             }
         }
-        // Bits after the end are zero in all of them.
-        if let Some(none) = histogram.first_mut() {
-            *none -= (len.next_multiple_of(64) - len) as u64;
+        // Bits after the end are zero in all strings.
+        if let Some(zero_count) = histogram.first_mut() {
+            *zero_count -= (len.next_multiple_of(64) - len) as u64;
         }
         histogram
     }

@@ -1,6 +1,6 @@
 //! Expands the 8-byte challenge seed of a row to the challenges of a strong PUF.
 
-/// The weight of SplitMix64's counter (Steele, Lea, Flood: Fast splittable pseudorandom number generators,
+/// The increment of SplitMix64's counter (Steele, Lea, Flood: Fast splittable pseudorandom number generators,
 /// 2014).
 const GOLDEN_GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -9,10 +9,10 @@ const DOMAIN: u64 = u64::from_be_bytes(*b"lap1 puf");
 
 /// The endless sequence of 64-bit words of a challenge seed.
 ///
-/// SplitMix64 whose counter starts at `mix(seed xor "lap1 puf")`, the seed read big-endian. Challenges are
-/// public (LAP/1 1.6), so the expansion needs no secrecy, only that distinct seeds give unrelated challenges.
-/// A PUF with `n` stages takes `ceil(n / 64)` words per challenge, stage `i` from bit `i % 64` of word `i /
-/// 64`, and leaves the rest of the last word unused.
+/// SplitMix64 whose counter starts at `mix(seed xor "lap1 puf")`, the seed read big-endian. Challenges are public
+/// (LAP/1 1.6), so the expansion needs no secrecy, only unrelated challenges for distinct seeds. A PUF with `n`
+/// stages takes `ceil(n / 64)` words per challenge, stage `i` from bit `i % 64` of word `i / 64`, and leaves the
+/// remaining bits of the last word unused.
 #[derive(Clone, Debug)]
 pub struct ChallengeStream {
     counter: u64,

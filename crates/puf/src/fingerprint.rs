@@ -6,7 +6,7 @@
 //!
 //! The bits have no other use, so they reveal nothing about a secret:
 //! * of a memory, 160 of each 2,048 cells are *reserved*: enrollment never draws the secret from them;
-//! * of a strong PUF, they are its response to a challenge that no row has.
+//! * of a strong PUF, the bits are the response to a challenge that no row has.
 
 use std::sync::LazyLock;
 
@@ -26,25 +26,27 @@ pub const BAND_BITS: usize = 20;
 pub const BLOCK_BYTES: usize = 256;
 /// Cells of a block.
 const BLOCK_CELLS: usize = 8 * BLOCK_BYTES;
-/// Blocks that have bands: those of 1 MiB, the maximum for enrollment.
+/// Maximum number of blocks with bands: the blocks of 1 MiB, the maximum for enrollment.
 const BLOCKS_MAX: usize = 4096;
 /// Bands of a block.
 const BLOCK_BANDS: usize = 8;
-/// Maximum number of bands of a fingerprint. A larger memory has fewer in each block, and then only in every second,
-/// fourth, .. block, so that the bands of memories of different lengths have common positions.
+/// Maximum number of bands of a fingerprint. A larger memory has fewer bands per block, and a still larger one has
+/// bands only in every second, fourth, .. block, so that the bands of memories of different lengths have common
+/// positions.
 pub const BANDS_MAX: usize = 192;
 /// Bands of a strong PUF.
 const STRONG_BANDS: usize = 128;
 /// Offset of the positions of a strong PUF's bands.
-const STRONG_PLACE: u16 = 1 << 15;
-/// Readings of a strong PUF's fingerprint, as of its rows; the majority counts.
+const STRONG_POSITION: u16 = 1 << 15;
+/// How often a strong PUF is read for its fingerprint; the majority counts. Enrollment reads each row as often by
+/// default.
 const STRONG_READS: usize = 3;
 
 /// A band.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Band {
     /// Position of the bits, the same for every device.
-    pub place: u16,
+    pub position: u16,
     /// The bits.
     pub bits: u32,
 }
@@ -54,9 +56,9 @@ pub struct Band {
 pub struct Fingerprint(Vec<Band>);
 
 impl Fingerprint {
-    /// The fingerprint of a memory, or of the part that begins at byte `start`, with these reference values. `start`
-    /// is a multiple of [`BLOCK_BYTES`]: positions are addresses in the memory, so that a part has bands in common
-    /// with the whole.
+    /// The fingerprint of a memory, or of the part that begins at byte `start`, from its `reference` values. `start` is
+    /// a multiple of [`BLOCK_BYTES`]. Positions are addresses in the memory, so that a part and the whole memory have
+    /// common bands.
     pub fn of_memory(reference: &Bits, start: usize) -> Self {
         let first = start / BLOCK_BYTES;
         let blocks = (reference.len() / BLOCK_CELLS).min(BLOCKS_MAX);
@@ -67,35 +69,37 @@ impl Fingerprint {
                 _ => bands /= 2,
             }
         }
-        let places = (0..blocks)
+        let positions = (0..blocks)
             .filter(|block| (first + block).is_multiple_of(step))
             .flat_map(|block| (0..bands).map(move |band| (block, band)));
         let band = |(block, band): (usize, usize)| {
-            let place = u16::try_from((first + block) % BLOCKS_MAX * BLOCK_BANDS + band).ok()?;
+            let position = u16::try_from((first + block) % BLOCKS_MAX * BLOCK_BANDS + band).ok()?;
             let cells = RESERVED.order.chunks_exact(BAND_BITS).nth(band)?;
             let cell = |&cell: &u16| reference.get(block * BLOCK_CELLS + usize::from(cell));
             Some(Band {
-                place,
+                position,
                 bits: packed(cells.iter().map(cell)),
             })
         };
-        Self(places.map_while(band).collect())
+        Self(positions.map_while(band).collect())
     }
 
     /// The fingerprint of a strong PUF, which is read three times on [`challenge`].
     ///
     /// # Errors
-    /// [`ExtractorError`] if it cannot be read, or a reading fails its health test.
+    /// [`ExtractorError`] if the PUF cannot be read, or a reading fails its health test.
     pub fn of_strong(puf: &mut dyn Puf, health: &HealthTest) -> Result<Self, ExtractorError> {
         let bits = STRONG_BANDS * BAND_BITS;
         let response = read_reference(puf, challenge(), bits, STRONG_READS, health)?;
         let band = |index: usize| {
-            let own = (0..BAND_BITS).map(|bit| response.get(index * BAND_BITS + bit));
-            packed(own)
+            let band_bits = (0..BAND_BITS).map(|bit| response.get(index * BAND_BITS + bit));
+            packed(band_bits)
         };
-        let places = STRONG_PLACE..;
-        let bands = places.zip((0..STRONG_BANDS).map(band));
-        Ok(Self(bands.map(|(place, bits)| Band { place, bits }).collect()))
+        let positions = STRONG_POSITION..;
+        let bands = positions.zip((0..STRONG_BANDS).map(band));
+        Ok(Self(
+            bands.map(|(position, bits)| Band { position, bits }).collect(),
+        ))
     }
 
     /// The bands, by position.
@@ -131,27 +135,28 @@ pub fn is_reserved(cell: u32) -> bool {
 
 /// The reserved cells of a block.
 struct Reserved {
-    /// In the order in which bands use them.
+    /// The reserved cells, in the order in which bands use them.
     order: Vec<u16>,
     cells: Bits,
 }
 
-/// Drawn by a fixed shuffle, so that they are in all columns of a memory and no data pattern misses them.
+/// A fixed shuffle draws the reserved cells, so that they are in all columns of a memory and no data pattern misses
+/// them.
 static RESERVED: LazyLock<Reserved> = LazyLock::new(|| {
     let count = BLOCK_BANDS * BAND_BITS;
-    let mut all: Vec<u16> = (0..BLOCK_CELLS as u16).collect();
+    let mut order: Vec<u16> = (0..BLOCK_CELLS as u16).collect();
     let mut state = 0_u64;
     for i in 0..count {
         let rest = (BLOCK_CELLS - i) as u64;
         let offset = usize::try_from(split_mix(&mut state) % rest).unwrap_or(0);
-        all.swap(i, i + offset);
+        order.swap(i, i + offset);
     }
-    all.truncate(count);
+    order.truncate(count);
     let mut cells = Bits::zeros(BLOCK_CELLS);
-    for &cell in &all {
+    for &cell in &order {
         cells.set(usize::from(cell), true);
     }
-    Reserved { order: all, cells }
+    Reserved { order, cells }
 });
 
 /// SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014).
@@ -184,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn memories_of_every_length_have_enough_bands_at_common_places() {
+    fn memories_of_every_length_have_enough_bands_at_common_positions() {
         for (bytes, bands) in [
             (256, 8),
             (4096, 128),

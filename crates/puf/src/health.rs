@@ -1,7 +1,7 @@
 //! Health test of a readout: checks whether it is plausible as fresh PUF bits.
 //!
-//! Detects a PUF that is dead, stuck, read at the wrong address or replayed by its driver. It does not estimate
-//! entropy; see [`crate::entropy`].
+//! The test detects a PUF that is dead, stuck, read at the wrong address or replayed by its driver. The test does not
+//! estimate entropy; see [`crate::entropy`].
 
 use serde::{Deserialize, Serialize};
 
@@ -73,9 +73,9 @@ pub enum HealthError {
     Run {
         /// Where the run begins.
         position: usize,
-        /// Its length.
+        /// The length of the run.
         length: usize,
-        /// The longest allowed.
+        /// The maximum allowed length.
         limit: usize,
     },
     /// A window has too many equal bits (SP 800-90B, 4.4.2).
@@ -87,7 +87,7 @@ pub enum HealthError {
         position: usize,
         /// The count of the more frequent value.
         count: usize,
-        /// The largest allowed.
+        /// The maximum allowed count.
         limit: usize,
     },
     /// Two consecutive readouts are the same.
@@ -105,15 +105,15 @@ pub enum HealthError {
     TooFar {
         /// The share of differing bits.
         share: f64,
-        /// The largest allowed.
+        /// The maximum allowed share.
         max: f64,
     },
     /// Two readouts have different lengths.
     #[error("consecutive readouts have {first} and {second} bits; read the same range each time")]
     Lengths {
-        /// Bits of the first.
+        /// Bits of the first readout.
         first: usize,
-        /// Bits of the second.
+        /// Bits of the second readout.
         second: usize,
     },
 }
@@ -153,7 +153,7 @@ impl HealthTest {
     /// Tests two consecutive readouts of one PUF and one challenge.
     ///
     /// # Errors
-    /// [`HealthError`] if they are identical, too far apart, or of different lengths.
+    /// [`HealthError`] if the readouts are identical, differ too much, or have different lengths.
     pub fn check_pair(&self, first: &Bits, second: &Bits) -> Result<(), HealthError> {
         if first.len() != second.len() {
             return Err(HealthError::Lengths {
@@ -181,13 +181,13 @@ impl HealthTest {
     }
 
     fn check_period(&self, readout: &Bits) -> Result<(), HealthError> {
-        // Long enough that chance agreement stays far below the limit.
+        // A shorter readout could agree by chance with its shifted copy.
         for period in (1..=64).filter(|period| readout.len() >= 256 + period) {
             let overlap = readout.len() - period;
             let differing: usize = (0..overlap.div_ceil(64))
                 .map(|i| {
-                    let used = (overlap - 64 * i).min(64);
-                    let mask = u64::MAX >> (64 - used);
+                    let bits_used = (overlap - 64 * i).min(64);
+                    let mask = u64::MAX >> (64 - bits_used);
                     let difference = readout.word_at(64 * i) ^ readout.word_at(64 * i + period);
                     (difference & mask).count_ones() as usize
                 })
@@ -258,8 +258,8 @@ impl HealthTest {
         (-f64::from(self.false_alarm_log2)).exp2()
     }
 
-    /// The maximum number of `bits` bits with one value: the smallest count that is exceeded with at most the false
-    /// alarm probability, by bisection.
+    /// The maximum number of bits with one value among `bits` bits: the smallest count that is exceeded with at most
+    /// the false alarm probability, by bisection.
     pub(crate) fn count_limit(&self, bits: usize) -> usize {
         let (mut low, mut high) = (bits / 2, bits);
         while low < high {
@@ -288,8 +288,8 @@ fn has_run_above(readout: &Bits, limit: usize) -> bool {
     let mut reach = 1;
     while reach < limit && equal.words().iter().any(|&w| w != 0) {
         let step = reach.min(limit - reach);
-        let both = (0..words).map(|i| equal.word_at(64 * i) & equal.word_at(64 * i + step));
-        equal = Bits::from_words(both.collect(), equal.len());
+        let extended = (0..words).map(|i| equal.word_at(64 * i) & equal.word_at(64 * i + step));
+        equal = Bits::from_words(extended.collect(), equal.len());
         reach += step;
     }
     equal.words().iter().any(|&w| w != 0)

@@ -31,9 +31,9 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of values `0, 1, .., n` divided by `n`, given how often each of them occurs; `None` for none.
+    /// Mean and range of the values `0/n, 1/n, .., n/n`, given the count of each value; `None` without values.
     pub fn of_histogram(counts: &[u64]) -> Option<Self> {
-        let all = counts.iter().sum::<u64>() as f64;
+        let total = counts.iter().sum::<u64>() as f64;
         let highest = counts.len().checked_sub(1).filter(|&n| n > 0)? as f64;
         let values = || {
             counts
@@ -41,11 +41,11 @@ impl Spread {
                 .enumerate()
                 .map(|(i, &count)| (i as f64 / highest, count as f64))
         };
-        let mean = values().map(|(value, count)| value * count).sum::<f64>() / all;
+        let mean = values().map(|(value, count)| value * count).sum::<f64>() / total;
         let variance = values()
             .map(|(value, count)| (value - mean).powi(2) * count)
             .sum::<f64>()
-            / all;
+            / total;
         let mut occurring = values().filter(|(_, count)| *count > 0.0).map(|(value, _)| value);
         let min = occurring.next()?;
         Some(Self {
@@ -56,7 +56,7 @@ impl Spread {
         })
     }
 
-    /// `None` for no values.
+    /// Mean and range of `values`; `None` without values.
     pub fn of(values: &[f64]) -> Option<Self> {
         if values.is_empty() {
             return None;
@@ -78,13 +78,13 @@ impl Spread {
 /// The metrics of one device.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DeviceMetrics {
-    /// Readouts.
+    /// Number of readouts.
     pub readouts: usize,
     /// Bits of each readout.
     pub bits: usize,
     /// Uniformity over the readouts.
     pub uniformity: Spread,
-    /// Bit error rate of each readout against the majority of all.
+    /// Bit error rate of each readout against the majority of all readouts.
     pub error_vs_majority: Spread,
     /// Bit error rate of the later readouts against the first; `None` with one readout.
     pub error_vs_first: Option<Spread>,
@@ -98,11 +98,11 @@ pub struct DeviceMetrics {
 #[derive(Clone, Debug, Default)]
 pub struct DeviceTally {
     bits: usize,
-    /// Of each readout.
+    /// Number of ones of each readout.
     ones: Vec<usize>,
     from_majority: Vec<usize>,
     from_first: Vec<usize>,
-    /// Number of cells by the number of readouts in which they are one.
+    /// Element `n` is the number of cells that are one in exactly `n` readouts.
     histogram: Vec<u64>,
 }
 
@@ -123,7 +123,7 @@ impl DeviceTally {
         }
     }
 
-    /// Number of cells by the number of readouts in which they are one.
+    /// Element `n` is the number of cells that are one in exactly `n` readouts.
     pub fn histogram(&self) -> &[u64] {
         &self.histogram
     }
@@ -145,7 +145,7 @@ impl DeviceTally {
             Spread::of(&shares)
         };
         let error_vs_first = Spread::of(&self.errors_against_first());
-        let ends = self.histogram.first().into_iter().chain(self.histogram.last());
+        let constant_cells = self.histogram.first().into_iter().chain(self.histogram.last());
         Some(DeviceMetrics {
             readouts: self.ones.len(),
             bits: self.bits,
@@ -153,7 +153,7 @@ impl DeviceTally {
             error_vs_majority: spread(&self.from_majority)?,
             error_vs_first,
             reliability: error_vs_first.map(|error| 1.0 - error.mean),
-            stable_share: ends.sum::<u64>() as f64 / self.bits.max(1) as f64,
+            stable_share: constant_cells.sum::<u64>() as f64 / self.bits.max(1) as f64,
         })
     }
 }

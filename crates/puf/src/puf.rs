@@ -20,7 +20,7 @@ pub trait Puf: Send {
     /// Reads `bits` response bits. Each call is a fresh, noisy evaluation.
     ///
     /// # Errors
-    /// [`PufError`] if this PUF cannot serve such a challenge, has fewer bits, or the hardware failed.
+    /// [`PufError`] if this PUF cannot serve this type of challenge, has fewer bits, or the hardware failed.
     fn read(&mut self, challenge: Challenge, bits: usize) -> Result<Bits, PufError>;
 }
 
@@ -57,7 +57,7 @@ pub enum PufError {
     BadParameter {
         /// The parameter's name.
         name: &'static str,
-        /// Its value.
+        /// The value of the parameter.
         value: String,
         /// The allowed values.
         allowed: &'static str,

@@ -59,11 +59,11 @@ fn pool_rows_are_rebuilt_by_the_device_and_by_no_other() {
                 .unwrap();
             assert_eq!(secret, row.secret, "seed {seed}");
             assert_eq!(enrolled.helper.digest(row.idx), Some(row.digest));
-            let foreign = enrolled
+            let clone_result = enrolled
                 .helper
                 .reproduce(row.idx, row.challenge, &mut clone, &HEALTH());
             assert!(
-                matches!(foreign, Err(ExtractorError::Uncorrectable)),
+                matches!(clone_result, Err(ExtractorError::Uncorrectable)),
                 "seed {seed}"
             );
         }
@@ -105,10 +105,10 @@ fn foreign_challenges_and_unknown_rows_do_not_reach_the_puf() {
         ..PoolEnrollment::rows(3)
     };
     let enrolled = enroll_pool(&mut device, &options, &mut rng(1)).unwrap();
-    let after_enrollment = device.1;
-    let wrong = enrolled.helper.reproduce(101, [0; 8], &mut device, &HEALTH());
+    let reads_after_enrollment = device.1;
+    let foreign = enrolled.helper.reproduce(101, [0; 8], &mut device, &HEALTH());
     assert!(matches!(
-        wrong,
+        foreign,
         Err(ExtractorError::ForeignChallenge { idx: 101 })
     ));
     for idx in [0, 99, 103, u32::MAX] {
@@ -125,7 +125,7 @@ fn foreign_challenges_and_unknown_rows_do_not_reach_the_puf() {
             "{idx}"
         );
     }
-    assert_eq!(device.1, after_enrollment);
+    assert_eq!(device.1, reads_after_enrollment);
     assert_eq!(enrolled.rows[2].idx, 102);
 }
 
@@ -160,10 +160,10 @@ fn key_mode_rebuilds_from_any_later_readout() {
                 let secret = reproduce_puf(&mut device, &enrolled.helper, &HEALTH()).unwrap();
                 assert_eq!(secret, enrolled.secret, "{selection:?}, seed {seed}");
             }
-            let other = sram(seed + 77, 65_536, 0.5, 0.06)
+            let other_readout = sram(seed + 77, 65_536, 0.5, 0.06)
                 .read(Challenge::PowerUp, 65_536)
                 .unwrap();
-            let foreign = reproduce(&other, &enrolled.helper, &HEALTH());
+            let foreign = reproduce(&other_readout, &enrolled.helper, &HEALTH());
             assert!(matches!(foreign, Err(ExtractorError::Uncorrectable)));
         }
     }
@@ -200,7 +200,7 @@ fn biased_pufs_are_refused_with_their_min_entropy() {
                     "{ones} {selection:?}: {residual_bits}"
                 );
             }
-            Err(other) => panic!("{ones} {selection:?}: {other}"),
+            Err(error) => panic!("{ones} {selection:?}: {error}"),
         }
     }
     let very_biased = enroll_puf(
@@ -226,7 +226,7 @@ fn biased_pufs_are_refused_with_their_min_entropy() {
         health: tolerant,
         ..KeyEnrollment::default()
     };
-    let refused = enroll_puf(
+    let error = enroll_puf(
         &mut sram(1, 131_072, 0.7, 0.05),
         131_072,
         3,
@@ -234,15 +234,15 @@ fn biased_pufs_are_refused_with_their_min_entropy() {
         &mut rng(1),
     )
     .unwrap_err();
-    assert!(refused.to_string().contains("128 are required"), "{refused}");
+    assert!(error.to_string().contains("128 are required"), "{error}");
 }
 
-/// Chips near the limit: a chip that a first enrollment accepts is not refused by a later one, which uses other
+/// Chips near the limit: a chip that a first enrollment accepts is not refused by a later enrollment, which uses other
 /// responses. The bias of plain arbiters differs much between chips, so 400 chips include some at every distance
 /// from the limit.
 #[test]
 fn an_accepted_strong_puf_is_accepted_again() {
-    let (mut near, mut refused) = (0, 0);
+    let (mut near_limit, mut refused) = (0, 0);
     for seed in 0..400 {
         let mut device = Simulated::new(ArbiterPuf::with_bit_error_rate(64, 0.05, seed).unwrap(), seed);
         let mut enroll = |is_known, seed| {
@@ -254,10 +254,10 @@ fn an_accepted_strong_puf_is_accepted_again() {
         };
         match enroll(false, seed) {
             Ok(first) => {
-                near += u32::from(first.entropy.residual_bits < 150.0);
-                for again in 1..4 {
-                    let next = enroll(true, seed + 1_000 * again);
-                    assert!(next.is_ok(), "chip {seed}: {:?}", next.err());
+                near_limit += u32::from(first.entropy.residual_bits < 150.0);
+                for attempt in 1..4 {
+                    let reenrollment = enroll(true, seed + 1_000 * attempt);
+                    assert!(reenrollment.is_ok(), "chip {seed}: {:?}", reenrollment.err());
                 }
             }
             Err(ExtractorError::TooLittleEntropy {
@@ -270,11 +270,11 @@ fn an_accepted_strong_puf_is_accepted_again() {
             }
             // A few chips are so biased that the health test refuses a reading.
             Err(ExtractorError::Health(_)) => {}
-            Err(other) => panic!("{other}"),
+            Err(error) => panic!("{error}"),
         }
     }
-    println!("{near} accepted with less than 150 bits, {refused} refused with more than 128");
-    assert!(near >= 5 && refused >= 5);
+    println!("{near_limit} accepted with less than 150 bits, {refused} refused with more than 128");
+    assert!(near_limit >= 5 && refused >= 5);
 }
 
 #[test]
@@ -298,7 +298,7 @@ fn enrollment_errors_name_the_missing_input() {
     let short: Vec<Bits> = readouts.iter().map(|r| r.window(0, 3000).unwrap()).collect();
     let uneven = vec![readouts[0].clone(), short[0].clone()];
     let copied = vec![readouts[0].clone(), readouts[1].clone(), readouts[1].clone()];
-    let first = KeyEnrollment {
+    let first_cells = KeyEnrollment {
         selection: CellSelection::First,
         ..KeyEnrollment::default()
     };
@@ -306,7 +306,7 @@ fn enrollment_errors_name_the_missing_input() {
         enroll(readouts, key_enrollment, &mut rng(1)).unwrap_err()
     };
     assert!(matches!(
-        attempt(&[], &first),
+        attempt(&[], &first_cells),
         ExtractorError::TooFewReadouts { given: 0, .. }
     ));
     assert!(matches!(
@@ -318,7 +318,7 @@ fn enrollment_errors_name_the_missing_input() {
         }
     ));
     assert!(matches!(
-        attempt(&short, &first),
+        attempt(&short, &first_cells),
         ExtractorError::TooFewCells {
             available: 3000,
             needed: 4590
@@ -329,21 +329,21 @@ fn enrollment_errors_name_the_missing_input() {
         ExtractorError::TooFewCells { .. }
     ));
     assert!(matches!(
-        attempt(&uneven, &first),
+        attempt(&uneven, &first_cells),
         ExtractorError::UnevenReadouts { index: 1, .. }
     ));
     assert!(matches!(
-        attempt(&copied, &first),
+        attempt(&copied, &first_cells),
         ExtractorError::Health(HealthError::Identical { .. })
     ));
-    let none = enroll_pool(&mut strong(1, 0.05), &PoolEnrollment::rows(0), &mut rng(1));
-    assert!(matches!(none, Err(ExtractorError::BadRows { .. })));
-    let beyond = PoolEnrollment {
+    let no_rows = enroll_pool(&mut strong(1, 0.05), &PoolEnrollment::rows(0), &mut rng(1));
+    assert!(matches!(no_rows, Err(ExtractorError::BadRows { .. })));
+    let too_many_rows = PoolEnrollment {
         first_idx: u32::MAX - 1,
         ..PoolEnrollment::rows(2)
     };
     assert!(matches!(
-        enroll_pool(&mut strong(1, 0.05), &beyond, &mut rng(1)),
+        enroll_pool(&mut strong(1, 0.05), &too_many_rows, &mut rng(1)),
         Err(ExtractorError::BadRows { .. })
     ));
 }
@@ -361,18 +361,18 @@ fn key_helper() -> (HelperData, Vec<Bits>) {
     )
 }
 
-/// Byte positions in key-mode helper data.
-const CELLS_AT: usize = 20;
+/// Offset of the cells in key-mode helper data.
+const CELLS_OFFSET: usize = 20;
 
 #[test]
 fn damaged_key_helpers_are_refused_each_with_its_own_problem() {
     let (helper, readouts) = key_helper();
     let bytes = helper.to_bytes();
     assert_eq!(HelperData::from_bytes(&bytes).unwrap(), helper);
-    let cell = |i: usize| bytes[CELLS_AT + 4 * i..CELLS_AT + 4 * i + 4].to_vec();
-    let with = |at: usize, new: &[u8]| {
+    let cell = |i: usize| bytes[CELLS_OFFSET + 4 * i..CELLS_OFFSET + 4 * i + 4].to_vec();
+    let with = |offset: usize, replacement: &[u8]| {
         let mut damaged = bytes.clone();
-        damaged[at..at + new.len()].copy_from_slice(new);
+        damaged[offset..offset + replacement.len()].copy_from_slice(replacement);
         damaged
     };
     let problem = |bytes: &[u8]| {
@@ -398,11 +398,13 @@ fn damaged_key_helpers_are_refused_each_with_its_own_problem() {
             }
         )
     ));
-    let repeated = with(CELLS_AT + 400, &cell(99));
-    assert!(matches!(problem(&repeated), (at, Problem::RepeatedCell { .. }) if at == CELLS_AT + 400));
-    let far = with(CELLS_AT + 4 * 4589, &40_000_u32.to_be_bytes());
+    let repeated = with(CELLS_OFFSET + 400, &cell(99));
+    assert!(
+        matches!(problem(&repeated), (offset, Problem::RepeatedCell { .. }) if offset == CELLS_OFFSET + 400)
+    );
+    let out_of_range = with(CELLS_OFFSET + 4 * 4589, &40_000_u32.to_be_bytes());
     assert!(matches!(
-        problem(&far),
+        problem(&out_of_range),
         (
             _,
             Problem::CellOutOfRange {
@@ -413,7 +415,7 @@ fn damaged_key_helpers_are_refused_each_with_its_own_problem() {
     ));
     let swapped = [cell(11), cell(10)].concat();
     assert!(matches!(
-        problem(&with(CELLS_AT + 40, &swapped)),
+        problem(&with(CELLS_OFFSET + 40, &swapped)),
         (_, Problem::UnorderedCells { .. })
     ));
     let last = *bytes.last().unwrap();
@@ -436,9 +438,9 @@ fn damaged_key_helpers_are_refused_each_with_its_own_problem() {
         reproduce(&short, &helper, &HEALTH()),
         Err(ExtractorError::WrongReadingLength { .. })
     ));
-    let dead = Bits::zeros(40_000);
+    let constant = Bits::zeros(40_000);
     assert!(matches!(
-        reproduce(&dead, &helper, &HEALTH()),
+        reproduce(&constant, &helper, &HEALTH()),
         Err(ExtractorError::Health(_))
     ));
 }
@@ -447,21 +449,21 @@ fn damaged_key_helpers_are_refused_each_with_its_own_problem() {
 fn any_change_of_helper_data_changes_the_salt_or_is_refused() {
     let (helper, _) = key_helper();
     let enrolled = pool(&mut strong(3, 0.05), 2);
-    for (bytes, position) in (0..400).flat_map(|i| [(true, i * 47), (false, i)]) {
-        if bytes {
+    for (is_key_mode, position) in (0..400).flat_map(|i| [(true, i * 47), (false, i)]) {
+        if is_key_mode {
             let mut damaged = helper.to_bytes();
-            let at = position % damaged.len();
-            damaged[at] ^= 1 << (position % 8);
-            if let Ok(other) = HelperData::from_bytes(&damaged) {
-                assert_ne!(other.digest(), helper.digest());
+            let offset = position % damaged.len();
+            damaged[offset] ^= 1 << (position % 8);
+            if let Ok(changed) = HelperData::from_bytes(&damaged) {
+                assert_ne!(changed.digest(), helper.digest());
             }
         } else {
             let mut damaged = enrolled.helper.to_bytes();
-            let at = position % damaged.len();
-            damaged[at] ^= 1 << (position % 8);
-            if let Ok(other) = PoolHelper::from_bytes(&damaged) {
-                let same = |idx| other.digest(idx) == enrolled.helper.digest(idx);
-                assert!(!same(0) || !same(1), "byte {at}");
+            let offset = position % damaged.len();
+            damaged[offset] ^= 1 << (position % 8);
+            if let Ok(changed) = PoolHelper::from_bytes(&damaged) {
+                let is_unchanged = |idx| changed.digest(idx) == enrolled.helper.digest(idx);
+                assert!(!is_unchanged(0) || !is_unchanged(1), "byte {offset}");
             }
         }
     }
@@ -491,9 +493,9 @@ fn files_round_trip_and_errors_name_file_and_position() {
     let bytes = enrolled.helper.to_bytes();
     assert_eq!(bytes.len(), 20 + 3 * 232);
     std::fs::write(&path, &bytes[..500]).unwrap();
-    let cut = PoolHelper::read_from(&path).unwrap_err();
+    let truncated = PoolHelper::read_from(&path).unwrap_err();
     assert!(
-        matches!(&cut, FileError::Format { source, .. } if source.problem == Problem::Truncated { needed: 216 })
+        matches!(&truncated, FileError::Format { source, .. } if source.problem == Problem::Truncated { needed: 216 })
     );
     std::fs::write(&path, [&bytes[..16], &0_u32.to_be_bytes(), &bytes[20..]].concat()).unwrap();
     assert!(
@@ -564,34 +566,34 @@ fn a_strong_puf_that_ignores_its_challenge_is_refused() {
             puf: strong(3, 0.05),
             mask,
         };
-        let refused = enroll_pool(&mut truncating, &PoolEnrollment::rows(40), &mut rng(5));
+        let result = enroll_pool(&mut truncating, &PoolEnrollment::rows(40), &mut rng(5));
         assert!(
-            matches!(refused, Err(ExtractorError::ChallengeIgnored { .. })),
-            "{mask}: {refused:?}"
+            matches!(result, Err(ExtractorError::ChallengeIgnored { .. })),
+            "{mask}: {result:?}"
         );
     }
 }
 
-/// Like a dump of a wrapping address range, or of a page that was read twice at different times.
+/// Such readouts come from a dump of a wrapping address range, or of a page that was read twice at different times.
 #[test]
 fn a_memory_read_twice_is_refused() {
     let mut chip = sram(4, 16_384, 0.5, 0.05);
     for read_again in [false, true] {
         let readouts: Vec<Bits> = (0..5)
             .map(|_| {
-                let once = chip.read(Challenge::PowerUp, 16_384).unwrap();
-                let again = if read_again {
+                let first_copy = chip.read(Challenge::PowerUp, 16_384).unwrap();
+                let second_copy = if read_again {
                     chip.read(Challenge::PowerUp, 16_384).unwrap()
                 } else {
-                    once.clone()
+                    first_copy.clone()
                 };
-                Bits::from_bools(once.iter().chain(again.iter()))
+                Bits::from_bools(first_copy.iter().chain(second_copy.iter()))
             })
             .collect();
-        let refused = enroll(&readouts, &KeyEnrollment::default(), &mut rng(5));
+        let result = enroll(&readouts, &KeyEnrollment::default(), &mut rng(5));
         assert!(
-            matches!(refused, Err(ExtractorError::Copied { .. })),
-            "{read_again}: {refused:?}"
+            matches!(result, Err(ExtractorError::Copied { .. })),
+            "{read_again}: {result:?}"
         );
     }
 }

@@ -36,27 +36,27 @@ fn valid() -> &'static [Vec<u8>; 2] {
     })
 }
 
-/// One change: position as a share of the length, value, kind.
+/// Edits, each with a position as a share of the length, a value, and the number of an operation.
 fn edits() -> impl Strategy<Value = Vec<(f64, u8, u8)>> {
     vec((0.0..1.0, any::<u8>(), 0u8..6), 0..5)
 }
 
-fn edited(bytes: &[u8], edits: &[(f64, u8, u8)]) -> Vec<u8> {
+fn with_edits(bytes: &[u8], edits: &[(f64, u8, u8)]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     for (share, value, operation) in edits {
         // Headers are short: half of the changes are in the header.
-        let most = if value & 1 == 0 {
+        let position_limit = if value & 1 == 0 {
             bytes.len()
         } else {
             bytes.len().min(24)
         };
-        let at = (share * most as f64) as usize;
+        let position = (share * position_limit as f64) as usize;
         match operation {
-            0 => bytes.truncate(at),
-            1 => bytes.insert(at, *value),
-            2 if at < bytes.len() => drop(bytes.remove(at)),
-            3 => bytes.extend_from_within(at..),
-            _ if at < bytes.len() => bytes[at] ^= value | 1,
+            0 => bytes.truncate(position),
+            1 => bytes.insert(position, *value),
+            2 if position < bytes.len() => drop(bytes.remove(position)),
+            3 => bytes.extend_from_within(position..),
+            _ if position < bytes.len() => bytes[position] ^= value | 1,
             _ => {}
         }
     }
@@ -69,24 +69,24 @@ proptest! {
     #[test]
     fn edited_helper_data_are_refused_or_canonical(changes in edits()) {
         let [pool, key] = valid();
-        let bytes = edited(pool, &changes);
-        if let Ok(read) = PoolHelper::from_bytes(&bytes) {
-            prop_assert_eq!(read.to_bytes(), bytes);
+        let bytes = with_edits(pool, &changes);
+        if let Ok(helper) = PoolHelper::from_bytes(&bytes) {
+            prop_assert_eq!(helper.to_bytes(), bytes);
         }
-        let bytes = edited(key, &changes);
-        if let Ok(read) = HelperData::from_bytes(&bytes) {
-            prop_assert_eq!(read.to_bytes(), bytes);
+        let bytes = with_edits(key, &changes);
+        if let Ok(helper) = HelperData::from_bytes(&bytes) {
+            prop_assert_eq!(helper.to_bytes(), bytes);
         }
     }
 
     #[test]
     fn any_bytes_are_refused_as_helper_data_or_canonical(tail in vec(any::<u8>(), 0..200), kind in 0..3usize) {
         let bytes = [[&b"LWHP\x01\0\0\0"[..], b"LWHK\x01\0\0\0", b""][kind], &tail].concat();
-        if let Ok(read) = PoolHelper::from_bytes(&bytes) {
-            prop_assert_eq!(read.to_bytes(), bytes.clone());
+        if let Ok(helper) = PoolHelper::from_bytes(&bytes) {
+            prop_assert_eq!(helper.to_bytes(), bytes.clone());
         }
-        if let Ok(read) = HelperData::from_bytes(&bytes) {
-            prop_assert_eq!(read.to_bytes(), bytes);
+        if let Ok(helper) = HelperData::from_bytes(&bytes) {
+            prop_assert_eq!(helper.to_bytes(), bytes);
         }
     }
 

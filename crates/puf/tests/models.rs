@@ -19,11 +19,11 @@ const DEVICES: u64 = 60;
 const BITS: usize = 4000;
 
 /// Mean bit error rate against the noise-free response, and the noise-free responses, over a population.
-fn population<M: Model>(challenge: Challenge, make: impl Fn(u64) -> M) -> (f64, Vec<Bits>) {
+fn population<M: Model>(challenge: Challenge, new_device: impl Fn(u64) -> M) -> (f64, Vec<Bits>) {
     let mut noise = ChaCha8Rng::seed_from_u64(99);
     let (mut errors, mut responses) = (0, Vec::new());
     for seed in 0..DEVICES {
-        let device = make(seed);
+        let device = new_device(seed);
         let nominal = device.nominal(challenge, BITS).unwrap();
         errors += device
             .respond(challenge, BITS, &mut noise)
@@ -34,8 +34,8 @@ fn population<M: Model>(challenge: Challenge, make: impl Fn(u64) -> M) -> (f64, 
     (errors as f64 / (DEVICES as f64 * BITS as f64), responses)
 }
 
-/// A calibrated error rate varies from device to device by some 10 % of itself, so the mean over 60 devices
-/// varies by 1.5 %; five of these are allowed.
+/// A calibrated error rate varies by some 10 % between devices, so the mean over 60 devices
+/// varies by 1.5 %; five times this deviation is allowed.
 fn assert_rate(name: &str, observed: f64, expected: f64) {
     assert!(
         (observed / expected - 1.0).abs() < 0.075,
@@ -122,7 +122,7 @@ fn a_seed_determines_the_model_and_noise_free_models_are_exact() {
         device(1).nominal(pool, 900).unwrap().window(0, 500).unwrap(),
         first
     );
-    let quiet = SramPuf::new(
+    let noise_free = SramPuf::new(
         SramParameters {
             cells: 1000,
             ones: 0.5,
@@ -132,8 +132,8 @@ fn a_seed_determines_the_model_and_noise_free_models_are_exact() {
     )
     .unwrap();
     assert_eq!(
-        quiet.respond(Challenge::PowerUp, 1000, &mut noise).unwrap(),
-        quiet.nominal(Challenge::PowerUp, 1000).unwrap()
+        noise_free.respond(Challenge::PowerUp, 1000, &mut noise).unwrap(),
+        noise_free.nominal(Challenge::PowerUp, 1000).unwrap()
     );
 }
 

@@ -29,8 +29,8 @@ fn bad_blocks(readouts: &[Bits]) -> BadBlocks {
         &KeyEnrollment::default(),
         &mut ChaCha20Rng::seed_from_u64(1),
     ) {
-        Err(ExtractorError::NotPowerUp(bad)) => bad,
-        other => panic!("{other:?}"),
+        Err(ExtractorError::NotPowerUp(bad_blocks)) => bad_blocks,
+        result => panic!("{result:?}"),
     }
 }
 
@@ -40,11 +40,11 @@ fn random_bytes(count: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// Thumb code is not needed: this program's own machine code has the same kind of statistics.
+/// Machine code of this program: its statistics are like those of a chip's firmware.
 fn machine_code(count: usize) -> Vec<u8> {
     let program = std::fs::read(std::env::current_exe().unwrap()).unwrap();
-    let from = program.len() / 2;
-    program[from..from + count].to_vec()
+    let start = program.len() / 2;
+    program[start..start + count].to_vec()
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn valid_chips_pass_in_every_block() {
         )
         .unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     }
-    // A memory with low noise, one with high noise, and one read only three times.
+    // A memory with low noise, a memory with high noise, and a memory that is read only three times.
     for (rate, count) in [(0.01, 3), (0.12, 5), (0.05, 3)] {
         let readouts = chip_readouts(CHIP_BYTES, rate, 7, count);
         enroll(
@@ -93,7 +93,7 @@ fn data_in_a_part_of_a_chip_is_refused_with_its_addresses() {
     }
 }
 
-/// Like data from a dump tool that adds noise, or data that a program changes slightly.
+/// Such data come from a dump tool that adds noise, or from a program that changes data slightly.
 #[test]
 fn structured_data_with_noise_are_refused_by_their_statistics() {
     let chip = chip_readouts(CHIP_BYTES, 0.05, 3, 5);
@@ -124,21 +124,18 @@ fn structured_data_with_noise_are_refused_by_their_statistics() {
 fn a_readout_given_twice_is_refused_at_any_position() {
     let mut readouts = chip_readouts(CHIP_BYTES, 0.05, 5, 5);
     readouts[4] = readouts[1].clone();
-    let refused = enroll(
+    let result = enroll(
         &readouts,
         &KeyEnrollment::default(),
         &mut ChaCha20Rng::seed_from_u64(1),
     );
     assert!(
-        matches!(
-            refused,
-            Err(ExtractorError::CopiedReadout { first: 2, second: 5 })
-        ),
-        "{refused:?}"
+        matches!(result, Err(ExtractorError::CopiedReadout { first: 2, second: 5 })),
+        "{result:?}"
     );
 }
 
-/// With a common part so large that the whole readouts differ only slightly.
+/// The common part is so large that the readouts of the two chips differ only slightly.
 #[test]
 fn readouts_of_two_chips_in_one_directory_are_refused() {
     let data = chip_readouts(24 << 10, 0.05, 6, 6);
@@ -157,7 +154,7 @@ fn readouts_of_two_chips_in_one_directory_are_refused() {
     );
 }
 
-/// Both are possible reasons.
+/// A small board can be refused for either reason.
 #[test]
 fn small_boards_are_refused_for_their_content_and_not_for_their_size() {
     let board = chip_readouts(1024, 0.05, 9, 5);
@@ -187,7 +184,7 @@ fn the_secret_uses_no_reserved_cell_and_reveals_no_fingerprint_bit() {
     assert_eq!(enrolled.fingerprint.unwrap().bands().len(), 128);
 }
 
-/// Common bands, for the registry's thresholds: of one chip at two times, of chips that share a part, of other chips.
+/// The numbers of common bands match the registry's thresholds: for one chip at two times, and for different chips.
 #[test]
 fn fingerprints_of_one_chip_agree_and_those_of_others_do_not() {
     let fingerprint = |readouts: &[Bits]| Fingerprint::of_memory(&Bits::majority(readouts).unwrap(), 0);
@@ -212,12 +209,12 @@ fn fingerprints_of_one_chip_agree_and_those_of_others_do_not() {
     }
     let mut rng = ChaCha20Rng::seed_from_u64(12);
     let reference = Bits::majority(&chip).unwrap();
-    let near = Bits::from_bools(reference.iter().map(|bit| bit ^ rng.random_bool(0.013)));
-    let agreeing = common(
+    let similar = Bits::from_bools(reference.iter().map(|bit| bit ^ rng.random_bool(0.013)));
+    let common_bands = common(
         &Fingerprint::of_memory(&reference, 0),
-        &Fingerprint::of_memory(&near, 0),
+        &Fingerprint::of_memory(&similar, 0),
     );
-    assert!(agreeing > 80, "{agreeing} of 128 with 98.7 % equal cells");
+    assert!(common_bands > 80, "{common_bands} of 128 with 98.7 % equal cells");
 }
 
 #[test]
@@ -238,6 +235,6 @@ fn strong_pufs_are_recognized_by_a_challenge_that_no_row_has() {
         memory
             .bands()
             .iter()
-            .all(|band| chip.bands().iter().all(|other| other.place != band.place))
+            .all(|band| chip.bands().iter().all(|other| other.position != band.position))
     );
 }

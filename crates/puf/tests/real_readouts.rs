@@ -29,14 +29,15 @@ fn the_report_finds_the_known_figures_and_no_failure() {
     let report = PufReport::from_directory(&directory, &ReportOptions::default(), &|_| {}).unwrap();
     let device = &report.devices[0];
     let metrics = &device.metrics;
-    let near =
-        |value: f64, known: f64, by: f64| assert!((value - known).abs() < by, "{value} instead of {known}");
+    let assert_near = |value: f64, known: f64, tolerance: f64| {
+        assert!((value - known).abs() < tolerance, "{value} instead of {known}")
+    };
     // The figures are from 35 readouts of this chip; the data set has 20, so fewer cells have changed.
-    near(metrics.uniformity.mean, 0.496, 0.001);
-    near(metrics.error_vs_majority.mean, 0.0495, 0.0015);
-    near(metrics.error_vs_majority.max, 0.0595, 0.0015);
-    near(metrics.error_vs_first.unwrap().mean, 0.0697, 0.0015);
-    near(metrics.stable_share, 0.742, 0.03);
+    assert_near(metrics.uniformity.mean, 0.496, 0.001);
+    assert_near(metrics.error_vs_majority.mean, 0.0495, 0.0015);
+    assert_near(metrics.error_vs_majority.max, 0.0595, 0.0015);
+    assert_near(metrics.error_vs_first.unwrap().mean, 0.0697, 0.0015);
+    assert_near(metrics.stable_share, 0.742, 0.03);
     assert!(device.health_findings.is_empty(), "{:?}", device.health_findings);
     assert!(device.bad_ranges.is_empty(), "{:?}", device.bad_ranges);
     assert!(report.refusals().is_empty(), "{:?}", report.refusals());
@@ -94,6 +95,6 @@ fn all_cells_enroll_and_rebuild_from_every_other_readout() {
         selection: CellSelection::First,
         ..KeyEnrollment::default()
     };
-    let refused = enroll(&readouts[..5], &raw, &mut rng);
-    assert!(matches!(refused, Err(ExtractorError::TooLittleEntropy { .. })));
+    let result = enroll(&readouts[..5], &raw, &mut rng);
+    assert!(matches!(result, Err(ExtractorError::TooLittleEntropy { .. })));
 }

@@ -79,7 +79,7 @@ fn a_fleet_is_compared_device_by_device() {
     let across = rows
         .iter()
         .find(|row| row.metric.starts_with("min-entropy per bit by position"));
-    assert_eq!(across.unwrap().target, "0.583, as of 4 fair ones");
+    assert_eq!(across.unwrap().target, "0.583 for fair bits");
     let rebuilds = rows
         .iter()
         .find(|row| row.metric.starts_with("key mode ("))
@@ -156,7 +156,7 @@ fn the_report_lists_the_refusals_of_enrollment() {
         chip_readouts(32 << 10, 0.05, 1, 5),
         chip_readouts(32 << 10, 0.05, 2, 5),
     ];
-    // Unchanged, then with common data, then with common data and separate noise.
+    // First the unchanged chips, then the chips with common data, then with common data and separate noise.
     assert!(report_of(&chips).refusals().is_empty());
     chips = chips.map(|chip| overwritten(&chip, 0, &firmware));
     let report = report_of(&chips);
@@ -169,18 +169,18 @@ fn the_report_lists_the_refusals_of_enrollment() {
         with_noise(&chip, 0..16 << 10, 0.05, seed)
     });
     let report = report_of(&noisy);
-    let [same] = report.duplicate_devices.as_slice() else {
+    let [duplicate] = report.duplicate_devices.as_slice() else {
         panic!("{:?}", report.duplicate_devices);
     };
-    assert_eq!((same.from_byte, same.common_bytes), (0, 16 << 10));
+    assert_eq!((duplicate.from_byte, duplicate.common_bytes), (0, 16 << 10));
     assert_eq!(
         report.refusals(),
-        [same.to_string()],
+        [duplicate.to_string()],
         "random data with noise must look like power-up state"
     );
 }
 
-/// Each would be refused for its size, but the report must also name the duplicate.
+/// Each board is refused because of its size; the report must also name the duplicate.
 #[test]
 fn small_boards_that_agree_are_reported_as_a_pair() {
     let first = chip_readouts(1024, 0.05, 1, 5);

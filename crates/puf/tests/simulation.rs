@@ -24,12 +24,12 @@ fn failures_at_high_error_rates_are_as_frequent_as_computed() {
         let report = simulate(profile, rate, 20_000, 5);
         assert!(report.failures() > 50, "nothing to compare: {report:?}");
         assert!(report.agrees(SIGNIFICANCE), "seed 5: {report:?}");
-        // The comparison is sensitive: one per cent more or less noise is a difference.
-        let other = FailureReport {
+        // The comparison is sensitive: it detects one percentage point more noise.
+        let shifted = FailureReport {
             computed: profile.failure(rate + 0.01).rebuild,
             ..report
         };
-        assert!(!other.agrees(SIGNIFICANCE), "{other:?}");
+        assert!(!shifted.agrees(SIGNIFICANCE), "{shifted:?}");
     }
 }
 

@@ -25,7 +25,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let ids = support::sparse_ids(devices, 1);
 
     // The time includes creating the records, as at an enrollment station.
-    let began = Instant::now();
+    let started = Instant::now();
     registry
         .enroll_bulk(
             ids.iter().map(|id| support::record(*id, ROWS)),
@@ -33,7 +33,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             |_| (),
         )
         .await?;
-    report("enroll_bulk", devices, began);
+    report("enroll_bulk", devices, started);
 
     let requests: Vec<_> = ids
         .iter()
@@ -48,29 +48,29 @@ async fn main() -> Result<(), Box<dyn Error>> {
         })
         .collect();
     let fencing_token = registry.register_gateway(GatewayId(1), 0).await?;
-    let began = Instant::now();
+    let started = Instant::now();
     let granted = registry
         .lease(&fencing_token, &requests)
         .await?
         .iter()
         .filter(|result| result.is_ok())
         .count();
-    report("lease", granted, began);
+    report("lease", granted, started);
 
-    let began = Instant::now();
+    let started = Instant::now();
     let mut stream = registry.stream_leased(fencing_token, 1000);
     let mut loaded = 0;
     while let Some(chunk) = stream.next_chunk().await? {
         loaded += chunk.devices.len();
     }
-    report("stream_leased", loaded, began);
+    report("stream_leased", loaded, started);
 
     let singles = 200.min(devices);
-    let began = Instant::now();
+    let started = Instant::now();
     for request in requests.iter().take(singles) {
         let _ = registry.lease(&fencing_token, &[*request]).await?;
     }
-    report("lease, one by one", singles, began);
+    report("lease, one by one", singles, started);
 
     let count = registry.count(&DeviceFilter::default()).await?;
     registry.close().await;
@@ -82,10 +82,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn report(what: &str, devices: usize, began: Instant) {
-    let seconds = began.elapsed().as_secs_f64();
+fn report(operation: &str, devices: usize, started: Instant) {
+    let seconds = started.elapsed().as_secs_f64();
     println!(
-        "{what:20} {devices:7} devices  {seconds:8.3} s  {:9.0} devices/s",
+        "{operation:20} {devices:7} devices  {seconds:8.3} s  {:9.0} devices/s",
         devices as f64 / seconds
     );
 }

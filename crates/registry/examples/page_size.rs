@@ -1,9 +1,9 @@
 //! Measures the effect of SQLite's page size: `cargo run -p linewarden-registry --example page_size [DEVICES]`.
 //!
-//! First table: a registry of devices with 100 rows of 24 B, by page size. Second table: only the sealed
-//! credentials of 50, 100 and 200 rows as the schema keeps them (in the order of enrollment, with an index), and
-//! those of 100 rows clustered by device id (`INTEGER PRIMARY KEY`), as the alternative. Every time is the best of
-//! five runs; the page sizes take turns, so that a busy machine disturbs all alike.
+//! The first table measures a registry of devices with 100 rows of 24 B, by page size. The second table measures only
+//! the sealed credentials: of 50, 100 and 200 rows as the schema stores them (in the order of enrollment, with an
+//! index), and of 100 rows clustered by device id (`INTEGER PRIMARY KEY`), as the alternative. Each time is the best
+//! of five runs; the runs alternate between the page sizes, so that a busy machine affects all sizes equally.
 
 mod support;
 
@@ -124,24 +124,24 @@ async fn registry(page_size_bytes: u32, ids: &[DeviceId]) -> Result<Figures, Box
     let registry = Registry::create_with(&path, &key, &options).await?;
 
     let records: Vec<_> = ids.iter().map(|id| support::record(*id, ROWS)).collect();
-    let began = Instant::now();
+    let started = Instant::now();
     registry
         .enroll_bulk(records, BulkOptions::default(), |_| ())
         .await?;
-    let enroll_s = began.elapsed().as_secs_f64();
+    let enroll_s = started.elapsed().as_secs_f64();
     // Closing checkpoints the log into the file, so the file size is complete.
     registry.close().await;
     let file_bytes = std::fs::metadata(&path)?.len() as f64;
 
     let registry = Registry::open_with(&path, &key, &options).await?;
-    let began = Instant::now();
+    let started = Instant::now();
     let step = (ids.len() / LOOKUPS).max(1);
     let mut lookups = 0u32;
     for id in ids.iter().step_by(step) {
         registry.load(*id).await?;
         lookups += 1;
     }
-    let lookup_s = began.elapsed().as_secs_f64() / f64::from(lookups);
+    let lookup_s = started.elapsed().as_secs_f64() / f64::from(lookups);
 
     let requests: Vec<_> = ids
         .iter()
@@ -156,21 +156,21 @@ async fn registry(page_size_bytes: u32, ids: &[DeviceId]) -> Result<Figures, Box
         })
         .collect();
     let fencing_token = registry.register_gateway(GatewayId(1), 0).await?;
-    let began = Instant::now();
+    let started = Instant::now();
     registry.lease(&fencing_token, &requests).await?;
-    let lease_all_s = began.elapsed().as_secs_f64();
+    let lease_all_s = started.elapsed().as_secs_f64();
 
-    let began = Instant::now();
+    let started = Instant::now();
     let singles = ids.len().min(200);
     for request in requests.iter().take(singles) {
         let _ = registry.lease(&fencing_token, &[*request]).await?;
     }
-    let lease_one_s = began.elapsed().as_secs_f64() / singles as f64;
+    let lease_one_s = started.elapsed().as_secs_f64() / singles as f64;
 
-    let began = Instant::now();
+    let started = Instant::now();
     let mut stream = registry.stream_leased(fencing_token, 1000);
     while stream.next_chunk().await?.is_some() {}
-    let stream_s = began.elapsed().as_secs_f64();
+    let stream_s = started.elapsed().as_secs_f64();
     Ok(Figures {
         file_bytes,
         enroll_s,
@@ -196,7 +196,7 @@ async fn blobs(
         .execute(&mut connection)
         .await?;
     let blob = vec![0x5au8; rows * POOL_ROW_BYTES + SEAL_OVERHEAD_BYTES];
-    let began = Instant::now();
+    let started = Instant::now();
     for chunk in ids.chunks(1000) {
         let mut transaction = connection.begin().await?;
         for batch in chunk.chunks(50) {
@@ -208,7 +208,7 @@ async fn blobs(
         }
         transaction.commit().await?;
     }
-    let load_s = began.elapsed().as_secs_f64();
+    let load_s = started.elapsed().as_secs_f64();
     connection.close().await?;
     let bytes = std::fs::metadata(&path)?.len() as f64;
     Ok((bytes / (ids.len() * blob.len()) as f64, load_s))

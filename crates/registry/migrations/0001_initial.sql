@@ -1,13 +1,13 @@
 -- The schema of a registry, for SQLite and, with BYTEA in place of BLOB, for PostgreSQL.
 --
--- Keys are BIGINT PRIMARY KEY, not SQLite's INTEGER PRIMARY KEY: SQLite then stores rows in the order of enrollment, as
--- PostgreSQL does, and not at random positions given by sparse device ids. Pages fill up and bulk loads append.
+-- Keys are BIGINT PRIMARY KEY, not SQLite's INTEGER PRIMARY KEY. So SQLite stores records in the order of enrollment, as
+-- PostgreSQL does. With INTEGER PRIMARY KEY, sparse device ids would cause random positions and half-empty pages.
 --
 -- u64 values (device_id) are stored bit-cast to BIGINT. Times with the suffix _s are seconds since 1970-01-01 UTC, times with
--- the suffix _ms are milliseconds. A column `mac` is a message authentication code over all other columns of its row, under the
--- master key. A column `sealed` is encrypted and authenticated under the master key, and bound to the key of its row.
+-- the suffix _ms are milliseconds. A column `tag` is a message authentication code over all other columns of its record, under
+-- the master key. A column `sealed` is encrypted and authenticated under the master key, and bound to the key of its record.
 
--- ---- The registry itself: one row ----
+-- ---- The registry itself: one record ----
 
 CREATE TABLE registry (
     singleton       SMALLINT PRIMARY KEY CHECK (singleton = 1),
@@ -16,14 +16,14 @@ CREATE TABLE registry (
     revision        BIGINT   NOT NULL CHECK (revision >= 0),  -- revision of the newest change to a device
     attest_revision BIGINT   NOT NULL DEFAULT 0,              -- revision of the newest change to a prover or group
     moved_to        TEXT,                                     -- address of the registry that replaces this one
-    move_completed  BIGINT   NOT NULL DEFAULT 0,              -- 1: the other registry was opened; a repeated move is refused
+    move_completed  BIGINT   NOT NULL DEFAULT 0,              -- 1: the new registry is complete; a repeated move is refused
     storage         TEXT,                                     -- storage of the last registration; 'copy' in every copy
-    incarnation     BIGINT   NOT NULL DEFAULT 0               -- raised by each restore; upper half of each fencing token
+    incarnation     BIGINT   NOT NULL DEFAULT 0               -- increased after each restore; upper half of each fencing token
 );
 
 -- ---- Devices ----
 
--- Short rows, because marks change often. A revocation is permanent; a quarantine is set and lifted.
+-- Short records, because idx_floor changes often. A revocation is permanent; a quarantine can end.
 CREATE TABLE device (
     device_id          BIGINT   PRIMARY KEY,
     name               TEXT     NOT NULL,
@@ -40,7 +40,7 @@ CREATE TABLE device (
     epoch              BIGINT   NOT NULL CHECK (epoch BETWEEN 0 AND 4294967295),
     revision           BIGINT   NOT NULL,
     puf_profile        TEXT     NOT NULL,
-    mac                BLOB     NOT NULL,
+    tag                BLOB     NOT NULL,
     quarantined_at_s   BIGINT,
     quarantined_reason TEXT,
     CHECK ((status = 2) = (revoked_at_s IS NOT NULL)),
@@ -49,25 +49,25 @@ CREATE TABLE device (
 
 CREATE UNIQUE INDEX device_by_revision ON device (revision);
 
--- Lists of a million devices: by prefix of the name, and those that are revoked or in quarantine.
+-- Indexes for lists of a million devices: by prefix of the name, of revoked devices, and of devices in quarantine.
 CREATE INDEX device_by_name ON device (name, device_id);
 CREATE INDEX device_revoked ON device (device_id) WHERE status = 2;
 CREATE INDEX device_quarantined ON device (device_id) WHERE quarantined_at_s IS NOT NULL;
 
--- Long rows, written once.
+-- Long records, which are written once.
 CREATE TABLE credential (
     device_id BIGINT PRIMARY KEY REFERENCES device (device_id),
     sealed    BLOB   NOT NULL
 );
 
--- Devices that an operator put into quarantine: an attestation proof does not release them.
+-- Devices that an operator has put into quarantine. A proof does not release these devices.
 CREATE TABLE manual_quarantine (
     device_id BIGINT PRIMARY KEY,
     at_s      BIGINT NOT NULL,
-    mac       BLOB   NOT NULL
+    tag       BLOB   NOT NULL
 );
 
--- The bands of a device's PUF, sealed: a registry that imports the device computes its own hashes from them.
+-- The bands of a device's PUF, sealed. A registry that imports the device computes its own hashes from these bands.
 CREATE TABLE fingerprint (
     device_id BIGINT PRIMARY KEY,
     sealed    BLOB   NOT NULL
@@ -87,34 +87,34 @@ CREATE TABLE gateway (
     gateway_id      BIGINT PRIMARY KEY CHECK (gateway_id BETWEEN 0 AND 4294967295),
     fencing_token   BIGINT NOT NULL CHECK (fencing_token >= 1),
     registered_at_s BIGINT NOT NULL,
-    mac             BLOB   NOT NULL
+    tag             BLOB   NOT NULL
 );
 
--- The rows of a device that a gateway holds. The record of a pool device remains, empty, after its rows were returned:
--- end_idx is the number after the highest row that the gateway may have used, and a device answers no lower row at that
--- gateway (LAP/1 1.5).
+-- The rows of a device that a gateway holds. In pool mode the record remains, with an empty range, after the gateway has
+-- returned all rows. end_idx is the number after the highest row that the gateway may have used; a device answers no lower
+-- row at that gateway (LAP/1 1.5).
 CREATE TABLE lease (
     gateway_id    BIGINT NOT NULL,
     device_id     BIGINT NOT NULL,
-    fencing_token BIGINT NOT NULL CHECK (fencing_token >= 1),         -- of the process that holds the rows below the mark
+    fencing_token BIGINT NOT NULL CHECK (fencing_token >= 1),         -- of the process that uses the rows below the mark
     epoch         BIGINT NOT NULL CHECK (epoch BETWEEN 0 AND 4294967295),
     first_idx     BIGINT NOT NULL CHECK (first_idx BETWEEN 0 AND 4294967295),
     end_idx       BIGINT NOT NULL CHECK (end_idx BETWEEN 0 AND 4294967295),
     mark          BIGINT NOT NULL CHECK (mark BETWEEN 0 AND 4294967295),
-    mac           BLOB   NOT NULL,
+    tag           BLOB   NOT NULL,
     PRIMARY KEY (gateway_id, device_id),
     CHECK (first_idx <= mark AND mark <= end_idx)
 );
 
 CREATE INDEX lease_by_device ON lease (device_id);
 
--- Rows below idx_floor that were leased, returned unused, and can be leased again.
+-- Rows below idx_floor that were returned unused and can be leased again.
 CREATE TABLE unleased_range (
     device_id BIGINT NOT NULL,
     epoch     BIGINT NOT NULL CHECK (epoch BETWEEN 0 AND 4294967295),
     first_idx BIGINT NOT NULL CHECK (first_idx BETWEEN 0 AND 4294967295),
     end_idx   BIGINT NOT NULL CHECK (end_idx BETWEEN 0 AND 4294967295),
-    mac       BLOB   NOT NULL,
+    tag       BLOB   NOT NULL,
     PRIMARY KEY (device_id, first_idx),
     CHECK (first_idx < end_idx)
 );
@@ -124,21 +124,21 @@ CREATE TABLE unleased_range (
 CREATE TABLE newest_session (
     device_id  BIGINT PRIMARY KEY,
     gateway_id BIGINT NOT NULL CHECK (gateway_id BETWEEN 0 AND 4294967295),
-    boot_id    BLOB   NOT NULL,                           -- boot of the controller's machine that started_ns counts from
-    started_ns BIGINT NOT NULL,                           -- boot-time clock, ns; negative: before that boot
-    revision   BIGINT NOT NULL,                           -- revision under which the change feed reports this row
-    mac        BLOB   NOT NULL
+    boot_id    BLOB   NOT NULL,                           -- boot of the controller's machine at which started_ns begins
+    started_ns BIGINT NOT NULL,                           -- boot-time clock, ns; negative: before this boot
+    revision   BIGINT NOT NULL,                           -- revision under which the change feed reports this record
+    tag        BLOB   NOT NULL
 );
 
 CREATE INDEX newest_session_by_revision ON newest_session (revision);
 
 -- ---- Tickets: requests of devices to the controller, sealed end to end (LAP/1 1.7) ----
 
--- The number of the last ticket that changed the device's credentials. Enrolling the device again deletes the row.
+-- The number of the last ticket that changed the device's credentials. A new enrollment of the device deletes the record.
 CREATE TABLE ticket (
     device_id BIGINT PRIMARY KEY,
     number    BIGINT NOT NULL CHECK (number >= 1),
-    mac       BLOB   NOT NULL
+    tag       BLOB   NOT NULL
 );
 
 -- Pairs of devices that may communicate. The lower id, as an unsigned number, comes first.
@@ -146,7 +146,7 @@ CREATE TABLE pair (
     low_id  BIGINT NOT NULL,
     high_id BIGINT NOT NULL,
     sealed  BLOB,                                         -- current key with its id, time and initiator; NULL: none yet
-    mac     BLOB   NOT NULL,                              -- over both ids: the permission
+    tag     BLOB   NOT NULL,                              -- over both ids: the permission
     PRIMARY KEY (low_id, high_id)
 );
 
@@ -169,10 +169,11 @@ CREATE TABLE attest_group (
     roll_out_until_s BIGINT,
     rounds_requested BIGINT   NOT NULL,                   -- counts rounds requested by a command
     revision         BIGINT   NOT NULL,
-    mac              BLOB     NOT NULL
+    tag              BLOB     NOT NULL
 );
 
--- A device with an attestation key. The row of a removed prover remains, without its key, so that gateways learn of the removal.
+-- A device with an attestation key. The record of a removed prover remains without its key, so that gateways learn of the
+-- removal.
 CREATE TABLE prover (
     device_id           BIGINT   PRIMARY KEY,
     group_name          TEXT     NOT NULL,
@@ -187,7 +188,7 @@ CREATE TABLE prover (
     enrolled_period     BIGINT   NOT NULL,                -- u64, bit-cast
     revision            BIGINT   NOT NULL,
     removed             SMALLINT NOT NULL,
-    mac                 BLOB     NOT NULL
+    tag                 BLOB     NOT NULL
 );
 
 CREATE INDEX prover_by_revision ON prover (revision);
@@ -197,17 +198,17 @@ CREATE TABLE period (
     sealed       BLOB   NOT NULL,                         -- salt; secret until the period starts
     created_at_s BIGINT NOT NULL,
     started_at_s BIGINT,
-    mac          BLOB   NOT NULL
+    tag          BLOB   NOT NULL
 );
 
--- The first round number of a gateway that is not reserved.
+-- The first round number of each gateway that is not reserved.
 CREATE TABLE round_counter (
     gateway_id  BIGINT PRIMARY KEY CHECK (gateway_id BETWEEN 0 AND 4294967295),
     next_number BIGINT NOT NULL,
-    mac         BLOB   NOT NULL
+    tag         BLOB   NOT NULL
 );
 
--- Completed rounds: the newest of each gateway.
+-- Completed rounds: the newest rounds of each gateway.
 CREATE TABLE attest_round (
     gateway_id      BIGINT NOT NULL,
     number          BIGINT NOT NULL,
@@ -220,7 +221,7 @@ CREATE TABLE attest_round (
     late            BIGINT NOT NULL,
     missed          BIGINT NOT NULL,
     last_verdict_ms BIGINT NOT NULL,
-    mac             BLOB   NOT NULL,
+    tag             BLOB   NOT NULL,
     PRIMARY KEY (gateway_id, number)
 );
 
@@ -235,10 +236,10 @@ CREATE TABLE appraisal (
     configuration SMALLINT NOT NULL,                      -- 1 current, 2 alternate
     missed_rounds BLOB,                                   -- values of rounds_total at missed rounds, u32 each; NULL: none
     rounds_total  BIGINT   NOT NULL,
-    mac           BLOB     NOT NULL
+    tag           BLOB     NOT NULL
 );
 
--- Evidence documents of a device: the newest and the previous one.
+-- Evidence documents of a device: the newest document and the document before it.
 CREATE TABLE evidence (
     device_id BIGINT NOT NULL,
     number    BIGINT NOT NULL,                            -- counts the device's documents
@@ -249,7 +250,7 @@ CREATE TABLE evidence (
 
 -- ---- The service: events, API users, gateways, signers ----
 
--- Events and audit records. Numbers are consecutive; each mac also covers the mac of the previous row.
+-- Events and audit records. Numbers are consecutive; each tag also covers the tag of the previous event.
 CREATE TABLE event_log (
     number     BIGINT PRIMARY KEY,
     at_ms      BIGINT NOT NULL,
@@ -262,7 +263,7 @@ CREATE TABLE event_log (
     origin     TEXT,                                      -- address that the request came from
     reason     TEXT,
     refused    BIGINT NOT NULL,                           -- 1: the requested action was refused
-    mac        BLOB   NOT NULL
+    tag        BLOB   NOT NULL
 );
 
 CREATE INDEX event_log_by_device ON event_log (device_id, number) WHERE device_id IS NOT NULL;
@@ -276,7 +277,7 @@ CREATE TABLE api_user (
     token_hash   BLOB,                                    -- SHA-256; NULL: the user authenticates with a certificate
     created_at_s BIGINT NOT NULL,
     expires_at_s BIGINT,
-    mac          BLOB   NOT NULL
+    tag          BLOB   NOT NULL
 );
 
 CREATE UNIQUE INDEX api_user_by_token ON api_user (token_hash);
@@ -286,16 +287,16 @@ CREATE TABLE api_session (
     session_hash BLOB   PRIMARY KEY,                      -- SHA-256 of the cookie
     user_name    TEXT   NOT NULL,
     expires_at_s BIGINT NOT NULL,
-    mac          BLOB   NOT NULL
+    tag          BLOB   NOT NULL
 );
 
--- Responses to requests with an idempotency key, returned again when the request is repeated.
+-- Responses to requests with an idempotency key. A repeated request gets the same response.
 CREATE TABLE api_response (
     user_name TEXT   NOT NULL,
     key       TEXT   NOT NULL,
     request   BLOB   NOT NULL,                            -- SHA-256
     status    BIGINT,                                     -- NULL: in progress, or the controller stopped
-    body      BLOB,                                       -- mac, then the body
+    body      BLOB,                                       -- tag, then the body
     at_s      BIGINT NOT NULL,
     PRIMARY KEY (user_name, key)
 );
@@ -309,7 +310,7 @@ CREATE TABLE gateway_record (
     created_at_s   BIGINT NOT NULL,
     revoked_at_s   BIGINT,
     revoked_reason TEXT,
-    mac            BLOB   NOT NULL
+    tag            BLOB   NOT NULL
 );
 
 -- The last status report of each gateway. Not authenticated: for display only.
@@ -328,5 +329,5 @@ CREATE TABLE signer (
     public_key   BLOB   NOT NULL,
     added_at_s   BIGINT NOT NULL,
     revoked_at_s BIGINT,
-    mac          BLOB   NOT NULL
+    tag          BLOB   NOT NULL
 );

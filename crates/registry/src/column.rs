@@ -1,8 +1,8 @@
 //! Column values as stored, which may have another type than their column.
 //!
-//! SQLite stores text in a numeric column if another program, or a flipped bit, puts it there. The driver would fail
-//! every query that reads such a row. Here such a value is replaced by one that no valid record has, so that only
-//! this record is damaged: its MAC does not match.
+//! SQLite permits text in a numeric column: another program may write text there, or a bit may flip. The driver would
+//! fail every query that reads such a record. This module replaces the value by a substitute that no valid record
+//! contains. Only this record is then damaged: its tag does not match.
 
 use sqlx::error::BoxDynError;
 use sqlx::sqlite::{SqliteTypeInfo, SqliteValueRef};
@@ -27,7 +27,8 @@ pub(crate) trait Substitute {
 }
 
 impl Substitute for i64 {
-    /// Only device ids are negative; this value is device 2^63.
+    /// As a device id, this value is 2^63, but the tag of the record then does not match. No other column of a valid
+    /// record contains this value.
     fn substitute() -> Self {
         Self::MIN
     }
@@ -40,7 +41,7 @@ impl Substitute for i16 {
 }
 
 impl Substitute for Vec<u8> {
-    /// No MAC and no sealed value is empty.
+    /// A tag or sealed value is never empty. A text may be empty, but the tag of its record then does not match.
     fn substitute() -> Self {
         Self::new()
     }
@@ -71,8 +72,12 @@ impl<'r, T: Substitute + Type<Sqlite> + Decode<'r, Sqlite>> Decode<'r, Sqlite> f
         if value.is_null() {
             return Ok(Self(T::null_value()));
         }
-        let fits = T::compatible(&value.type_info());
-        let decoded = if fits { T::decode(value).ok() } else { None };
+        let is_compatible = T::compatible(&value.type_info());
+        let decoded = if is_compatible {
+            T::decode(value).ok()
+        } else {
+            None
+        };
         Ok(Self(decoded.unwrap_or_else(T::substitute)))
     }
 }

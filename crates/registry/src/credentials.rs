@@ -55,7 +55,7 @@ impl Credentials {
         }
     }
 
-    /// Row `idx` of a pool; `None` outside it and in key mode.
+    /// Row `idx` of a pool; `None` if the pool has no such row, and in key mode.
     #[must_use]
     pub fn row(&self, idx: RowIndex) -> Option<&PoolRow> {
         match self {
@@ -80,7 +80,7 @@ impl Credentials {
         }
     }
 
-    /// The positions of two rows with the same key: such a key would be used twice.
+    /// The positions of two rows with the same key, which would be used twice; `None` if all keys differ.
     pub(crate) fn repeated_row(&self) -> Option<(usize, usize)> {
         let Self::Pool { rows, .. } = self else {
             return None;

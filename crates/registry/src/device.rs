@@ -21,7 +21,7 @@ pub struct DeviceRecord {
     pub name: String,
     /// The cipher suite of the device.
     pub suite: Suite,
-    /// Seconds since 1970-01-01 UTC.
+    /// Time of the enrollment, seconds since 1970-01-01 UTC.
     pub enrolled_at_s: u64,
     /// PUF and error correction, as text for the enrolling side only.
     pub puf_profile: String,
@@ -34,7 +34,7 @@ pub struct DeviceRecord {
 pub struct DeviceInfo {
     /// The device id.
     pub device: DeviceId,
-    /// For display.
+    /// The name, for display.
     pub name: String,
     /// Pool mode or key mode.
     pub mode: Mode,
@@ -44,14 +44,14 @@ pub struct DeviceInfo {
     pub status: Status,
     /// The quarantine, if the device is in quarantine.
     pub quarantine: Option<Quarantine>,
-    /// Seconds since 1970-01-01 UTC.
+    /// Time of the enrollment, seconds since 1970-01-01 UTC.
     pub enrolled_at_s: u64,
     /// Number of the first row of the pool; 0 in key mode.
     pub first_idx: RowIndex,
     /// Number of rows in the pool; 0 in key mode.
     pub rows_total: u32,
-    /// The first row that was never leased: no lower row is leased for the first time. In key mode the next value of
-    /// the counter.
+    /// From this row on, no row is leased or was used. Lower rows may be unleased, too, if a gateway has returned or
+    /// skipped them. In key mode the value at which the counter of the next lease starts.
     pub idx_floor: RowIndex,
     /// Number of replacements of the credentials.
     pub epoch: u32,
@@ -89,7 +89,7 @@ impl DeviceInfo {
         }
     }
 
-    /// The row numbers of the pool; in key mode all numbers, since `idx` is only a counter.
+    /// The row numbers of the pool; in key mode all numbers except the highest, because `idx` is only a counter.
     #[must_use]
     pub fn indices(&self) -> Range<u32> {
         match self.mode {
@@ -99,17 +99,17 @@ impl DeviceInfo {
         }
     }
 
-    /// Number of rows that were never leased; `None` in key mode, which has no limit.
+    /// Number of rows from `idx_floor` on; `None` in key mode, which has no limit.
     #[must_use]
     pub fn rows_left(&self) -> Option<u32> {
         (self.mode == Mode::Pool).then(|| self.indices().end.saturating_sub(self.idx_floor.0))
     }
 }
 
-/// Whether a device may authenticate when it is not in [quarantine](Quarantine).
+/// Whether a device is active or revoked; a [quarantine](Quarantine) is separate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// The device may authenticate.
+    /// The device may authenticate, unless the device is in quarantine.
     Active,
     /// The device may never authenticate again under this id (LAP/1 1.4.8).
     Revoked {
@@ -169,14 +169,15 @@ impl DeviceRecord {
     }
 }
 
-/// Refuses control characters, because texts are printed on terminals; a reason may have several lines.
-pub(crate) fn check_text(text: &str, bytes_max: usize, lines: bool) -> Result<(), String> {
+/// Refuses long texts and control characters, because texts are printed on terminals. A text with `permits_lines` may contain
+/// line feeds.
+pub(crate) fn check_text(text: &str, bytes_max: usize, permits_lines: bool) -> Result<(), String> {
     if text.len() > bytes_max {
         return Err(format!("{} B long; the maximum is {bytes_max} B", text.len()));
     }
     match text
         .chars()
-        .find(|character| character.is_control() && !(lines && *character == '\n'))
+        .find(|character| character.is_control() && !(permits_lines && *character == '\n'))
     {
         Some(character) => Err(format!("contains the control character {character:?}")),
         None => Ok(()),

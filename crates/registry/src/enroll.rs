@@ -4,12 +4,14 @@ use std::collections::{HashMap, HashSet};
 
 use linewarden_protocol::ids::{DeviceId, RowIndex};
 
+use crate::conversion::{
+    id_to_column, mode_to_column, quarantine_to_columns, seconds_to_column, status_to_columns,
+};
 use crate::device::{DeviceInfo, DeviceRecord, Quarantine, Revision, Status, TEXT_BYTES_MAX, check_text};
 use crate::error::{RegistryError, Result};
 use crate::feed;
 use crate::fingerprint::Fingerprint;
-use crate::record_mac::MAC_BYTES;
-use crate::row::{id_to_column, mode_to_column, quarantine_to_columns, seconds_to_column, status_to_columns};
+use crate::record_tag::TAG_BYTES;
 use crate::seal_context::SealContext;
 use crate::sql::{Builder, Connection};
 use crate::store::Registry;
@@ -25,9 +27,8 @@ pub enum OnConflict {
     /// Refuse the chunk with an error that names the device.
     #[default]
     Refuse,
-    /// Replace its credentials, name and profile. The first unleased row never decreases: rows of a new pool below it
-    /// are lost, unless the pool starts there. A revoked device is refused; a device in quarantine stays in
-    /// quarantine.
+    /// Replace its credentials, name and profile. `idx_floor` never decreases: rows of the new pool below it are lost,
+    /// so let the pool start at `idx_floor`. A revoked device is refused; a device in quarantine stays in quarantine.
     Replace,
 }
 
@@ -58,12 +59,12 @@ pub struct Progress {
     pub total: Option<u64>,
 }
 
-/// A device with the state that an import carries over and an enrollment initializes.
+/// A device to store, with its state: an import keeps the state of the export, an enrollment starts with a new state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewDevice {
     /// The device.
     pub record: DeviceRecord,
-    /// The first row that was never leased.
+    /// From this row on, no row is leased or was used ([`DeviceInfo::idx_floor`]).
     pub idx_floor: RowIndex,
     /// Number of replacements of the credentials.
     pub epoch: u32,
@@ -142,7 +143,7 @@ impl Registry {
         self.enroll_chunk(vec![record], OnConflict::Refuse).await
     }
 
-    /// Enrolls devices in one transaction, all or none; for callers that produce devices asynchronously.
+    /// Enrolls all devices in one transaction, or none; for callers that produce devices asynchronously.
     ///
     /// # Errors
     /// As [`Registry::enroll`]; also a device that occurs twice.
@@ -151,8 +152,8 @@ impl Registry {
         self.import_chunk(self.seal_chunk(devices)?, on_conflict).await
     }
 
-    /// Seals the credentials of devices for [`Registry::import_chunk`]. Sealing is half of the work and needs no
-    /// lock.
+    /// Seals the credentials of devices for [`Registry::import_chunk`]. Sealing takes half of the time of an import and
+    /// needs no lock.
     ///
     /// # Errors
     /// An invalid record, a device that occurs twice, or no random bytes.
@@ -170,7 +171,7 @@ impl Registry {
         Ok(SealedDevices { devices, sealed })
     }
 
-    /// Enrolls devices with their imported state in one transaction, all or none.
+    /// Enrolls all devices with their imported state in one transaction, or none.
     ///
     /// # Errors
     /// A device that is already enrolled, a PUF of another device that is not revoked, or a failure of the database.
@@ -196,8 +197,8 @@ impl Registry {
                     // The seal is bound to the epoch, which changes.
                     Some(_) => self.seal(device, &info)?,
                 };
-                let mac = self.record_mac().code(&info);
-                records.push(PreparedRecord { info, mac, sealed });
+                let tag = self.authenticator().tag(&info);
+                records.push(PreparedRecord { info, tag, sealed });
             }
             insert(&mut transaction, &records).await?;
         }
@@ -207,8 +208,8 @@ impl Registry {
 
     /// Enrolls many devices, one transaction per chunk; returns the number of devices stored.
     ///
-    /// `progress` is called after each chunk. Dropping the future stops between chunks; reported devices remain
-    /// stored.
+    /// `progress` is called after each chunk. If the caller drops the future, the enrollment stops between two chunks;
+    /// reported devices remain stored.
     ///
     /// # Errors
     /// [`RegistryError::ChunkRefused`] names the number of devices stored before the refused chunk, and the cause.
@@ -241,14 +242,14 @@ impl Registry {
                 return Ok(done);
             }
             let end = done.saturating_add(u64::try_from(chunk.len()).unwrap_or(u64::MAX));
-            let stored = match chunk.into_iter().collect::<Result<Vec<NewDevice>>>() {
+            let result = match chunk.into_iter().collect::<Result<Vec<NewDevice>>>() {
                 Ok(chunk) => match self.seal_chunk(chunk) {
                     Ok(sealed) => self.import_chunk(sealed, options.on_conflict).await,
                     Err(error) => Err(error),
                 },
                 Err(error) => Err(error),
             };
-            stored.map_err(|source| RegistryError::ChunkRefused {
+            result.map_err(|source| RegistryError::ChunkRefused {
                 committed: done,
                 first: done,
                 end,
@@ -259,8 +260,7 @@ impl Registry {
         }
     }
 
-    /// Those of the devices that are enrolled and may be replaced; an error for the first one that may not be
-    /// replaced.
+    /// The records of the devices that are already enrolled. An error if one of these devices may not be replaced.
     async fn replaceable(
         &self,
         connection: &mut Connection,
@@ -289,7 +289,7 @@ impl Registry {
                         false => RegistryError::AlreadyEnrolled { device },
                     });
                 }
-                // A damaged record cannot be replaced, because its first unleased row is unknown.
+                // A damaged record cannot be replaced, because its `idx_floor` is unknown.
                 let info = info?;
                 if !info.status.is_active() && status.is_active() {
                     return Err(RegistryError::Revoked { device });
@@ -308,7 +308,7 @@ impl Registry {
     }
 }
 
-/// The record to write for a device, given the existing record.
+/// The record to write for a device; `old` is the existing record.
 fn merged_info(new: &NewDevice, old: Option<&DeviceInfo>, revision: i64) -> Result<DeviceInfo> {
     let record = &new.record;
     let indices = record.credentials.indices();
@@ -352,17 +352,17 @@ fn merged_info(new: &NewDevice, old: Option<&DeviceInfo>, revision: i64) -> Resu
 /// A device record that is ready to be written.
 struct PreparedRecord {
     info: DeviceInfo,
-    mac: [u8; MAC_BYTES],
+    tag: [u8; TAG_BYTES],
     sealed: Vec<u8>,
 }
 
 async fn insert(connection: &mut Connection, records: &[PreparedRecord]) -> Result<()> {
     let mut insert = Builder::new(
         "INSERT INTO device (device_id, name, mode, suite, status, enrolled_at_s, revoked_at_s, revoked_reason, \
-         first_idx, rows_total, idx_floor, floor_version, epoch, revision, puf_profile, mac, quarantined_at_s, \
+         first_idx, rows_total, idx_floor, floor_version, epoch, revision, puf_profile, tag, quarantined_at_s, \
          quarantined_reason) ",
     );
-    insert.push_values(records, |mut values, PreparedRecord { info, mac, .. }| {
+    insert.push_values(records, |mut values, PreparedRecord { info, tag, .. }| {
         let (status, revoked_at_s, reason) = status_to_columns(&info.status);
         let (quarantined_at_s, quarantined_reason) = quarantine_to_columns(info.quarantine.as_ref());
         values
@@ -381,7 +381,7 @@ async fn insert(connection: &mut Connection, records: &[PreparedRecord]) -> Resu
             .push_bind(i64::from(info.epoch))
             .push_bind(info.revision.0.cast_signed())
             .push_bind(&info.puf_profile)
-            .push_bind(mac.as_slice())
+            .push_bind(tag.as_slice())
             .push_bind(quarantined_at_s)
             .push_bind(quarantined_reason);
     });
@@ -397,10 +397,10 @@ async fn insert(connection: &mut Connection, records: &[PreparedRecord]) -> Resu
 
 async fn remove(connection: &mut Connection, devices: Vec<DeviceId>) -> Result<()> {
     for ids in devices.chunks(IDS_PER_QUERY) {
-        // Credentials first, because they reference the device. Leases are of the old rows. The number of the last
-        // ticket is deleted, so that a device that has used up its numbers starts again; earlier tickets are of
-        // another epoch.
-        for table in [
+        // Credentials are deleted before the device that they reference. The leases belong to the old rows. The
+        // number of the last ticket is deleted, so that a device that has used up its numbers starts at 1; earlier
+        // tickets are of another epoch and therefore invalid.
+        for statement in [
             "DELETE FROM lease WHERE device_id IN ",
             "DELETE FROM unleased_range WHERE device_id IN ",
             "DELETE FROM ticket WHERE device_id IN ",
@@ -408,7 +408,7 @@ async fn remove(connection: &mut Connection, devices: Vec<DeviceId>) -> Result<(
             "DELETE FROM credential WHERE device_id IN ",
             "DELETE FROM device WHERE device_id IN ",
         ] {
-            let mut query = Builder::new(table);
+            let mut query = Builder::new(statement);
             query.push_ids(ids.iter().copied());
             query.build().execute(&mut *connection).await?;
         }

@@ -105,7 +105,7 @@ pub enum RegistryError {
         registry: Location,
         /// The type of the object: trigger, view, table or index.
         kind: String,
-        /// The name of the variable.
+        /// The name of the object.
         name: String,
         /// The remedy.
         remedy: String,
@@ -144,7 +144,7 @@ pub enum RegistryError {
         /// The cause.
         source: Box<RegistryError>,
     },
-    /// Another error while a registry was opened or created, with its location.
+    /// An error without a location of its own, from opening or creating a registry.
     #[error("opening registry {registry} failed: {source}")]
     Open {
         /// The location.
@@ -153,7 +153,7 @@ pub enum RegistryError {
         source: Box<RegistryError>,
     },
 
-    // ---- the database underneath ----
+    // ---- the database ----
     /// Another program holds the lock of the registry.
     #[error(
         "the registry is locked by another program; wait until it ends, or stop it, and try again; nothing was changed"
@@ -206,20 +206,22 @@ pub enum RegistryError {
     /// Any other failure of the database.
     #[error("query of the registry's database failed: {0}")]
     Database(#[source] sqlx::Error),
-    /// The database server does not answer, or refuses the connection.
-    #[error("the registry's database is unreachable: {0}; the next request connects again")]
+    /// The database server does not respond, or refuses the connection.
+    #[error(
+        "the registry's database is unreachable: {0}; check that the database server runs and accepts connections"
+    )]
     Unreachable(#[source] sqlx::Error),
     /// The server is reachable, but the database cannot be used as a registry.
     #[error("the database at {registry} cannot be used as a registry: {problem}")]
     UnsuitableDatabase {
-        /// The new location.
+        /// The location.
         registry: Location,
         /// The problem and the remedy.
         problem: String,
     },
 
     // ---- devices ----
-    /// No such device.
+    /// The device is not enrolled.
     #[error("device {device} is not enrolled; check the id")]
     UnknownDevice {
         /// The requested id.
@@ -244,9 +246,9 @@ pub enum RegistryError {
         device: DeviceId,
         /// The device that has the PUF.
         other: DeviceId,
-        /// Number of samples in which the PUFs agree.
+        /// Number of bands in which the PUFs agree.
         bands: usize,
-        /// Number of samples that were compared.
+        /// Number of bands that were compared.
         of: usize,
     },
     /// A device that occurs twice in one input.
@@ -261,7 +263,7 @@ pub enum RegistryError {
         /// The id.
         device: DeviceId,
     },
-    /// The device is in quarantine until its next valid proof, or until it is released.
+    /// The device is in quarantine until its next valid proof, or until an operator releases the device.
     #[error("device {device} is in quarantine; check the reason, then release it")]
     Quarantined {
         /// The id.
@@ -380,13 +382,13 @@ pub enum RegistryError {
     },
 
     // ---- attestation ----
-    /// The device is not attested.
+    /// The device is not a prover.
     #[error("device {device} is not enrolled for attestation; enroll it first")]
     NotAProver {
         /// The id.
         device: DeviceId,
     },
-    /// No such group.
+    /// The group does not exist.
     #[error("group {group} does not exist; create it, or check the name")]
     UnknownGroup {
         /// The requested name.
@@ -451,7 +453,9 @@ pub enum RegistryError {
         gateway: GatewayId,
     },
     /// A stored round does not authenticate.
-    #[error("the record of round {number} of gateway {gateway} is damaged or was modified; it is not shown")]
+    #[error(
+        "the record of round {number} of gateway {gateway} is damaged or was modified; lists skip the round"
+    )]
     DamagedRound {
         /// The gateway.
         gateway: GatewayId,
@@ -481,7 +485,7 @@ pub enum RegistryError {
         source: Box<RegistryError>,
     },
     /// Lines of an import file are invalid.
-    #[error("{}; nothing was imported", .problems.iter().map(|mistake| mistake.with_path(.path)).collect::<Vec<_>>().join("; "))]
+    #[error("{}; nothing was imported", .problems.iter().map(|problem| problem.with_path(.path)).collect::<Vec<_>>().join("; "))]
     InvalidImportLines {
         /// The file.
         path: PathBuf,
@@ -499,7 +503,7 @@ pub struct LineProblem {
     pub problem: String,
 }
 
-/// Maximum number of lines or ranges in a message; the others are counted.
+/// Maximum number of lines or ranges in a message; further lines are only counted.
 const RANGES_SHOWN_MAX: usize = 20;
 
 impl LineProblem {
@@ -521,25 +525,25 @@ impl std::fmt::Display for LineProblem {
             .take(RANGES_SHOWN_MAX)
             .map(|range| match range {
                 [first, .., last] => format!("{first} to {last}"),
-                [only] => only.to_string(),
+                [number] => number.to_string(),
                 [] => String::new(),
             })
             .collect();
         let lines = if self.lines.len() == 1 { "line" } else { "lines" };
         write!(f, "{lines} {}", range_texts.join(", "))?;
-        let more: usize = ranges
+        let unlisted: usize = ranges
             .iter()
             .skip(RANGES_SHOWN_MAX)
             .map(|range| range.len())
             .sum();
-        if more > 0 {
-            write!(f, " and {more} more")?;
+        if unlisted > 0 {
+            write!(f, " and {unlisted} more")?;
         }
         write!(f, ": {}", self.problem)
     }
 }
 
-// SQLite's primary result codes (https://www.sqlite.org/rescode.html); the extended ones differ above the low byte.
+// SQLite's primary result codes (https://www.sqlite.org/rescode.html); an extended code has the primary code as low byte.
 const SQLITE_BUSY: u32 = 5;
 const SQLITE_LOCKED: u32 = 6;
 const SQLITE_READONLY: u32 = 8;
@@ -564,8 +568,8 @@ impl From<sqlx::Error> for RegistryError {
                 detail: database.message().to_owned(),
             };
         }
-        if let Some(known) = classify_postgres(&error) {
-            return match known {
+        if let Some(failure) = classify_postgres(&error) {
+            return match failure {
                 PostgresFailure::Locked => Self::Locked,
                 PostgresFailure::DiskFull => Self::DiskFull,
                 PostgresFailure::NotPermitted => Self::NotPermitted {
@@ -607,7 +611,7 @@ enum PostgresFailure {
     Unreachable,
 }
 
-/// `None` for other errors, and for codes without a specific remedy.
+/// Classifies an error of PostgreSQL. `None` for errors of SQLite, and for codes without a specific remedy.
 fn classify_postgres(error: &sqlx::Error) -> Option<PostgresFailure> {
     match error {
         sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed => {
@@ -615,7 +619,7 @@ fn classify_postgres(error: &sqlx::Error) -> Option<PostgresFailure> {
         }
         sqlx::Error::Database(database) => {
             let database = database.try_downcast_ref::<sqlx::postgres::PgDatabaseError>()?;
-            // By class and code: PostgreSQL's documentation, appendix A.
+            // Codes and their classes: PostgreSQL's documentation, appendix A.
             match database.code() {
                 // lock_not_available, query_canceled, deadlock_detected
                 "55P03" | "57014" | "40P01" => Some(PostgresFailure::Locked),
@@ -650,7 +654,7 @@ impl From<sqlx::migrate::MigrateError> for RegistryError {
 }
 
 impl RegistryError {
-    /// The error for a second request of the same record.
+    /// A copy of this error for another request about the same record.
     pub(crate) fn for_same_record(&self) -> Self {
         match self {
             Self::DamagedRecord { device, problem } => Self::DamagedRecord {

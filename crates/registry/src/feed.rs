@@ -1,17 +1,18 @@
 //! The change feed, which gateways poll to follow the registry.
 //!
 //! Every change to a device (enrollment, replacement, revocation, start and end of a quarantine) takes the next value
-//! of one counter and writes it to the device in the same transaction. So the feed needs no growing log: a device
-//! appears once with its newest change, and once more with its newest session if it has roamed. A query costs one
-//! index look-up when nothing has changed. Changes of marks are not reported, because the gateways make them.
+//! of one counter, the *revision*, and writes the revision to the device's record in the same transaction. So the feed
+//! needs no growing log: a device appears once with its newest change, and once more with its newest session if the
+//! device has roamed. If nothing has changed, a query costs one index look-up. Changes of marks are not reported,
+//! because the gateways move the marks themselves.
 
 use linewarden_protocol::ids::DeviceId;
 
 use crate::column::ColumnValue;
+use crate::conversion::{DEVICE_COLUMNS, DeviceColumns, device_columns, device_info, id_from_column};
 use crate::device::Revision;
 use crate::error::{RegistryError, Result};
-use crate::roaming::{self, NewestSession, NewestSessionRow};
-use crate::row::{DEVICE_COLUMNS, DeviceRow, device_columns, device_info, id_from_column};
+use crate::roaming::{self, NewestSession, NewestSessionColumns};
 use crate::sql::{self, Connection, FromRow, Row};
 use crate::store::Registry;
 use crate::walk::revision;
@@ -23,7 +24,7 @@ pub struct Change {
     pub device: DeviceId,
     /// Revision of the newest change.
     pub revision: Revision,
-    /// Whether the device may authenticate; if not, it is revoked or in quarantine, or its record does not
+    /// Whether the device may authenticate. `false`: the device is revoked or in quarantine, or its record does not
     /// authenticate.
     pub active: bool,
     /// Number of replacements of the credentials.
@@ -62,8 +63,8 @@ impl Registry {
         revision_in(&mut self.reader().acquire().await?).await
     }
 
-    /// Devices changed after `since`, and newest sessions of roaming devices, oldest change first: at most `limit`,
-    /// or more if most records do not authenticate.
+    /// Devices changed after `since`, and newest sessions of roaming devices, oldest change first. Returns at most
+    /// `limit` entries, or more if most records do not authenticate.
     ///
     /// A device whose record does not authenticate is reported as inactive: write access to the database without the
     /// master key must not re-admit a device. Sessions whose records do not authenticate are not reported.
@@ -82,24 +83,24 @@ impl Registry {
 
     /// `None` if no record of a full page authenticates: the start of the next page is then unknown.
     async fn changes_page(&self, since: Revision, limit: u32) -> Result<Option<Changes>> {
-        // One query, so that the page is consistent: between two queries a change could take a revision that the page
-        // skips.
-        let rows: Vec<FeedRow> = sql::query(concat!(
+        // One query reads both tables, so that the page is consistent: a change between two queries could take a
+        // revision that the page skips.
+        let records: Vec<FeedColumns> = sql::query(concat!(
             "WITH changed AS (SELECT 0 AS kind, rowid AS position, NULL AS device_id, revision, NULL AS gateway_id, \
-             NULL AS boot_id, NULL AS started_ns, NULL AS mac FROM device \
+             NULL AS boot_id, NULL AS started_ns, NULL AS tag FROM device \
              WHERE revision > $1 AND revision <= 9223372036854775807 \
-             UNION ALL SELECT 1, NULL, device_id, revision, gateway_id, boot_id, started_ns, mac FROM newest_session \
+             UNION ALL SELECT 1, NULL, device_id, revision, gateway_id, boot_id, started_ns, tag FROM newest_session \
              WHERE revision > $1 AND revision <= 9223372036854775807 ORDER BY revision LIMIT $2) SELECT ",
             device_columns!(),
             ", changed.kind, changed.revision, changed.device_id, changed.gateway_id, changed.boot_id, changed.started_ns, \
-             changed.mac, (SELECT revision FROM registry) AS newest \
+             changed.tag, (SELECT revision FROM registry) AS newest \
              FROM changed LEFT JOIN device ON device.rowid = changed.position ORDER BY changed.revision"
         ))
         .bind(i64::try_from(since.0).unwrap_or(i64::MAX))
         .bind(i64::from(limit))
         .fetch_all(self.reader())
         .await?;
-        let (count, newest) = (rows.len(), rows.first().and_then(|row| row.newest));
+        let (count, newest) = (records.len(), records.first().and_then(|record| record.newest));
         let mut changes = Changes {
             changes: Vec::new(),
             newest_sessions: Vec::new(),
@@ -107,20 +108,20 @@ impl Registry {
             up_to_revision: since,
             has_more: false,
         };
-        for row in rows {
-            // A revision that is not a number may appear anywhere in the order; [`Registry::check`] reports its
-            // record.
-            let Some(change_at) = revision(&row.revision) else {
+        for record in records {
+            // A damaged revision, which is not a number, may appear anywhere in the order; [`Registry::check`]
+            // reports its record.
+            let Some(change_revision) = revision(&record.revision) else {
                 continue;
             };
-            if row.kind == KIND_DEVICE {
-                self.push_change(row.device, change_at, &mut changes);
+            if record.kind == KIND_DEVICE {
+                self.push_change(record.device, change_revision, &mut changes);
                 continue;
             }
             // A record that does not authenticate must not end sessions.
-            if let Ok(session) = roaming::session_from_row(self.record_mac(), &row.newest_session) {
+            if let Ok(session) = roaming::session_from_record(self.authenticator(), &record.newest_session) {
                 changes.newest_sessions.push(session.session);
-                changes.up_to_revision = changes.up_to_revision.max(change_at);
+                changes.up_to_revision = changes.up_to_revision.max(change_revision);
             }
         }
         let Some(newest) = newest else {
@@ -129,19 +130,19 @@ impl Registry {
         let extent = PageExtent::of(count, limit, (since.0, changes.up_to_revision.0), newest.0);
         Ok(extent.map(
             |PageExtent {
-                 up_to_revision: upto,
-                 has_more: more,
+                 up_to_revision,
+                 has_more,
              }| Changes {
-                up_to_revision: Revision(upto),
-                has_more: more,
+                up_to_revision: Revision(up_to_revision),
+                has_more,
                 ..changes
             },
         ))
     }
 
-    fn push_change(&self, row: DeviceRow, revision: Revision, changes: &mut Changes) {
-        let device = id_from_column(row.id.0);
-        let change = match device_info(self.record_mac(), row) {
+    fn push_change(&self, record: DeviceColumns, revision: Revision, changes: &mut Changes) {
+        let device = id_from_column(record.id.0);
+        let change = match device_info(self.authenticator(), record) {
             Ok(info) => {
                 changes.up_to_revision = changes.up_to_revision.max(revision);
                 Change {
@@ -172,44 +173,45 @@ pub(crate) struct PageExtent {
 }
 
 impl PageExtent {
-    /// The extent of a page of `count` records after `since`. `highest` is the highest authentic revision, or `since`
-    /// if there is none; `newest` is the registry's counter at the time of the query. `None` if the page is full and
-    /// has no authentic record to continue after.
+    /// The extent of a page of `count` records after `since`. `highest` is the highest authentic revision in the page,
+    /// or `since` without authentic records; `newest` is the registry's counter at the time of the query. `None` if
+    /// the page is full and has no authentic record to continue after.
     ///
-    /// A record that does not authenticate may show any revision; continuing after it could skip other changes. The
-    /// counter is not authenticated, but later changes always take a higher value than it has.
+    /// A record that does not authenticate may have any revision; a reader that continued after that revision could
+    /// miss other changes. The counter is not authenticated, but later changes always take a higher value than the
+    /// counter has.
     pub(crate) fn of(count: usize, limit: u32, (since, highest): (u64, u64), newest: u64) -> Option<Self> {
         let is_full = count >= usize::try_from(limit).unwrap_or(usize::MAX);
         if is_full && highest == since && since < newest {
             return None;
         }
-        let upto = if is_full { highest.min(newest) } else { newest };
+        let up_to_revision = if is_full { highest.min(newest) } else { newest };
         Some(Self {
-            up_to_revision: upto,
-            has_more: is_full && upto > since,
+            up_to_revision,
+            has_more: is_full && up_to_revision > since,
         })
     }
 }
 
-/// The kind of a row about a device; a row about a newest session has kind 1.
+/// The kind of a record about a device; a record about a newest session has kind 1.
 const KIND_DEVICE: i64 = 0;
 
-/// A row of either kind; the columns of the other kind are NULL.
-struct FeedRow {
-    device: DeviceRow,
+/// The columns of a page: a device or a newest session; the columns of the other kind are NULL.
+struct FeedColumns {
+    device: DeviceColumns,
     kind: i64,
     revision: ColumnValue<i64>,
-    newest_session: NewestSessionRow,
+    newest_session: NewestSessionColumns,
     /// The registry's newest revision.
     newest: Option<Revision>,
 }
 
-impl FromRow for FeedRow {
+impl FromRow for FeedColumns {
     fn from_row(row: &Row<'_>) -> sqlx::Result<Self> {
         const FIRST: usize = DEVICE_COLUMNS;
         let revision: ColumnValue<i64> = row.get(FIRST + 1)?;
         Ok(Self {
-            device: DeviceRow::from_row(row)?,
+            device: DeviceColumns::from_row(row)?,
             kind: row.get(FIRST)?,
             newest_session: (
                 row.get(FIRST + 2)?,
@@ -225,14 +227,15 @@ impl FromRow for FeedRow {
     }
 }
 
-/// Takes the next `count` revisions in the caller's transaction; the first is one above the returned value.
+/// Takes the next `count` revisions in the caller's transaction. Returns the revision before the first of these
+/// revisions.
 pub(crate) async fn reserve_revisions(connection: &mut Connection, count: usize) -> Result<i64> {
     let count = i64::try_from(count).unwrap_or(i64::MAX);
-    let (after,): (i64,) = sql::query("UPDATE registry SET revision = revision + $1 RETURNING revision")
+    let (last,): (i64,) = sql::query("UPDATE registry SET revision = revision + $1 RETURNING revision")
         .bind(count)
         .fetch_one(connection)
         .await?;
-    Ok(after.saturating_sub(count))
+    Ok(last.saturating_sub(count))
 }
 
 fn revision_from_column(column: i64) -> Result<Revision> {

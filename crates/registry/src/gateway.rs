@@ -3,9 +3,9 @@
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 
 use crate::column::ColumnValue;
+use crate::conversion::seconds_to_column;
 use crate::error::{RegistryError, Result};
-use crate::record_mac::{RecordMac, halves};
-use crate::row::seconds_to_column;
+use crate::record_tag::{RecordAuthenticator, halves};
 use crate::sql::{self, Connection};
 use crate::storage::first_fencing_token;
 use crate::store::Registry;
@@ -40,9 +40,9 @@ impl FencingToken {
 }
 
 impl Registry {
-    /// Registers a gateway; called at each start of a gateway. Requests with an earlier token of that id are refused
-    /// from then on. Leases remain, unless the registry is a copy or was restored to an earlier state and this is the
-    /// first registration since then: in that case the leases of all gateways end.
+    /// Registers a gateway and returns its fencing token; called at each start of a gateway. Requests with an earlier
+    /// token of that gateway are refused from then on. Leases remain, with one exception: if the registry is a copy or
+    /// was restored to an earlier state, the first registration afterwards ends the leases of all gateways.
     ///
     /// # Errors
     /// A revoked gateway, a damaged record, or a failure of the database.
@@ -56,25 +56,25 @@ impl Registry {
         Ok(fencing_token)
     }
 
-    /// Replaces this fencing token by a new one: requests with the old token have no effect from then on. Leases
-    /// remain.
+    /// Issues a new fencing token that replaces this token: requests with the old token are refused from then on.
+    /// Leases remain.
     ///
     /// # Errors
-    /// [`RegistryError::StaleFencingToken`], and nothing is changed; a damaged record, or a failure of the database.
-    pub async fn renew_fencing_token(
+    /// [`RegistryError::StaleFencingToken`], a damaged record, or a failure of the database. Nothing is changed then.
+    pub async fn issue_fencing_token(
         &self,
         fencing_token: &FencingToken,
         now_s: u64,
     ) -> Result<FencingToken> {
         let mut transaction = self.write().await?;
         self.check_fencing_token(&mut transaction, fencing_token).await?;
-        let raised = self
+        let new_token = self
             .register_gateway_in(&mut transaction, fencing_token.gateway, now_s)
             .await?;
         let advance = self.advance_storage(&mut transaction).await?;
         transaction.commit().await?;
         self.complete_advance(advance);
-        Ok(raised)
+        Ok(new_token)
     }
 
     pub(crate) async fn register_gateway_in(
@@ -83,32 +83,33 @@ impl Registry {
         gateway: GatewayId,
         now_s: u64,
     ) -> Result<FencingToken> {
-        // The MAC covers the time as it will be read again.
+        // The tag must cover the time as stored in the column.
         let at_s = seconds_to_column(now_s);
         let incarnation = self.ensure_incarnation(connection).await?;
-        let before = self.newest_fencing_token(connection, gateway).await?;
-        let before = match before {
-            Some(before) => before,
-            // A deleted row must not restart the counter. This query reads all leases of the gateway.
+        let previous = self.newest_fencing_token(connection, gateway).await?;
+        let previous = match previous {
+            Some(previous) => previous,
+            // The record may have been deleted, which must not restart the counter. Leases store fencing tokens,
+            // too; the query reads all leases of the gateway.
             None => {
-                let (leased,): (Option<i64>,) =
+                let (highest,): (Option<i64>,) =
                     sql::query("SELECT MAX(fencing_token) FROM lease WHERE gateway_id = $1")
                         .bind(i64::from(gateway.0))
                         .fetch_one(&mut *connection)
                         .await?;
-                leased.unwrap_or_default().cast_unsigned()
+                highest.unwrap_or_default().cast_unsigned()
             }
         };
-        let number = before.max(first_fencing_token(incarnation)).saturating_add(1);
+        let number = previous.max(first_fencing_token(incarnation)).saturating_add(1);
         sql::query(
-            "INSERT INTO gateway (gateway_id, fencing_token, registered_at_s, mac) VALUES ($1, $2, $3, $4) \
+            "INSERT INTO gateway (gateway_id, fencing_token, registered_at_s, tag) VALUES ($1, $2, $3, $4) \
              ON CONFLICT (gateway_id) DO UPDATE SET fencing_token = excluded.fencing_token, \
-             registered_at_s = excluded.registered_at_s, mac = excluded.mac",
+             registered_at_s = excluded.registered_at_s, tag = excluded.tag",
         )
         .bind(i64::from(gateway.0))
         .bind(i64::try_from(number).unwrap_or(i64::MAX))
         .bind(at_s)
-        .bind(code(self.record_mac(), gateway, number, at_s.cast_unsigned()).to_vec())
+        .bind(tag(self.authenticator(), gateway, number, at_s.cast_unsigned()).to_vec())
         .execute(connection)
         .await?;
         Ok(FencingToken { gateway, number })
@@ -149,59 +150,67 @@ impl Registry {
         connection: &mut Connection,
         gateway: GatewayId,
     ) -> Result<Option<u64>> {
-        let row: Option<GatewayRow> = sql::query(
-            "SELECT gateway_id, fencing_token, registered_at_s, mac FROM gateway WHERE gateway_id = $1",
+        let record: Option<GatewayColumns> = sql::query(
+            "SELECT gateway_id, fencing_token, registered_at_s, tag FROM gateway WHERE gateway_id = $1",
         )
         .bind(i64::from(gateway.0))
         .fetch_optional(connection)
         .await?;
-        row.map(|row| number_from_row(self.record_mac(), &row))
+        record
+            .map(|record| number_from_record(self.authenticator(), &record))
             .transpose()
     }
 }
 
-/// A row of `gateway`: id, fencing token, registered_at_s, mac.
-type GatewayRow = (
+/// The columns of `gateway`: id, fencing token, registered_at_s, tag.
+type GatewayColumns = (
     ColumnValue<i64>,
     ColumnValue<i64>,
     ColumnValue<i64>,
     ColumnValue<Vec<u8>>,
 );
 
-fn number_from_row(mac: &RecordMac, (gateway, number, at_s, code): &GatewayRow) -> Result<u64> {
+fn number_from_record(
+    authenticator: &RecordAuthenticator,
+    (gateway, number, at_s, tag): &GatewayColumns,
+) -> Result<u64> {
     let gateway = GatewayId(u32::try_from(gateway.0).unwrap_or(u32::MAX));
     let (number, at_s) = (number.0.cast_unsigned(), at_s.0.cast_unsigned());
-    match mac.verifies_of(LABEL, DeviceId(0), &fields(gateway, number, at_s), &code.0) {
+    match authenticator.verifies_fields(LABEL, DeviceId(0), &fields(gateway, number, at_s), &tag.0) {
         true => Ok(number),
         false => Err(RegistryError::DamagedGateway { gateway }),
     }
 }
 
-/// Gateways whose records do not authenticate, or that have leases of a later registration than the newest known one,
-/// for [`Registry::check`]: a replaced process could be served.
-pub(crate) async fn damaged(connection: &mut Connection, mac: &RecordMac) -> Result<Vec<RegistryError>> {
-    let rows: Vec<GatewayRow> =
-        sql::query("SELECT gateway_id, fencing_token, registered_at_s, mac FROM gateway")
+/// Errors for [`Registry::check`]: of gateways whose record does not authenticate, or that have leases of a later
+/// registration than the recorded registration. In the second case, the fencing token of the gateway was set back, and
+/// a replaced process could be served.
+pub(crate) async fn damaged(
+    connection: &mut Connection,
+    authenticator: &RecordAuthenticator,
+) -> Result<Vec<RegistryError>> {
+    let records: Vec<GatewayColumns> =
+        sql::query("SELECT gateway_id, fencing_token, registered_at_s, tag FROM gateway")
             .fetch_all(&mut *connection)
             .await?;
-    let mut damaged: Vec<RegistryError> = rows
+    let mut damaged: Vec<RegistryError> = records
         .iter()
-        .filter_map(|row| number_from_row(mac, row).err())
+        .filter_map(|record| number_from_record(authenticator, record).err())
         .collect();
-    let behind: Vec<(ColumnValue<i64>,)> = sql::query(
+    let set_back: Vec<(ColumnValue<i64>,)> = sql::query(
         "SELECT DISTINCT lease.gateway_id FROM lease LEFT JOIN gateway ON gateway.gateway_id = lease.gateway_id \
          WHERE gateway.fencing_token IS NULL OR lease.fencing_token > gateway.fencing_token AND typeof(lease.fencing_token) = 'integer'",
     )
     .fetch_all(connection)
     .await?;
-    damaged.extend(behind.iter().map(|(gateway,)| RegistryError::DamagedGateway {
+    damaged.extend(set_back.iter().map(|(gateway,)| RegistryError::DamagedGateway {
         gateway: GatewayId(u32::try_from(gateway.0).unwrap_or(u32::MAX)),
     }));
     Ok(damaged)
 }
 
-fn code(mac: &RecordMac, gateway: GatewayId, number: u64, at_s: u64) -> [u8; 16] {
-    mac.code_of(LABEL, DeviceId(0), &fields(gateway, number, at_s))
+fn tag(authenticator: &RecordAuthenticator, gateway: GatewayId, number: u64, at_s: u64) -> [u8; 16] {
+    authenticator.tag_of_fields(LABEL, DeviceId(0), &fields(gateway, number, at_s))
 }
 
 fn fields(gateway: GatewayId, number: u64, at_s: u64) -> [u32; 5] {

@@ -16,7 +16,7 @@ use crate::store::Registry;
 use crate::transfer::{parse_device, parse_header};
 use linewarden_files::seal::Sealer;
 
-/// Maximum length of a line: a device with the maximum number of rows has 50 MiB of hexadecimal digits.
+/// Maximum length of a line, bytes: a device with the maximum number of rows has 48 MiB of hexadecimal digits.
 const LINE_BYTES_MAX: u64 = 64 << 20;
 /// Maximum number of problems that are reported with their text; for further problems only the lines are reported.
 const PROBLEMS_SHOWN_MAX: usize = 20;
@@ -24,12 +24,13 @@ const PROBLEMS_SHOWN_MAX: usize = 20;
 impl Registry {
     /// Imports an export file that was created with `key`; returns the number of devices stored.
     ///
-    /// Row floors, epochs and revocations are imported. The whole file is checked before anything is stored; then it
-    /// is stored in chunks as by [`Registry::enroll_bulk`], with `progress` after each chunk.
+    /// `idx_floor`, epochs, revocations and quarantines are imported, too. The whole file is checked before anything is
+    /// stored. Then its devices are stored in chunks, as [`Registry::enroll_bulk`] does; `progress` is called after each
+    /// chunk.
     ///
     /// # Errors
-    /// [`RegistryError::InvalidImportLines`] names file, lines and fields, and nothing was stored. [`RegistryError::ChunkRefused`]
-    /// if storing failed midway (for example because of a full disk).
+    /// [`RegistryError::InvalidImportLines`] names file, lines and fields; nothing is stored then.
+    /// [`RegistryError::ChunkRefused`] if an error, such as a full disk, occurs after some chunks were stored.
     pub async fn import_file(
         &self,
         path: impl AsRef<Path>,
@@ -46,7 +47,8 @@ impl Registry {
         self.store_bulk(import, Some(devices), options, progress).await
     }
 
-    /// The first pass: every line opens, no device occurs twice, and no device conflicts with an enrolled one.
+    /// The first pass: checks that every line opens, that no device occurs twice, and that no device conflicts with an
+    /// enrolled device. Returns the number of devices.
     async fn check_import(
         &self,
         path: &Path,
@@ -64,7 +66,7 @@ impl Registry {
         }
     }
 
-    /// Finds conflicts with enrolled devices.
+    /// Adds conflicts with enrolled devices to `problems`.
     async fn check_conflicts(
         &self,
         lines: HashMap<DeviceId, Line>,
@@ -95,12 +97,13 @@ impl Registry {
     }
 }
 
-/// Without the device id, so that the problem is reported once for many lines.
+/// The text does not contain the device id, so that the problem of many lines is reported once.
 const REVOKED_PROBLEM: &str = "the device is revoked in this registry permanently; remove the line";
 const ENROLLED_PROBLEM: &str =
     "the device is already enrolled; remove the line, or replace its credentials with `--replace`";
 
-/// An export file in which every line was checked, for storing its devices by other means than a local registry.
+/// An export file in which every line was checked. Used by programs that store the devices elsewhere than in a local
+/// registry.
 #[derive(Debug)]
 pub struct ExportFile {
     path: PathBuf,
@@ -170,7 +173,7 @@ struct Problems {
 }
 
 impl Problems {
-    /// A problem of many lines is reported once.
+    /// Adds a problem. A problem that many lines have in common is reported once.
     fn add(&mut self, line: u64, problem: String) {
         if let Some(known_problem) = self
             .reported
@@ -218,7 +221,7 @@ fn import_error(path: &Path, line: u64, problem: String) -> RegistryError {
 /// Why a line could not be read as a device.
 struct LineFailure {
     problem: String,
-    /// The rest of the file cannot be read.
+    /// Whether the remaining lines of the file cannot be read.
     is_last: bool,
 }
 
@@ -229,7 +232,7 @@ struct ImportReader<'file> {
     /// Number of the last line read, from 1.
     line: u64,
     sealer: Sealer,
-    /// The number of devices in the header.
+    /// The number of devices that the header announces.
     devices: u64,
     finished: bool,
 }
@@ -259,7 +262,7 @@ impl<'file> ImportReader<'file> {
             match self.read_device() {
                 Ok(None) => return lines,
                 Ok(Some(device)) => match lines.entry(device.record.device) {
-                    Entry::Vacant(place) => drop(place.insert(Line {
+                    Entry::Vacant(entry) => drop(entry.insert(Line {
                         number: self.line,
                         is_active: device.status.is_active(),
                     })),
@@ -271,9 +274,9 @@ impl<'file> ImportReader<'file> {
                         );
                     }
                 },
-                Err(wrong) => {
-                    problems.add(self.line, wrong.problem);
-                    if wrong.is_last {
+                Err(failure) => {
+                    problems.add(self.line, failure.problem);
+                    if failure.is_last {
                         return lines;
                     }
                 }
@@ -292,10 +295,10 @@ impl<'file> ImportReader<'file> {
         };
         let text = read_line(&mut self.input);
         let expected = self.devices;
-        let before = self.line - 1;
+        let devices_read = self.line - 1;
         self.line += 1;
         match text.map_err(last)? {
-            Some(_) if before >= expected => Err(last(format!(
+            Some(_) if devices_read >= expected => Err(last(format!(
                 "the header announces {expected} devices, but the file has more"
             ))),
             Some(text) => parse_device(&text, &self.sealer)
@@ -304,8 +307,8 @@ impl<'file> ImportReader<'file> {
                     problem,
                     is_last: false,
                 }),
-            None if before < expected => Err(last(format!(
-                "the file ends after {before} of {expected} devices: it was truncated; export again"
+            None if devices_read < expected => Err(last(format!(
+                "the file ends after {devices_read} of {expected} devices: the file was truncated; export again"
             ))),
             None => Ok(None),
         }
@@ -322,7 +325,7 @@ impl Iterator for ImportReader<'_> {
         let device = self.read_device();
         self.finished = !matches!(device, Ok(Some(_)));
         device
-            .map_err(|wrong| self.error_at_line(wrong.problem))
+            .map_err(|failure| self.error_at_line(failure.problem))
             .transpose()
     }
 }
@@ -330,14 +333,14 @@ impl Iterator for ImportReader<'_> {
 /// The next line without its line feed; `None` at the end of the file.
 fn read_line(input: &mut BufReader<&File>) -> Result<Option<Vec<u8>>, String> {
     let mut text = Vec::new();
-    let read = input
+    let length = input
         .take(LINE_BYTES_MAX)
         .read_until(b'\n', &mut text)
         .map_err(|error| format!("read failed: {error}"))?;
     match text.pop() {
         None => Ok(None),
         Some(b'\n') => Ok(Some(text)),
-        Some(_) if u64::try_from(read) == Ok(LINE_BYTES_MAX) => {
+        Some(_) if u64::try_from(length) == Ok(LINE_BYTES_MAX) => {
             Err(format!("the line is longer than {LINE_BYTES_MAX} B"))
         }
         Some(_) => Err("the line has no line feed: the file was truncated; export again".to_owned()),

@@ -1,7 +1,7 @@
 //! Keys that operators handle: the master key of a registry and the key of an export file.
 //!
 //! Both are 32 random bytes, written as 64 hexadecimal digits, in a file that only its owner may read or in an
-//! environment variable. They are keys and not passwords: no key derivation strengthens them.
+//! environment variable. They must be random and not passwords: no key derivation strengthens them.
 
 use std::fmt;
 use std::io;
@@ -124,17 +124,17 @@ fn parse_key(text: &[u8], origin: impl Fn() -> String) -> Result<[u8; KEY_BYTES]
     };
     let digits = text.trim_ascii();
     if digits.is_empty() {
-        return malformed("it is empty".to_owned());
+        return malformed("the key is empty".to_owned());
     }
     if let Some(position) = digits.iter().position(|byte| !byte.is_ascii_hexdigit()) {
         return malformed(format!("character {} is not a hexadecimal digit", position + 1));
     }
     let mut key = [0u8; KEY_BYTES];
     if hex::decode_to_slice(digits, &mut key).is_err() {
-        return malformed(format!("it has {} digits", digits.len()));
+        return malformed(format!("the key has {} digits", digits.len()));
     }
     if key == [0u8; KEY_BYTES] {
-        return malformed("it is all zero".to_owned());
+        return malformed("the key is all zero".to_owned());
     }
     Ok(key)
 }

@@ -1,9 +1,10 @@
 //! The registry: the database of devices, their credentials, leases of rows to gateways, and attestation results.
 //!
-//! A registry is one SQLite file or one PostgreSQL schema. It has one record per device, not per row. The state of a device is a
-//! short row that changes often. Its credentials are a long row that is written once, sealed with XChaCha20-Poly1305 under a key
-//! derived from a [`MasterKey`], which is never stored in the database. A sealed value is bound to device, mode, suite, epoch and
-//! row numbers: it does not open if it was damaged or moved to another record. All other columns are authenticated.
+//! A registry is one SQLite file or one PostgreSQL schema. A device has two records. The record of its state is short and changes
+//! often. The record of its credentials has all rows or the key, and changes only if the credentials are renewed or replaced. The
+//! credentials are sealed with XChaCha20-Poly1305 under a key derived from a [`MasterKey`], which is never stored in the database.
+//! Sealed credentials are bound to device, mode, suite, epoch and row numbers, and do not open if they were damaged or moved to
+//! another record. A tag authenticates the record of the state.
 //!
 //! | module | contents |
 //! |---|---|
@@ -57,15 +58,16 @@
 //! # }
 //! ```
 //!
-//! The crate opens no socket except to PostgreSQL, reads no clock of its own (times are arguments) and derives no keys for
-//! gateways (`linewarden_protocol::keys::AuthKey` does). It detects most restores of an older database, see `storage`, but
-//! revocations since a backup are lost with a restore.
+//! The crate opens no socket except to PostgreSQL, takes the current time as an argument, and derives no keys for gateways
+//! (`linewarden_protocol::keys::AuthKey` does). The crate detects most restores of an older database (module `storage`), but a
+//! restore loses the revocations since the backup.
 //!
-//! Nonces and keys come from the operating system and not from the caller, because a repeated nonce would reveal sealed data.
+//! The operating system, not the caller, supplies nonces and generated keys, because a repeated nonce would reveal sealed data.
 #![forbid(unsafe_code)]
 
 mod attest;
 mod column;
+mod conversion;
 mod copy;
 mod credentials;
 mod device;
@@ -83,11 +85,10 @@ mod pair;
 mod postgres;
 mod quarantine;
 mod query;
-mod record_mac;
+mod record_tag;
 mod renew;
 mod revoke;
 mod roaming;
-mod row;
 mod schema;
 mod seal_context;
 mod service;

@@ -13,9 +13,9 @@ use sqlx::postgres::PgConnectOptions;
 /// The location of a registry: `postgres://USER@HOST/DATABASE`, `sqlite:PATH` or `PATH`. Displayed without a
 /// password.
 ///
-/// A PostgreSQL address accepts some of libpq's parameters and no others: `?sslmode=verify-full&sslrootcert=FILE`,
-/// `?host=/run/postgresql`, `?options[search_path]=SCHEMA`. A password should not be part of the address:
-/// `PGPASSWORD` and `~/.pgpass` are read.
+/// A PostgreSQL address accepts some of libpq's parameters: `?sslmode=verify-full&sslrootcert=FILE`,
+/// `?host=/run/postgresql`, `?options[search_path]=SCHEMA`. Do not write a password into the address:
+/// `PGPASSWORD` and `~/.pgpass` are read, too.
 #[derive(Clone)]
 pub enum Location {
     /// A file.
@@ -79,16 +79,16 @@ impl PostgresAddress {
 fn percent_decoded(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        let digits = after.get(..2).filter(|_| *first == b'%');
+    while let Some((first, tail)) = rest.split_first() {
+        let digits = tail.get(..2).filter(|_| *first == b'%');
         let digits = digits.and_then(|digits| hex::decode(digits).ok());
-        rest = after
+        rest = tail
             .get(if digits.is_some() { 2 } else { 0 }..)
             .unwrap_or_default();
         match (digits, first) {
             (Some(digits), _) => bytes.extend(digits),
             (None, b'+') => bytes.push(b' '),
-            (None, other) => bytes.push(*other),
+            (None, byte) => bytes.push(*byte),
         }
     }
     bytes
@@ -169,7 +169,7 @@ fn unknown_parameter(address: &str) -> Option<&str> {
     let is_known = |name: &str| {
         let option = name
             .strip_prefix("options[")
-            .and_then(|rest| rest.strip_suffix(']'));
+            .and_then(|tail| tail.strip_suffix(']'));
         PARAMETERS.contains(&name) || option.is_some_and(|option| !option.is_empty())
     };
     names.into_iter().find(|name| !is_known(name))
@@ -221,8 +221,8 @@ impl fmt::Debug for Location {
 impl PartialEq for Location {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Sqlite(one), Self::Sqlite(other)) => one == other,
-            (Self::Postgres(one), Self::Postgres(other)) => one.text == other.text,
+            (Self::Sqlite(a), Self::Sqlite(b)) => a == b,
+            (Self::Postgres(a), Self::Postgres(b)) => a.text == b.text,
             _ => false,
         }
     }

@@ -2,7 +2,7 @@
 
 /// A monitor of writing transactions, called in the task of the transaction.
 pub trait TransactionMonitor: Send + Sync {
-    /// A transaction is requested and may wait for others; returns its observer, or `None`.
+    /// Called when a transaction is requested, before it may wait for other transactions. Returns its observer, or `None`.
     fn observer(&self) -> Option<Box<dyn TransactionObserver>>;
 }
 

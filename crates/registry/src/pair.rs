@@ -1,24 +1,25 @@
 //! Pairs of devices that may communicate, and their current keys (LAP/1 1.7.5).
 //!
-//! A row of the table is the permission. Its key is created when one of the two devices requests it, and is valid for
-//! a short time: a deleted pair, or one with a revoked device, gets no new key.
+//! A record of the table is the permission of two devices to communicate. The key of the pair is created when one of the
+//! two devices requests it, and is valid for a short time. A deleted pair, or a pair with a revoked device, gets no new
+//! key.
 
 use linewarden_protocol::ids::DeviceId;
 use linewarden_protocol::pair::{Pairing, Role};
 use zeroize::Zeroizing;
 
 use crate::column::ColumnValue;
+use crate::conversion::{id_from_column, id_to_column};
 use crate::error::{RegistryError, Result};
 use crate::lease::damage;
-use crate::record_mac::{RecordMac, halves};
-use crate::row::{id_from_column, id_to_column};
+use crate::record_tag::{RecordAuthenticator, halves};
 use crate::sql::{self, Connection};
 use crate::store::Registry;
 
 const LABEL: &[u8] = b"linewarden registry table pair v1";
 /// Lifetime of the key of a pair, seconds.
 pub const PAIR_LIFETIME_S: u64 = 300;
-/// Remaining lifetime below which a new key is created, seconds.
+/// Remaining lifetime of the current key at which the next request creates a new key, seconds.
 const PAIR_RENEWAL_S: u64 = 75;
 /// `id[16] | key[32] | made_at_s u64 | initiator u64`.
 const CURRENT_BYTES: usize = 64;
@@ -60,25 +61,28 @@ impl PairIds {
         [LABEL, &self.low.0.to_be_bytes(), &self.high.0.to_be_bytes()].concat()
     }
 
-    fn code(self, mac: &RecordMac) -> Vec<u8> {
-        mac.code_of(LABEL, self.low, &halves(self.high.0)).to_vec()
+    fn tag(self, authenticator: &RecordAuthenticator) -> Vec<u8> {
+        authenticator
+            .tag_of_fields(LABEL, self.low, &halves(self.high.0))
+            .to_vec()
     }
 }
 
-/// A row of `pair`: low, high, mac.
-type PermissionRow = (ColumnValue<i64>, ColumnValue<i64>, ColumnValue<Vec<u8>>);
+/// The columns of `pair`: low, high, tag.
+type PairColumns = (ColumnValue<i64>, ColumnValue<i64>, ColumnValue<Vec<u8>>);
 
-/// The key and the mac of a row.
-type CurrentRow = (ColumnValue<Option<Vec<u8>>>, ColumnValue<Vec<u8>>);
+/// Columns of `pair`: sealed key, tag.
+type CurrentKeyColumns = (ColumnValue<Option<Vec<u8>>>, ColumnValue<Vec<u8>>);
 
-fn permission(mac: &RecordMac, (low, high, code): &PermissionRow) -> Result<PairIds> {
-    let both = PairIds {
+/// Authenticates the permission of a pair.
+fn permission(authenticator: &RecordAuthenticator, (low, high, tag): &PairColumns) -> Result<PairIds> {
+    let pair = PairIds {
         low: id_from_column(low.0),
         high: id_from_column(high.0),
     };
-    match mac.verifies_of(LABEL, both.low, &halves(both.high.0), &code.0) {
-        true => Ok(both),
-        false => Err(damage(both.low, "permission for a pair")),
+    match authenticator.verifies_fields(LABEL, pair.low, &halves(pair.high.0), &tag.0) {
+        true => Ok(pair),
+        false => Err(damage(pair.low, "permission for a pair")),
     }
 }
 
@@ -86,41 +90,41 @@ impl Registry {
     /// Allows two devices to communicate; returns whether the permission is new.
     ///
     /// # Errors
-    /// An unknown or revoked device, twice the same device, a damaged record, or a failure of the database.
+    /// An unknown or revoked device, the same device twice, a damaged record, or a failure of the database.
     pub async fn allow_pair(&self, a: DeviceId, b: DeviceId) -> Result<bool> {
-        let both = PairIds::of(a, b)?;
+        let pair = PairIds::of(a, b)?;
         let mut transaction = self.write().await?;
         for device in [a, b] {
             if !self.get_in(&mut transaction, device).await?.status.is_active() {
                 return Err(RegistryError::Revoked { device });
             }
         }
-        let done = sql::query(
-            "INSERT INTO pair (low_id, high_id, mac) VALUES ($1, $2, $3) ON CONFLICT (low_id, high_id) DO NOTHING",
+        let inserted = sql::query(
+            "INSERT INTO pair (low_id, high_id, tag) VALUES ($1, $2, $3) ON CONFLICT (low_id, high_id) DO NOTHING",
         )
-        .bind(id_to_column(both.low))
-        .bind(id_to_column(both.high))
-        .bind(both.code(self.record_mac()))
+        .bind(id_to_column(pair.low))
+        .bind(id_to_column(pair.high))
+        .bind(pair.tag(self.authenticator()))
         .execute(&mut *transaction)
         .await?;
         transaction.commit().await?;
-        Ok(done > 0)
+        Ok(inserted > 0)
     }
 
     /// Deletes the permission of a pair, which then gets no new key; returns whether it existed.
     ///
     /// # Errors
-    /// Twice the same device, or a failure of the database.
+    /// The same device twice, or a failure of the database.
     pub async fn disallow_pair(&self, a: DeviceId, b: DeviceId) -> Result<bool> {
-        let both = PairIds::of(a, b)?;
+        let pair = PairIds::of(a, b)?;
         let mut transaction = self.write().await?;
-        let done = sql::query("DELETE FROM pair WHERE low_id = $1 AND high_id = $2")
-            .bind(id_to_column(both.low))
-            .bind(id_to_column(both.high))
+        let deleted = sql::query("DELETE FROM pair WHERE low_id = $1 AND high_id = $2")
+            .bind(id_to_column(pair.low))
+            .bind(id_to_column(pair.high))
             .execute(&mut *transaction)
             .await?;
         transaction.commit().await?;
-        Ok(done > 0)
+        Ok(deleted > 0)
     }
 
     /// The devices with which a device may communicate, in the order of their ids; an error for each damaged record.
@@ -128,40 +132,40 @@ impl Registry {
     /// # Errors
     /// A failure of the database.
     pub async fn pairs_of(&self, device: DeviceId) -> Result<Vec<Result<DeviceId>>> {
-        let rows: Vec<PermissionRow> =
-            sql::query("SELECT low_id, high_id, mac FROM pair WHERE low_id = $1 OR high_id = $1")
+        let records: Vec<PairColumns> =
+            sql::query("SELECT low_id, high_id, tag FROM pair WHERE low_id = $1 OR high_id = $1")
                 .bind(id_to_column(device))
                 .fetch_all(self.reader())
                 .await?;
-        let other = |both: PairIds| if both.low == device { both.high } else { both.low };
-        let mut peers: Vec<Result<DeviceId>> = rows
+        let peer = |pair: PairIds| if pair.low == device { pair.high } else { pair.low };
+        let mut peers: Vec<Result<DeviceId>> = records
             .iter()
-            .map(|row| permission(self.record_mac(), row).map(other))
+            .map(|record| permission(self.authenticator(), record).map(peer))
             .collect();
         peers.sort_by_key(|peer| peer.as_ref().ok().copied());
         Ok(peers)
     }
 
-    /// The key of the pair of `device`, which requests it, and `peer`: the current key, or a new one that is durable
-    /// before the function returns. `None` if the pair is not allowed, or one of the devices is unknown, revoked or
-    /// in quarantine.
+    /// The key of the pair of `device`, which requests the key, and `peer`: the current key, or a new key that is durable
+    /// before the function returns. `None` if the pair is not allowed, or one of the devices is unknown, revoked or in
+    /// quarantine.
     ///
     /// # Errors
     /// A damaged record, or a failure of the database.
     pub async fn pair_key(&self, device: DeviceId, peer: DeviceId, now_s: u64) -> Result<Option<PairKey>> {
-        let Ok(both) = PairIds::of(device, peer) else {
+        let Ok(pair) = PairIds::of(device, peer) else {
             return Ok(None);
         };
-        // Most requests are served without the write lock, which leases of gateways wait for.
+        // Most requests need no write lock, for which lease requests of gateways would have to wait.
         let mut connection = self.reader().acquire().await?;
-        match self.pair_state(&mut connection, both, now_s).await? {
+        match self.pair_state(&mut connection, pair, now_s).await? {
             PairState::NoPair => return Ok(None),
             PairState::HasKey(current) => return Ok(Some(current.for_device(device, now_s))),
             PairState::NoKey => drop(connection),
         }
         let mut transaction = self.write().await?;
         // The other device may have requested a key in between.
-        match self.pair_state(&mut transaction, both, now_s).await? {
+        match self.pair_state(&mut transaction, pair, now_s).await? {
             PairState::NoPair => return Ok(None),
             PairState::HasKey(current) => return Ok(Some(current.for_device(device, now_s))),
             PairState::NoKey => {}
@@ -169,51 +173,52 @@ impl Registry {
         let current = CurrentKey::new(device, now_s)?;
         let sealed = self
             .sealer()
-            .seal(&both.aad(), CURRENT_BYTES, |out| current.encode(out))?;
+            .seal(&pair.aad(), CURRENT_BYTES, |out| current.encode(out))?;
         sql::query("UPDATE pair SET sealed = $1 WHERE low_id = $2 AND high_id = $3")
             .bind(sealed)
-            .bind(id_to_column(both.low))
-            .bind(id_to_column(both.high))
+            .bind(id_to_column(pair.low))
+            .bind(id_to_column(pair.high))
             .execute(&mut *transaction)
             .await?;
         transaction.commit().await?;
         Ok(Some(current.for_device(device, now_s)))
     }
 
-    async fn pair_state(&self, connection: &mut Connection, both: PairIds, now_s: u64) -> Result<PairState> {
-        for one in [both.low, both.high] {
-            match self.get_in(connection, one).await {
+    async fn pair_state(&self, connection: &mut Connection, pair: PairIds, now_s: u64) -> Result<PairState> {
+        for device in [pair.low, pair.high] {
+            match self.get_in(connection, device).await {
                 Ok(info) if info.may_authenticate() => {}
                 Ok(_) | Err(RegistryError::UnknownDevice { .. }) => return Ok(PairState::NoPair),
                 Err(error) => return Err(error),
             }
         }
-        let row: Option<CurrentRow> =
-            sql::query("SELECT sealed, mac FROM pair WHERE low_id = $1 AND high_id = $2")
-                .bind(id_to_column(both.low))
-                .bind(id_to_column(both.high))
+        let record: Option<CurrentKeyColumns> =
+            sql::query("SELECT sealed, tag FROM pair WHERE low_id = $1 AND high_id = $2")
+                .bind(id_to_column(pair.low))
+                .bind(id_to_column(pair.high))
                 .fetch_optional(connection)
                 .await?;
-        let Some((current, code)) = row else {
+        let Some((sealed, tag)) = record else {
             return Ok(PairState::NoPair);
         };
         let columns = (
-            ColumnValue(id_to_column(both.low)),
-            ColumnValue(id_to_column(both.high)),
-            code,
+            ColumnValue(id_to_column(pair.low)),
+            ColumnValue(id_to_column(pair.high)),
+            tag,
         );
-        permission(self.record_mac(), &columns)?;
-        let present = current
+        permission(self.authenticator(), &columns)?;
+        let current = sealed
             .0
-            .and_then(|sealed| self.open_current_key(both, &sealed, now_s));
-        Ok(present.map_or(PairState::NoKey, PairState::HasKey))
+            .and_then(|sealed| self.open_current_key(pair, &sealed, now_s));
+        Ok(current.map_or(PairState::NoKey, PairState::HasKey))
     }
 
-    /// The sealed key, if it is valid long enough. A key that does not open is replaced.
-    fn open_current_key(&self, both: PairIds, sealed: &[u8], now_s: u64) -> Option<CurrentKey> {
-        let plain = self.sealer().open(&both.aad(), sealed).ok()?;
+    /// Opens the sealed key. `None` if the key does not open or its remaining lifetime is too short; the caller then
+    /// replaces the key.
+    fn open_current_key(&self, pair: PairIds, sealed: &[u8], now_s: u64) -> Option<CurrentKey> {
+        let plain = self.sealer().open(&pair.aad(), sealed).ok()?;
         let current = CurrentKey::decode(&plain)?;
-        // After the clock was set back a new key is created; an old key's lifetime is never extended.
+        // If the clock was set back, a new key is created: the lifetime of an old key is never extended.
         let age_s = now_s.checked_sub(current.made_at_s)?;
         (age_s + PAIR_RENEWAL_S < PAIR_LIFETIME_S).then_some(current)
     }
@@ -228,6 +233,7 @@ enum PairState {
     HasKey(CurrentKey),
 }
 
+/// The current key of a pair, as sealed in the database.
 struct CurrentKey {
     pairing: Pairing,
     made_at_s: u64,
@@ -272,22 +278,28 @@ impl CurrentKey {
 
     fn for_device(&self, device: DeviceId, now_s: u64) -> PairKey {
         let age_s = now_s.saturating_sub(self.made_at_s);
-        let left_s = PAIR_LIFETIME_S.saturating_sub(age_s);
+        let remaining_s = PAIR_LIFETIME_S.saturating_sub(age_s);
         PairKey {
             pairing: self.pairing.clone(),
             role: match device == self.initiator {
                 true => Role::Initiator,
                 false => Role::Responder,
             },
-            lifetime_s: u32::try_from(left_s).unwrap_or(u32::MAX),
+            lifetime_s: u32::try_from(remaining_s).unwrap_or(u32::MAX),
         }
     }
 }
 
-/// Permissions that do not authenticate, for [`Registry::check`].
-pub(crate) async fn damaged(connection: &mut Connection, mac: &RecordMac) -> Result<Vec<RegistryError>> {
-    let rows: Vec<PermissionRow> = sql::query("SELECT low_id, high_id, mac FROM pair")
+/// Errors of permissions that do not authenticate, for [`Registry::check`].
+pub(crate) async fn damaged(
+    connection: &mut Connection,
+    authenticator: &RecordAuthenticator,
+) -> Result<Vec<RegistryError>> {
+    let records: Vec<PairColumns> = sql::query("SELECT low_id, high_id, tag FROM pair")
         .fetch_all(connection)
         .await?;
-    Ok(rows.iter().filter_map(|row| permission(mac, row).err()).collect())
+    Ok(records
+        .iter()
+        .filter_map(|record| permission(authenticator, record).err())
+        .collect())
 }

@@ -1,8 +1,8 @@
 //! A registry in a PostgreSQL database: connecting, checking, opening, creating.
 //!
-//! Any number of programs may open the same registry. Writers take turns: each transaction holds one advisory lock,
-//! as SQLite's writers do. So revisions become visible in their order, no follower of the feed misses a change, and
-//! data that a transaction has read does not change until it ends ([ADR
+//! Any number of programs may open the same registry. One program writes at a time, as with SQLite: each writing
+//! transaction holds an advisory lock. So revisions become visible in their order, no reader of the change feed misses a
+//! change, and data that a writing transaction has read does not change until the transaction ends ([ADR
 //! 35](../../../docs/adr/0035-one-write-transaction-at-a-time.md)).
 
 use std::time::Duration;
@@ -21,13 +21,14 @@ use crate::store::{Keys, Options, STATEMENT_LOG_LEVEL, check_key, with_location}
 
 /// The class of the advisory locks of registries: the ASCII letters "LWRG".
 const LOCK_CLASS: i32 = 0x4C57_5247;
-/// The oldest supported server version; older ones are no longer maintained.
+/// The oldest supported server version; older versions are no longer maintained.
 const VERSION_MIN: i64 = 130_000;
-/// Maximum idle time of a transaction, ms: its program may have stopped while others wait for the lock.
+/// Maximum idle time of a transaction, ms. The program of an idle transaction may have stopped while other programs wait
+/// for the lock.
 const IDLE_TRANSACTION_TIMEOUT_MS: u32 = 10_000;
 /// Maximum duration of one statement of a writing transaction, ms.
 const STATEMENT_TIMEOUT_MS: u32 = 60_000;
-/// Connections for writing: one in use, one being established.
+/// Maximum number of connections for writing: one in use, and one that is being established.
 const WRITER_CONNECTIONS: u32 = 2;
 
 /// The connections to a database.
@@ -56,8 +57,8 @@ impl WriteLock {
 
     /// Begins a writing transaction after other writers have finished.
     pub(crate) async fn begin(&self, writer: &PgPool) -> sqlx::Result<Transaction<'static, Postgres>> {
-        // A separate statement after BEGIN: sqlx must know the transaction before the wait for the lock fails or is
-        // cancelled, so that it is rolled back.
+        // The lock is requested after BEGIN, by a separate statement: only then sqlx rolls the transaction back if the
+        // wait for the lock fails or is cancelled.
         let mut transaction = writer.begin().await.map_err(sql::timeout_as_io_error)?;
         sqlx::raw_sql(AssertSqlSafe(self.statement.clone()))
             .execute(&mut *transaction)
@@ -79,7 +80,7 @@ struct Server {
 
 impl Server {
     async fn query(connection: &mut Connection, registry: &Location) -> Result<Self> {
-        let unfit = |problem: String| RegistryError::UnsuitableDatabase {
+        let unsuitable = |problem: String| RegistryError::UnsuitableDatabase {
             registry: registry.clone(),
             problem,
         };
@@ -91,17 +92,17 @@ impl Server {
         .await?;
         if version < VERSION_MIN {
             let major = version / 10_000;
-            return Err(unfit(format!(
+            return Err(unsuitable(format!(
                 "the server is PostgreSQL {major}; versions from 13 on are supported"
             )));
         }
         if encoding != "UTF8" {
-            return Err(unfit(format!(
+            return Err(unsuitable(format!(
                 "the encoding is {encoding}; create a database with `createdb --encoding UTF8 --template template0`"
             )));
         }
         if standby != 0 {
-            return Err(unfit(
+            return Err(unsuitable(
                 "the server is a read-only standby; use the primary".to_owned(),
             ));
         }
@@ -117,7 +118,7 @@ impl Server {
         .fetch_optional(connection)
         .await?;
         let Some((schema_id, has_registry)) = schema else {
-            return Err(unfit(
+            return Err(unsuitable(
                 "no schema in the search_path exists or is accessible; create one".to_owned(),
             ));
         };
@@ -127,7 +128,7 @@ impl Server {
         })
     }
 
-    /// The statement that acquires the lock until the end of the transaction.
+    /// The statement that acquires the write lock; the lock is held until the end of the transaction.
     fn lock_statement(&self) -> String {
         format!("SELECT pg_advisory_xact_lock({})", self.lock_key())
     }
@@ -137,10 +138,10 @@ impl Server {
     }
 }
 
-/// Connects within the lock timeout.
+/// Connects, with the lock timeout as the maximum duration.
 async fn connect(registry: &Location, options: &Options) -> Result<(Connection, PgConnectOptions)> {
-    let connect = connect_options(registry, options)?;
-    let connecting = PgConnection::connect_with(&connect);
+    let connect_options = connect_options(registry, options)?;
+    let connecting = PgConnection::connect_with(&connect_options);
     let connection = match tokio::time::timeout(options.busy_timeout, connecting).await {
         Ok(connection) => connection.map_err(with_location(registry))?,
         Err(_) => {
@@ -149,7 +150,7 @@ async fn connect(registry: &Location, options: &Options) -> Result<(Connection, 
             )));
         }
     };
-    Ok((connection.into(), connect))
+    Ok((connection.into(), connect_options))
 }
 
 fn connect_options(registry: &Location, options: &Options) -> Result<PgConnectOptions> {
@@ -173,13 +174,14 @@ fn connect_options(registry: &Location, options: &Options) -> Result<PgConnectOp
         ("synchronous_commit", "on"),
         ("lock_timeout", lock_ms.as_str()),
         ("idle_in_transaction_session_timeout", idle_ms.as_str()),
-        // A client behind a failed network must not hold a lock for long.
+        // A client that the server cannot reach must not hold a lock for long.
         ("tcp_keepalives_idle", "10"),
         ("tcp_keepalives_interval", "5"),
         ("tcp_keepalives_count", "3"),
     ]))
 }
 
+/// Returns the server's properties; an error if the database has no registry or cannot have one.
 async fn refuse_missing(connection: &mut Connection, registry: &Location) -> Result<Server> {
     let server = Server::query(connection, registry)
         .await
@@ -192,7 +194,7 @@ async fn refuse_missing(connection: &mut Connection, registry: &Location) -> Res
     }
 }
 
-/// Refuses a registry with another key, a newer schema or unexpected objects.
+/// Refuses a registry with another master key, a newer schema or unexpected objects; returns the registry's keys.
 async fn examine_with(connection: &mut Connection, registry: &Location, key: &MasterKey) -> Result<Keys> {
     schema::refuse_newer(connection, registry).await?;
     let keys = check_key(connection, registry, key).await?;
@@ -253,7 +255,7 @@ pub(crate) async fn examine(registry: &Location, key: &MasterKey) -> Result<()> 
 
 /// A registry that is being created in one transaction: all tables become visible at once, or none.
 pub(crate) struct Draft {
-    /// Transactions of the migrations are nested in this one.
+    /// The transactions of the migrations are nested in this transaction.
     transaction: sql::Transaction,
     pool: PgPool,
     registry: Location,
@@ -317,7 +319,7 @@ impl Draft {
 fn with_location_if_missing(registry: &Location) -> impl FnOnce(RegistryError) -> RegistryError {
     let registry = registry.clone();
     move |error| match error {
-        unfit @ RegistryError::UnsuitableDatabase { .. } => unfit,
-        other => with_location(registry)(other),
+        unsuitable @ RegistryError::UnsuitableDatabase { .. } => unsuitable,
+        error => with_location(registry)(error),
     }
 }

@@ -1,5 +1,5 @@
-//! Quarantine: a device that misses too many rounds may not authenticate, like a revoked device, but it can be
-//! released.
+//! Quarantine: a device that misses too many rounds may not authenticate. Unlike a revoked device, a device in
+//! quarantine can be released.
 
 use std::collections::HashSet;
 
@@ -7,11 +7,11 @@ use linewarden_protocol::ids::DeviceId;
 
 use crate::attest::EnrollmentTime;
 use crate::column::ColumnValue;
+use crate::conversion::{id_from_column, id_to_column, quarantine_to_columns, seconds_to_column};
 use crate::device::{DeviceInfo, Quarantine, Revision, TEXT_BYTES_MAX, check_text};
 use crate::error::{RegistryError, Result};
 use crate::feed;
-use crate::record_mac::{RecordMac, RowCode};
-use crate::row::{id_from_column, id_to_column, quarantine_to_columns, seconds_to_column};
+use crate::record_tag::{RecordAuthenticator, TagBuilder};
 use crate::sql::{self, Connection};
 use crate::store::Registry;
 
@@ -33,29 +33,30 @@ pub struct QuarantineRequest {
 pub struct QuarantineResult {
     /// The newest revision under which gateways learn of the change.
     pub revision: Revision,
-    /// Devices that were not put into quarantine because they were enrolled again since, or are no longer provers
-    /// ([`Registry::superseded`]).
+    /// Devices that were not put into quarantine, because they were enrolled again after the missed rounds or are no
+    /// longer provers ([`Registry::superseded`]).
     pub superseded: HashSet<DeviceId>,
 }
 
 impl Registry {
     /// Puts devices into quarantine in one transaction. Devices that are already in quarantine or revoked do not
-    /// change, and unknown ids are ignored. Devices that were enrolled again for attestation since are skipped and
-    /// returned: another enrollment missed the rounds.
+    /// change, and unknown ids are ignored. Devices that were enrolled again for attestation after the missed rounds are
+    /// skipped and returned, because the new enrollment has not missed these rounds.
     ///
     /// A damaged record stays damaged, and the feed reports the device as inactive: write access to the database
     /// without the master key must not prevent a quarantine.
     ///
     /// # Errors
-    /// A reason longer than [`TEXT_BYTES_MAX`], or a failure of the database. Nothing is changed then.
-    pub async fn quarantine(&self, suspects: &[QuarantineRequest], now_s: u64) -> Result<QuarantineResult> {
-        for suspect in suspects {
+    /// A reason longer than [`TEXT_BYTES_MAX`] or with a control character, an invalid time, or a failure of the
+    /// database. Nothing is changed then.
+    pub async fn quarantine(&self, requests: &[QuarantineRequest], now_s: u64) -> Result<QuarantineResult> {
+        for request in requests {
             let invalid = |field, problem| RegistryError::InvalidRecord {
-                device: suspect.device,
+                device: request.device,
                 field,
                 problem,
             };
-            check_text(&suspect.reason, TEXT_BYTES_MAX, true)
+            check_text(&request.reason, TEXT_BYTES_MAX, true)
                 .map_err(|problem| invalid("quarantined_reason", problem))?;
             if i64::try_from(now_s).is_err() {
                 let problem = "not a valid time in seconds since 1970".to_owned();
@@ -63,19 +64,19 @@ impl Registry {
             }
         }
         let mut transaction = self.write().await?;
-        let (mut newest, mut overtaken) = (None, HashSet::new());
-        for suspect in suspects {
-            let device = suspect.device;
+        let (mut newest, mut superseded) = (None, HashSet::new());
+        for request in requests {
+            let device = request.device;
             if self
-                .is_superseded(&mut transaction, device, suspect.enrolled_at)
+                .is_superseded(&mut transaction, device, request.enrolled_at)
                 .await?
             {
-                overtaken.insert(device);
+                superseded.insert(device);
                 continue;
             }
             let quarantine = Quarantine {
                 at_s: now_s,
-                reason: suspect.reason.clone(),
+                reason: request.reason.clone(),
             };
             let revision = self.quarantine_in(&mut transaction, device, quarantine).await?;
             newest = revision.or(newest);
@@ -91,18 +92,15 @@ impl Registry {
                 revision
             }
         };
-        Ok(QuarantineResult {
-            revision,
-            superseded: overtaken,
-        })
+        Ok(QuarantineResult { revision, superseded })
     }
 
-    /// Puts a device into quarantine by a command: no proof releases it, only [`Registry::release`]. Returns the
-    /// revision under which gateways learn of the change.
+    /// Puts a device into quarantine at the command of an operator: only [`Registry::release`] releases the device, not a
+    /// proof. Returns the revision under which gateways learn of the change.
     ///
     /// # Errors
-    /// An unknown or revoked device, a reason longer than [`TEXT_BYTES_MAX`], a damaged record, or a failure of the
-    /// database.
+    /// An unknown or revoked device, a reason longer than [`TEXT_BYTES_MAX`] or with a control character, a damaged
+    /// record, or a failure of the database.
     pub async fn quarantine_manually(&self, device: DeviceId, reason: &str, now_s: u64) -> Result<Revision> {
         check_text(reason, TEXT_BYTES_MAX, true).map_err(|problem| RegistryError::InvalidRecord {
             device,
@@ -121,27 +119,27 @@ impl Registry {
         };
         let revision = self.quarantine_in(&mut transaction, device, quarantine).await?;
         sql::query(
-            "INSERT INTO manual_quarantine (device_id, at_s, mac) VALUES ($1, $2, $3) \
-             ON CONFLICT (device_id) DO UPDATE SET at_s = excluded.at_s, mac = excluded.mac",
+            "INSERT INTO manual_quarantine (device_id, at_s, tag) VALUES ($1, $2, $3) \
+             ON CONFLICT (device_id) DO UPDATE SET at_s = excluded.at_s, tag = excluded.tag",
         )
         .bind(id_to_column(device))
         .bind(at_s)
-        .bind(manual_quarantine_code(self.record_mac(), device, at_s).finish())
+        .bind(manual_quarantine_tag(self.authenticator(), device, at_s).finish())
         .execute(&mut *transaction)
         .await?;
         transaction.commit().await?;
         Ok(revision.unwrap_or(info.revision))
     }
 
-    /// Whether the device was put into quarantine by a command. A record that does not authenticate counts, because
-    /// it can only keep a device in quarantine.
+    /// Whether an operator put the device into quarantine. The record is not authenticated, because the record can only
+    /// keep a device in quarantine.
     async fn is_manual(&self, connection: &mut Connection, device: DeviceId) -> Result<bool> {
-        let order: Option<(ColumnValue<i64>,)> =
+        let record: Option<(ColumnValue<i64>,)> =
             sql::query("SELECT at_s FROM manual_quarantine WHERE device_id = $1")
                 .bind(id_to_column(device))
                 .fetch_optional(connection)
                 .await?;
-        Ok(order.is_some())
+        Ok(record.is_some())
     }
 
     /// Releases a device from quarantine; returns the revision under which gateways learn of the change. A device
@@ -151,21 +149,21 @@ impl Registry {
     /// An unknown or revoked device, a damaged record, or a failure of the database.
     pub async fn release(&self, device: DeviceId) -> Result<Revision> {
         let mut transaction = self.write().await?;
-        let lifted = sql::query("DELETE FROM manual_quarantine WHERE device_id = $1")
+        let deleted = sql::query("DELETE FROM manual_quarantine WHERE device_id = $1")
             .bind(id_to_column(device))
             .execute(&mut *transaction)
             .await?;
         let (revision, is_changed) = self.release_in(&mut transaction, device).await?;
-        match is_changed || lifted > 0 {
+        match is_changed || deleted > 0 {
             true => transaction.commit().await?,
             false => transaction.rollback().await?,
         }
         Ok(revision)
     }
 
-    /// As [`Registry::release`], for a device that has sent a valid proof with the key of this enrollment. `None`,
-    /// and the device stays in quarantine, if its authentic record has another enrollment, or the quarantine was set
-    /// by a command. So write access to the database does not release a device.
+    /// As [`Registry::release`], for a device that has sent a valid proof with the key of this enrollment. Returns `None`
+    /// if the device stays in quarantine: an operator has set the quarantine, or no authentic record of the device shows
+    /// this enrollment. So write access to the database does not release a device.
     ///
     /// # Errors
     /// As [`Registry::release`].
@@ -189,7 +187,7 @@ impl Registry {
         Ok(Some(revision))
     }
 
-    /// Returns the revision, and whether there is a change to commit.
+    /// Ends the quarantine of a device. Returns the revision, and whether there is a change to commit.
     async fn release_in(&self, connection: &mut Connection, device: DeviceId) -> Result<(Revision, bool)> {
         let mut info = self.get_in(connection, device).await?;
         if !info.status.is_active() {
@@ -202,7 +200,7 @@ impl Registry {
         Ok((self.write_quarantine(connection, info).await?, true))
     }
 
-    /// `None` if nothing changes.
+    /// Puts a device into quarantine and returns the revision of the change; `None` if nothing changes.
     async fn quarantine_in(
         &self,
         connection: &mut Connection,
@@ -219,7 +217,7 @@ impl Registry {
             Err(RegistryError::DamagedRecord { .. }) => {
                 let revision = next_revision(connection).await?;
                 let (at_s, reason) = quarantine_to_columns(Some(&quarantine));
-                // The MAC remains invalid.
+                // The tag remains invalid.
                 sql::query(
                     "UPDATE device SET quarantined_at_s = $1, quarantined_reason = $2, revision = $3 WHERE device_id = $4",
                 )
@@ -239,12 +237,12 @@ impl Registry {
         info.revision = next_revision(connection).await?;
         let (at_s, reason) = quarantine_to_columns(info.quarantine.as_ref());
         sql::query(
-            "UPDATE device SET quarantined_at_s = $1, quarantined_reason = $2, revision = $3, mac = $4 WHERE device_id = $5",
+            "UPDATE device SET quarantined_at_s = $1, quarantined_reason = $2, revision = $3, tag = $4 WHERE device_id = $5",
         )
         .bind(at_s)
         .bind(reason)
         .bind(info.revision.0.cast_signed())
-        .bind(self.record_mac().code(&info).as_slice())
+        .bind(self.authenticator().tag(&info).as_slice())
         .bind(id_to_column(info.device))
         .execute(connection)
         .await?;
@@ -257,23 +255,30 @@ async fn next_revision(connection: &mut Connection) -> Result<Revision> {
     Ok(Revision(before.saturating_add(1).cast_unsigned()))
 }
 
-/// A row of `quarantine_order`: device, at, mac.
-type ManualQuarantineRow = (ColumnValue<i64>, ColumnValue<i64>, ColumnValue<Vec<u8>>);
+/// The columns of `manual_quarantine`: device, time, tag.
+type ManualQuarantineColumns = (ColumnValue<i64>, ColumnValue<i64>, ColumnValue<Vec<u8>>);
 
-fn manual_quarantine_code(mac: &RecordMac, device: DeviceId, at_s: i64) -> RowCode {
-    mac.row(MANUAL_LABEL).number(id_to_column(device)).number(at_s)
+fn manual_quarantine_tag(authenticator: &RecordAuthenticator, device: DeviceId, at_s: i64) -> TagBuilder {
+    authenticator
+        .begin(MANUAL_LABEL)
+        .number(id_to_column(device))
+        .number(at_s)
 }
 
-/// Manual quarantines that do not authenticate, for [`Registry::check`].
-pub(crate) async fn damaged(connection: &mut Connection, mac: &RecordMac) -> Result<Vec<RegistryError>> {
-    let rows: Vec<ManualQuarantineRow> = sql::query("SELECT device_id, at_s, mac FROM manual_quarantine")
-        .fetch_all(connection)
-        .await?;
-    let is_damaged = |(device, at_s, code): &&ManualQuarantineRow| {
-        !manual_quarantine_code(mac, id_from_column(device.0), at_s.0).matches(&code.0)
+/// Errors of manual quarantines that do not authenticate, for [`Registry::check`].
+pub(crate) async fn damaged(
+    connection: &mut Connection,
+    authenticator: &RecordAuthenticator,
+) -> Result<Vec<RegistryError>> {
+    let records: Vec<ManualQuarantineColumns> =
+        sql::query("SELECT device_id, at_s, tag FROM manual_quarantine")
+            .fetch_all(connection)
+            .await?;
+    let is_damaged = |(device, at_s, tag): &&ManualQuarantineColumns| {
+        !manual_quarantine_tag(authenticator, id_from_column(device.0), at_s.0).matches(&tag.0)
     };
-    let damaged = rows.iter().filter(is_damaged);
-    Ok(damaged
+    let damaged_records = records.iter().filter(is_damaged);
+    Ok(damaged_records
         .map(|(device, ..)| crate::lease::damage(id_from_column(device.0), "manual quarantine"))
         .collect())
 }

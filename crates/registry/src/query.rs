@@ -5,10 +5,12 @@ use std::ops::RangeInclusive;
 
 use linewarden_protocol::ids::{DeviceId, Mode};
 
+use crate::conversion::{
+    DeviceColumns, device_columns, device_info, id_from_column, id_to_column, mode_to_column,
+};
 use crate::device::DeviceInfo;
 use crate::enroll::PushIds as _;
 use crate::error::{RegistryError, Result};
-use crate::row::{DeviceRow, device_columns, device_info, id_from_column, id_to_column, mode_to_column};
 use crate::sql::{self, Builder, Connection};
 use crate::store::Registry;
 
@@ -50,7 +52,7 @@ impl Registry {
 
     /// The record of a device, read in the caller's connection or transaction.
     pub(crate) async fn get_in(&self, connection: &mut Connection, device: DeviceId) -> Result<DeviceInfo> {
-        let row: Option<DeviceRow> = sql::query(concat!(
+        let record: Option<DeviceColumns> = sql::query(concat!(
             "SELECT ",
             device_columns!(),
             " FROM device WHERE device_id = $1"
@@ -59,12 +61,12 @@ impl Registry {
         .fetch_optional(connection)
         .await?;
         device_info(
-            self.record_mac(),
-            row.ok_or(RegistryError::UnknownDevice { device })?,
+            self.authenticator(),
+            record.ok_or(RegistryError::UnknownDevice { device })?,
         )
     }
 
-    /// The records of those of these devices that are enrolled; an error for each damaged record.
+    /// The records of the given devices; an error for each damaged record. Devices that are not enrolled are absent.
     pub(crate) async fn get_many_in(
         &self,
         connection: &mut Connection,
@@ -76,10 +78,15 @@ impl Registry {
             " FROM device WHERE device_id IN "
         ));
         query.push_ids(devices);
-        let rows: Vec<DeviceRow> = query.build().fetch_all(connection).await?;
-        Ok(rows
+        let records: Vec<DeviceColumns> = query.build().fetch_all(connection).await?;
+        Ok(records
             .into_iter()
-            .map(|row| (id_from_column(row.id.0), device_info(self.record_mac(), row)))
+            .map(|record| {
+                (
+                    id_from_column(record.id.0),
+                    device_info(self.authenticator(), record),
+                )
+            })
             .collect())
     }
 
@@ -98,18 +105,21 @@ impl Registry {
     ) -> Result<DevicePage> {
         let mut connection = self.reader().acquire().await?;
         let limit = limit.max(1);
-        let rows = match filter.name_prefix {
+        let records = match filter.name_prefix {
             Some(_) => list_by_name(&mut connection, filter, after, limit).await?,
             None => list_by_id(&mut connection, filter, after, limit).await?,
         };
-        let full = u32::try_from(rows.len()).is_ok_and(|count| count >= limit);
+        let is_full = u32::try_from(records.len()).is_ok_and(|count| count >= limit);
         let mut page = DevicePage {
-            next: rows.last().filter(|_| full).map(|row| id_from_column(row.id.0)),
-            devices: Vec::with_capacity(rows.len()),
+            next: records
+                .last()
+                .filter(|_| is_full)
+                .map(|record| id_from_column(record.id.0)),
+            devices: Vec::with_capacity(records.len()),
             damaged: Vec::new(),
         };
-        for row in rows {
-            match device_info(self.record_mac(), row) {
+        for record in records {
+            match device_info(self.authenticator(), record) {
                 Ok(info) => page.devices.push(info),
                 Err(error) => page.damaged.push(error),
             }
@@ -135,8 +145,8 @@ async fn list_by_id(
     filter: &DeviceFilter,
     after: Option<DeviceId>,
     limit: u32,
-) -> Result<Vec<DeviceRow>> {
-    let mut rows: Vec<DeviceRow> = Vec::new();
+) -> Result<Vec<DeviceColumns>> {
+    let mut records: Vec<DeviceColumns> = Vec::new();
     let (first, last) = filter
         .ids
         .as_ref()
@@ -145,14 +155,14 @@ async fn list_by_id(
         .map_or(Some(0), |after| after.0.checked_add(1))
         .map(|next| next.max(first))
     else {
-        return Ok(rows);
+        return Ok(records);
     };
-    // Bit-cast, the upper half of the ids is negative: the lower half is listed first, then the upper.
+    // Ids are stored bit-cast to i64, so the upper half of the ids is negative. The lower half is listed first.
     for half in [0..=i64::MAX, i64::MIN..=-1] {
-        let missing = i64::from(limit) - i64::try_from(rows.len()).unwrap_or(i64::MAX);
+        let remaining = i64::from(limit) - i64::try_from(records.len()).unwrap_or(i64::MAX);
         let first = first.max(half.start().cast_unsigned());
         let last = last.min(half.end().cast_unsigned());
-        if missing <= 0 || first > last {
+        if remaining <= 0 || first > last {
             continue;
         }
         let mut query = Builder::new(concat!(
@@ -165,10 +175,10 @@ async fn list_by_id(
             .push(" AND device_id <= ")
             .push_bind(last.cast_signed());
         filter.push_conditions(&mut query);
-        query.push(" ORDER BY device_id LIMIT ").push_bind(missing);
-        rows.extend(query.build().fetch_all::<DeviceRow>(&mut *connection).await?);
+        query.push(" ORDER BY device_id LIMIT ").push_bind(remaining);
+        records.extend(query.build().fetch_all::<DeviceColumns>(&mut *connection).await?);
     }
-    Ok(rows)
+    Ok(records)
 }
 
 async fn list_by_name(
@@ -176,7 +186,7 @@ async fn list_by_name(
     filter: &DeviceFilter,
     after: Option<DeviceId>,
     limit: u32,
-) -> Result<Vec<DeviceRow>> {
+) -> Result<Vec<DeviceColumns>> {
     let mut query = Builder::new(concat!("SELECT ", device_columns!(), " FROM device WHERE "));
     match after.map(id_to_column) {
         Some(after) => query
@@ -210,7 +220,7 @@ pub fn ids_with_prefix(digits: &str) -> Option<RangeInclusive<DeviceId>> {
 fn upper_bound(prefix: &str) -> Option<String> {
     let mut characters: Vec<char> = prefix.chars().collect();
     while let Some(last) = characters.pop() {
-        // There is no character between these two.
+        // No character exists between U+D7FF and U+E000.
         let next = match last {
             '\u{d7ff}' => Some('\u{e000}'),
             other => char::from_u32(u32::from(other).saturating_add(1)),
@@ -224,31 +234,34 @@ fn upper_bound(prefix: &str) -> Option<String> {
 }
 
 impl DeviceFilter {
-    /// Adds the condition of [`DeviceFilter::ids`]; a list by id adds it in its own bounds.
+    /// Appends the condition of [`DeviceFilter::ids`]. [`list_by_id`] does not use this function: its own bounds include
+    /// the condition.
     fn push_ids(&self, query: &mut Builder) {
         if let Some(ids) = &self.ids {
             let (first, last) = (id_to_column(*ids.start()), id_to_column(*ids.end()));
-            // Bit-cast to i64, a range over both halves starts above its end and wraps around.
-            let is_around =
+            // Bit-cast to i64, a range that includes ids of both halves starts above its end: it wraps around.
+            let wraps_around =
                 ids.start().0.cast_signed() > ids.end().0.cast_signed() && ids.start() <= ids.end();
             query.push(" AND (device_id >= ").push_bind(first);
-            query.push(if is_around { " OR " } else { " AND " });
+            query.push(if wraps_around { " OR " } else { " AND " });
             query.push("device_id <= ").push_bind(last).push(")");
         }
     }
 
+    /// Appends all conditions except that of [`DeviceFilter::ids`].
     fn push_conditions(&self, query: &mut Builder) {
         if let Some(prefix) = &self.name_prefix {
-            // A range, which an index can serve: both databases sort texts by characters.
+            // An index serves a range; both databases sort texts by characters.
             query.push(" AND name >= ").push_bind(prefix);
-            if let Some(above) = upper_bound(prefix) {
-                query.push(" AND name < ").push_bind(above);
+            if let Some(end) = upper_bound(prefix) {
+                query.push(" AND name < ").push_bind(end);
             }
         }
         if let Some(mode) = self.mode {
             query.push(" AND mode = ").push_bind(mode_to_column(mode));
         }
-        // Literal conditions, so that the partial indexes apply.
+        // The conditions contain literals and not parameters, because the databases use partial indexes only for
+        // literals.
         match self.active {
             Some(true) => drop(query.push(" AND quarantined_at_s IS NULL AND status = 1")),
             Some(false) => drop(query.push(" AND status = 2")),
@@ -266,13 +279,13 @@ mod tests {
 
     #[test]
     fn a_prefix_of_digits_selects_a_range_of_ids() {
-        let all = [
+        let cases = [
             ("0", 0..=0x0fff_ffff_ffff_ffff),
             ("f", 0xf000_0000_0000_0000..=u64::MAX),
             ("00000000000000d", 0xd0..=0xdf),
             ("00000000000000D1", 0xd1..=0xd1),
         ];
-        for (digits, ids) in all {
+        for (digits, ids) in cases {
             assert_eq!(
                 ids_with_prefix(digits),
                 Some(DeviceId(*ids.start())..=DeviceId(*ids.end()))
@@ -286,12 +299,12 @@ mod tests {
     #[test]
     fn texts_with_a_prefix_are_below_its_upper_bound() {
         for prefix in ["a", "pump 7", "z\u{10ffff}", "\u{d7ff}", "é"] {
-            let above = upper_bound(prefix).unwrap();
+            let end = upper_bound(prefix).unwrap();
             for tail in ["", "\0", "zz", "\u{10ffff}\u{10ffff}"] {
                 let text = format!("{prefix}{tail}");
-                assert!(*prefix <= *text && *text < *above, "{prefix:?} {tail:?}");
+                assert!(*prefix <= *text && *text < *end, "{prefix:?} {tail:?}");
             }
-            assert!(!above.starts_with(prefix));
+            assert!(!end.starts_with(prefix));
         }
         assert_eq!(upper_bound("\u{10ffff}"), None);
         assert_eq!(upper_bound(""), None);

@@ -1,19 +1,19 @@
-//! Renewal of credentials by a device: rows after its last one, or the key of a key-mode device (LAP/1 1.7).
+//! Renewal of credentials by a device: rows after its last row, or a new key in key mode (LAP/1 1.7).
 //!
 //! Each change is stored in one transaction with the number of its ticket, so that a repeated ticket changes nothing.
-//! Rows are added at the end of the pool only, so repeated rows do not fit either.
+//! Rows are added only at the end of the pool, so that repeated rows are refused, too.
 
 use linewarden_protocol::ids::{DeviceId, Mode};
 use linewarden_protocol::keys::RowKey;
 
 use crate::column::ColumnValue;
+use crate::conversion::{id_from_column, id_to_column};
 use crate::credentials::{Credentials, POOL_ROWS_MAX, PoolRow};
 use crate::device::{DeviceInfo, Revision};
 use crate::error::{RegistryError, Result};
 use crate::feed;
 use crate::lease::damage;
-use crate::record_mac::{RecordMac, halves};
-use crate::row::{id_from_column, id_to_column};
+use crate::record_tag::{RecordAuthenticator, halves};
 use crate::seal_context::SealContext;
 use crate::sql::{self, Connection};
 use crate::store::Registry;
@@ -25,7 +25,7 @@ const UNLEASED_ROWS_MAX: usize = 4_096;
 /// The new credentials of a device.
 #[derive(Debug)]
 pub enum Renewal {
-    /// Rows that follow the last one.
+    /// Rows that follow the last row of the pool.
     Rows {
         /// The epoch of the existing credentials.
         epoch: u32,
@@ -34,7 +34,7 @@ pub enum Renewal {
         /// The rows.
         rows: Vec<PoolRow>,
     },
-    /// A key that replaces the current one.
+    /// A key that replaces the current key.
     Key {
         /// The epoch of the current key.
         epoch: u32,
@@ -48,7 +48,7 @@ pub enum Renewal {
 pub enum RenewalResult {
     /// The renewal is stored.
     Stored,
-    /// The ticket number is not higher than the last one.
+    /// The ticket number is not higher than the last ticket number.
     StaleTicket,
     /// Mode, epoch or first row do not match the existing credentials.
     WrongPosition,
@@ -77,7 +77,7 @@ impl Registry {
 
     /// Stores a renewal durably, or changes nothing; returns the result and the enrollment after it.
     ///
-    /// A new key ends all leases of the old one; the feed reports it as a replacement.
+    /// A new key ends all leases of the old key; the change feed reports the renewal as a replacement of the credentials.
     ///
     /// # Errors
     /// An unknown or revoked device, a device in quarantine, a damaged record, or a failure of the database. Nothing
@@ -97,8 +97,8 @@ impl Registry {
             .apply_renewal(&mut transaction, &before.info, renewal)
             .await?
         {
-            Ok(renewed) => renewed,
-            Err(refusal) => return Ok((refusal, before)),
+            Ok(after_renewal) => after_renewal,
+            Err(result) => return Ok((result, before)),
         };
         let revision = feed::reserve_revisions(&mut transaction, 1)
             .await?
@@ -106,11 +106,11 @@ impl Registry {
         info.revision = Revision(revision.cast_unsigned());
         self.write_renewed(&mut transaction, &info, &credentials).await?;
         if info.epoch != before.info.epoch {
-            for table in [
+            for statement in [
                 "DELETE FROM lease WHERE device_id = $1",
                 "DELETE FROM unleased_range WHERE device_id = $1",
             ] {
-                sql::query(table)
+                sql::query(statement)
                     .bind(id_to_column(device))
                     .execute(&mut *transaction)
                     .await?;
@@ -127,7 +127,7 @@ impl Registry {
         ))
     }
 
-    /// The record and the credentials after the renewal.
+    /// The record and the credentials after the renewal; the inner error if the renewal is refused.
     async fn apply_renewal(
         &self,
         connection: &mut Connection,
@@ -149,10 +149,11 @@ impl Registry {
             (Renewal::Rows { epoch, first, rows }, Mode::Pool)
                 if epoch == info.epoch && first == info.indices().end =>
             {
-                let left = usize::try_from(info.rows_left().unwrap_or_default()).unwrap_or(usize::MAX);
+                let unleased_rows =
+                    usize::try_from(info.rows_left().unwrap_or_default()).unwrap_or(usize::MAX);
                 let Credentials::Pool {
                     first_idx,
-                    rows: mut all,
+                    rows: mut all_rows,
                 } = self.credentials_in(connection, &info).await?
                 else {
                     return Err(RegistryError::DamagedRecord {
@@ -160,15 +161,23 @@ impl Registry {
                         problem: "its credentials have another mode".to_owned(),
                     });
                 };
-                all.extend(rows.iter().cloned());
-                let total = u32::try_from(all.len()).ok().filter(|total| {
-                    all.len() <= POOL_ROWS_MAX && info.first_idx.0.checked_add(*total).is_some()
+                all_rows.extend(rows.iter().cloned());
+                let total = u32::try_from(all_rows.len()).ok().filter(|total| {
+                    all_rows.len() <= POOL_ROWS_MAX && info.first_idx.0.checked_add(*total).is_some()
                 });
                 let is_zero = |row: &PoolRow| row.row_key.as_bytes() == &[0; 16];
                 match total {
-                    Some(total) if left + rows.len() <= UNLEASED_ROWS_MAX && !rows.iter().any(is_zero) => {
+                    Some(total)
+                        if unleased_rows + rows.len() <= UNLEASED_ROWS_MAX && !rows.iter().any(is_zero) =>
+                    {
                         info.rows_total = total;
-                        Ok(Ok((info, Credentials::Pool { first_idx, rows: all })))
+                        Ok(Ok((
+                            info,
+                            Credentials::Pool {
+                                first_idx,
+                                rows: all_rows,
+                            },
+                        )))
                     }
                     _ => Ok(Err(RenewalResult::Rejected)),
                 }
@@ -203,12 +212,12 @@ impl Registry {
             .execute(&mut *connection)
             .await?;
         sql::query(
-            "UPDATE device SET rows_total = $1, epoch = $2, revision = $3, mac = $4 WHERE device_id = $5",
+            "UPDATE device SET rows_total = $1, epoch = $2, revision = $3, tag = $4 WHERE device_id = $5",
         )
         .bind(i64::from(info.rows_total))
         .bind(i64::from(info.epoch))
         .bind(info.revision.0.cast_signed())
-        .bind(self.record_mac().code(info).as_slice())
+        .bind(self.authenticator().tag(info).as_slice())
         .bind(id_to_column(info.device))
         .execute(connection)
         .await?;
@@ -218,12 +227,12 @@ impl Registry {
     async fn enrollment_in(&self, connection: &mut Connection, device: DeviceId) -> Result<Enrollment> {
         let info = self.get_in(connection, device).await?;
         info.check_may_authenticate()?;
-        let row: Option<TicketRow> =
-            sql::query("SELECT device_id, number, mac FROM ticket WHERE device_id = $1")
+        let record: Option<TicketColumns> =
+            sql::query("SELECT device_id, number, tag FROM ticket WHERE device_id = $1")
                 .bind(id_to_column(device))
                 .fetch_optional(connection)
                 .await?;
-        let number = row.map_or(Ok(0), |row| number_from_row(self.record_mac(), &row))?;
+        let number = record.map_or(Ok(0), |record| number_from_record(self.authenticator(), &record))?;
         Ok(Enrollment {
             info,
             ticket_number: number,
@@ -232,36 +241,46 @@ impl Registry {
 
     async fn write_number(&self, connection: &mut Connection, device: DeviceId, number: u64) -> Result<()> {
         sql::query(
-            "INSERT INTO ticket (device_id, number, mac) VALUES ($1, $2, $3) \
-             ON CONFLICT (device_id) DO UPDATE SET number = excluded.number, mac = excluded.mac",
+            "INSERT INTO ticket (device_id, number, tag) VALUES ($1, $2, $3) \
+             ON CONFLICT (device_id) DO UPDATE SET number = excluded.number, tag = excluded.tag",
         )
         .bind(id_to_column(device))
         .bind(number.cast_signed())
-        .bind(self.record_mac().code_of(LABEL, device, &halves(number)).to_vec())
+        .bind(
+            self.authenticator()
+                .tag_of_fields(LABEL, device, &halves(number))
+                .to_vec(),
+        )
         .execute(connection)
         .await?;
         Ok(())
     }
 }
 
-/// A row of `ticket`: device, number, mac.
-type TicketRow = (ColumnValue<i64>, ColumnValue<i64>, ColumnValue<Vec<u8>>);
+/// The columns of `ticket`: device, number, tag.
+type TicketColumns = (ColumnValue<i64>, ColumnValue<i64>, ColumnValue<Vec<u8>>);
 
-fn number_from_row(mac: &RecordMac, (device, number, code): &TicketRow) -> Result<u64> {
+fn number_from_record(
+    authenticator: &RecordAuthenticator,
+    (device, number, tag): &TicketColumns,
+) -> Result<u64> {
     let (device, number) = (id_from_column(device.0), number.0.cast_unsigned());
-    match mac.verifies_of(LABEL, device, &halves(number), &code.0) {
+    match authenticator.verifies_fields(LABEL, device, &halves(number), &tag.0) {
         true => Ok(number),
         false => Err(damage(device, "ticket number")),
     }
 }
 
-/// Ticket numbers that do not authenticate, for [`Registry::check`].
-pub(crate) async fn damaged(connection: &mut Connection, mac: &RecordMac) -> Result<Vec<RegistryError>> {
-    let rows: Vec<TicketRow> = sql::query("SELECT device_id, number, mac FROM ticket")
+/// Errors of ticket numbers that do not authenticate, for [`Registry::check`].
+pub(crate) async fn damaged(
+    connection: &mut Connection,
+    authenticator: &RecordAuthenticator,
+) -> Result<Vec<RegistryError>> {
+    let records: Vec<TicketColumns> = sql::query("SELECT device_id, number, tag FROM ticket")
         .fetch_all(connection)
         .await?;
-    Ok(rows
+    Ok(records
         .iter()
-        .filter_map(|row| number_from_row(mac, row).err())
+        .filter_map(|record| number_from_record(authenticator, record).err())
         .collect())
 }

@@ -2,10 +2,12 @@
 
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
 
+use crate::conversion::{
+    id_to_column, mode_to_column, quarantine_to_columns, seconds_to_column, status_to_columns,
+};
 use crate::device::{DeviceInfo, Revision, Status, TEXT_BYTES_MAX, check_text};
 use crate::error::{RegistryError, Result};
 use crate::feed;
-use crate::row::{id_to_column, mode_to_column, quarantine_to_columns, seconds_to_column, status_to_columns};
 use crate::sql::{self, Connection};
 use crate::store::Registry;
 
@@ -13,12 +15,13 @@ impl Registry {
     /// Revokes a device permanently and returns the revision under which gateways learn of the revocation (LAP/1
     /// 1.4.8).
     ///
-    /// A repeated revocation changes nothing: time and reason of the first one remain. A damaged record is
-    /// overwritten with a revoked record without name and rows: write access to the database without the master key
-    /// must not prevent a revocation. [`Registry::check`] still reports the device, because of its credentials.
+    /// A repeated revocation changes nothing: time and reason of the first revocation remain. A damaged record is
+    /// overwritten by a revoked record without name and rows: a party with write access to the database, but without the
+    /// master key, must not prevent a revocation. [`Registry::check`] still reports the device, because of its credentials.
     ///
     /// # Errors
-    /// An unknown device, a reason longer than [`TEXT_BYTES_MAX`], or a failure of the database.
+    /// An unknown device, a reason longer than [`TEXT_BYTES_MAX`] or with a control character, an invalid time, or a
+    /// failure of the database.
     pub async fn revoke(&self, device: DeviceId, reason: &str, now_s: u64) -> Result<Revision> {
         check(device, reason, now_s)?;
         let mut transaction = self.write().await?;
@@ -29,8 +32,8 @@ impl Registry {
         Ok(revision)
     }
 
-    /// Revokes devices in one transaction; returns the number of devices that were not revoked before, and the errors
-    /// of others.
+    /// Revokes devices in one transaction. Returns the number of devices that were not revoked before, and an error for
+    /// each unknown device.
     ///
     /// # Errors
     /// As [`Registry::revoke`]. No device is revoked then.
@@ -40,20 +43,20 @@ impl Registry {
         reason: &str,
         now_s: u64,
     ) -> Result<(u64, Vec<RegistryError>)> {
-        let (mut revoked, mut problems) = (0, Vec::new());
+        let (mut revoked, mut unknown) = (0, Vec::new());
         let mut transaction = self.write().await?;
         for device in devices {
             check(*device, reason, now_s)?;
             match self.revoke_in(&mut transaction, *device, reason, now_s).await {
                 Ok((_, is_new)) => revoked += u64::from(is_new),
-                Err(error @ RegistryError::UnknownDevice { .. }) => problems.push(error),
+                Err(error @ RegistryError::UnknownDevice { .. }) => unknown.push(error),
                 Err(error) => return Err(error),
             }
         }
         if revoked > 0 {
             transaction.commit().await?;
         }
-        Ok((revoked, problems))
+        Ok((revoked, unknown))
     }
 
     /// Returns the revision of the revocation, and whether it is new.
@@ -66,7 +69,7 @@ impl Registry {
     ) -> Result<(Revision, bool)> {
         let mut info = match self.get_in(connection, device).await {
             Err(RegistryError::DamagedRecord { .. }) => blank_record(device),
-            other => other?,
+            stored => stored?,
         };
         if !info.status.is_active() {
             return Ok((info.revision, false));
@@ -80,7 +83,7 @@ impl Registry {
         let (status, at_s, reason) = status_to_columns(&info.status);
         let (quarantined_at_s, quarantined_reason) = quarantine_to_columns(info.quarantine.as_ref());
         sql::query(
-            "UPDATE device SET status = $1, revoked_at_s = $2, revoked_reason = $3, revision = $4, mac = $5, \
+            "UPDATE device SET status = $1, revoked_at_s = $2, revoked_reason = $3, revision = $4, tag = $5, \
              name = $6, mode = $7, suite = $8, enrolled_at_s = $9, first_idx = $10, rows_total = $11, \
              idx_floor = $12, floor_version = $13, epoch = $14, puf_profile = $15, quarantined_at_s = $16, \
              quarantined_reason = $17 WHERE device_id = $18",
@@ -89,7 +92,7 @@ impl Registry {
         .bind(at_s)
         .bind(reason)
         .bind(revision)
-        .bind(self.record_mac().code(&info).as_slice())
+        .bind(self.authenticator().tag(&info).as_slice())
         .bind(&info.name)
         .bind(mode_to_column(info.mode))
         .bind(i16::from(info.suite.number()))

@@ -1,23 +1,24 @@
 //! The gateways of the devices' newest sessions, so that older sessions at other gateways end (LAP/1 1.4.11).
 //!
-//! A device has a row if it was leased to more than one gateway. Reports of sessions may arrive late and in any
-//! order. They are ordered by the start times of the sessions, on a clock that cannot be set: the boot-time clock of
-//! the controller's machine. A session from before the current boot is not compared with a record of an earlier boot:
-//! nothing is recorded, and no session ends early.
+//! The table has a record for each device that was leased to more than one gateway. Reports of sessions may arrive late
+//! and in any order. They are ordered by the start times of the sessions on one clock: with SQLite the boot-time clock of
+//! the controller's machine, which cannot be set; with PostgreSQL the clock of the database server. A session that
+//! started before the current boot is not compared with a record of an earlier boot: nothing is recorded, and no session
+//! ends early.
 
 use std::collections::{HashMap, HashSet};
 
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 
 use crate::column::ColumnValue;
+use crate::conversion::{id_from_column, id_to_column};
 use crate::device::Revision;
 use crate::enroll::{IDS_PER_QUERY, PushIds as _};
 use crate::error::Result;
 use crate::feed;
 use crate::gateway::FencingToken;
 use crate::lease::damage;
-use crate::record_mac::{RecordMac, halves};
-use crate::row::{id_from_column, id_to_column};
+use crate::record_tag::{RecordAuthenticator, halves};
 use crate::sql::{self, Builder, Connection, Pool};
 use crate::store::Registry;
 
@@ -30,17 +31,18 @@ const CLOCK_SKEW_MAX_NS: i64 = 1_000_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BootId(pub [u8; 16]);
 
-/// A reading of the boot-time clock of the controller's machine.
+/// A reading of the clock that orders sessions ([`Registry::session_clock`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BootTimestamp {
     /// The boot that the time counts from.
     pub boot_id: BootId,
-    /// Time, ns; negative before that boot.
+    /// Time since the boot, ns; negative for a time before the boot. On the clock of the database server: time since
+    /// 1970-01-01 UTC.
     pub ns: i64,
 }
 
 impl BootTimestamp {
-    /// The time `age_ns` before this one.
+    /// The time that is `age_ns` before this time.
     #[must_use]
     pub fn earlier_by(self, age_ns: u64) -> Self {
         Self {
@@ -49,8 +51,8 @@ impl BootTimestamp {
         }
     }
 
-    /// The age at `now`, ns; `None` if the two cannot be compared: they are of different boots, or this time is in
-    /// the future, for example after a restore of a snapshot of the machine.
+    /// The age of this time at `now`, ns. `None` if the times cannot be compared: they are of different boots, or this
+    /// time is after `now`, for example because a snapshot of the machine was restored.
     #[must_use]
     pub fn age_ns(self, now: Self) -> Option<u64> {
         let is_ahead = self.ns > now.ns.saturating_add(CLOCK_SKEW_MAX_NS);
@@ -71,9 +73,9 @@ pub struct ProvenSession {
 /// The order of a session relative to the recorded session of its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionOrder {
-    /// No newer session is known: this one is recorded, and older ones at other gateways end.
+    /// No newer session is known: this session is recorded, and older sessions at other gateways end.
     Newest,
-    /// A newer session started at another gateway: this one ends.
+    /// A newer session started at another gateway: this session ends.
     Older {
         /// The gateway of the newer session.
         gateway: GatewayId,
@@ -84,19 +86,19 @@ pub enum SessionOrder {
     Unknown,
 }
 
-/// The newest session of a device, reported by the feed to all other gateways.
+/// The newest session of a device, which the change feed reports to all other gateways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewestSession {
     /// The device.
     pub device: DeviceId,
-    /// The gateway of the newer session.
+    /// The gateway of the newest session.
     pub gateway: GatewayId,
-    /// Start of that session.
+    /// Start of the newest session.
     pub started: BootTimestamp,
 }
 
-/// A row of `newest_session`: device, gateway, boot id, start, revision, mac.
-pub(crate) type NewestSessionRow = (
+/// The columns of `newest_session`: device, gateway, boot id, start, revision, tag.
+pub(crate) type NewestSessionColumns = (
     ColumnValue<i64>,
     ColumnValue<i64>,
     ColumnValue<Vec<u8>>,
@@ -109,8 +111,8 @@ pub(crate) type NewestSessionRow = (
 const DATABASE_CLOCK: BootId = BootId(*b"database's clock");
 
 impl Registry {
-    /// The current time of the clock by which sessions at different gateways are compared. With SQLite, the caller's
-    /// own clock, since all programs run on one machine; with PostgreSQL, the server's clock.
+    /// The current time of the clock that orders sessions at different gateways. With SQLite this is `own`, the caller's
+    /// clock, because all programs run on one machine; with PostgreSQL the server's clock.
     ///
     /// # Errors
     /// A failure of the database.
@@ -128,8 +130,8 @@ impl Registry {
         }))
     }
 
-    /// Those of these devices that are or were leased to another gateway. Other devices cannot have a session
-    /// elsewhere.
+    /// Those of `devices` that are or were leased to another gateway. Only these devices can have a session at another
+    /// gateway.
     ///
     /// # Errors
     /// [`RegistryError::StaleFencingToken`](crate::RegistryError::StaleFencingToken), or a failure of the database.
@@ -140,22 +142,22 @@ impl Registry {
     ) -> Result<HashSet<DeviceId>> {
         let mut connection = self.reader().acquire().await?;
         self.check_fencing_token(&mut connection, fencing_token).await?;
-        let mut found = HashSet::new();
+        let mut elsewhere = HashSet::new();
         for batch in devices.chunks(IDS_PER_QUERY) {
             let mut query = Builder::new("SELECT DISTINCT device_id FROM lease WHERE gateway_id <> ");
             query
                 .push_bind(i64::from(fencing_token.gateway().0))
                 .push(" AND device_id IN ");
             query.push_ids(batch.iter().copied());
-            let rows: Vec<(i64,)> = query.build().fetch_all(&mut connection).await?;
-            found.extend(rows.into_iter().map(|(device,)| id_from_column(device)));
+            let records: Vec<(i64,)> = query.build().fetch_all(&mut connection).await?;
+            elsewhere.extend(records.into_iter().map(|(device,)| id_from_column(device)));
         }
-        Ok(found)
+        Ok(elsewhere)
     }
 
     /// Records sessions that this gateway has proven, in one transaction, durable before the function returns.
-    /// Results are in the order of the sessions. Without changes nothing is written. `now` is a time of the same
-    /// clock.
+    /// Results are in the order of the sessions. Without changes nothing is written. `now` is the current time of
+    /// [`Registry::session_clock`].
     ///
     /// # Errors
     /// [`RegistryError::StaleFencingToken`](crate::RegistryError::StaleFencingToken), or a failure of the database. Nothing is recorded
@@ -167,7 +169,7 @@ impl Registry {
         now: BootTimestamp,
     ) -> Result<Vec<SessionOrder>> {
         {
-            // Most repeated reports are served without the write lock, which leases of gateways wait for.
+            // Most repeated reports need no write lock, for which lease requests of gateways would have to wait.
             let mut connection = self.reader().acquire().await?;
             self.check_fencing_token(&mut connection, fencing_token).await?;
             let known = self.newest_sessions(&mut connection, sessions).await?;
@@ -180,36 +182,41 @@ impl Registry {
         self.check_fencing_token(&mut transaction, fencing_token).await?;
         let known = self.newest_sessions(&mut transaction, sessions).await?;
         let decisions = decide_all(&known, fencing_token.gateway(), sessions, now);
-        for note in decisions.iter().filter_map(|decision| decision.write) {
-            self.write_newest_session(&mut transaction, note).await?;
+        for session_write in decisions.iter().filter_map(|decision| decision.write) {
+            self.write_newest_session(&mut transaction, session_write).await?;
         }
         transaction.commit().await?;
         Ok(decisions.into_iter().map(|decision| decision.order).collect())
     }
 
-    /// The recorded sessions of these devices. A row that does not authenticate is ignored and overwritten.
+    /// The recorded sessions of the devices of `sessions`. A record that does not authenticate is skipped; the caller
+    /// overwrites the record.
     async fn newest_sessions(
         &self,
         connection: &mut Connection,
         sessions: &[ProvenSession],
     ) -> Result<HashMap<DeviceId, StoredSession>> {
-        let mut found = HashMap::new();
+        let mut newest_sessions = HashMap::new();
         for batch in sessions.chunks(IDS_PER_QUERY) {
             let mut query = Builder::new(
-                "SELECT device_id, gateway_id, boot_id, started_ns, revision, mac FROM newest_session WHERE device_id IN ",
+                "SELECT device_id, gateway_id, boot_id, started_ns, revision, tag FROM newest_session WHERE device_id IN ",
             );
             query.push_ids(batch.iter().map(|session| session.device));
-            let rows: Vec<NewestSessionRow> = query.build().fetch_all(&mut *connection).await?;
-            let stored = rows
+            let records: Vec<NewestSessionColumns> = query.build().fetch_all(&mut *connection).await?;
+            let stored = records
                 .iter()
-                .filter_map(|row| session_from_row(self.record_mac(), row).ok());
-            found.extend(stored.map(|stored| (stored.session.device, stored)));
+                .filter_map(|record| session_from_record(self.authenticator(), record).ok());
+            newest_sessions.extend(stored.map(|stored| (stored.session.device, stored)));
         }
-        Ok(found)
+        Ok(newest_sessions)
     }
 
-    async fn write_newest_session(&self, connection: &mut Connection, note: SessionWrite) -> Result<()> {
-        let revision = match note.revision {
+    async fn write_newest_session(
+        &self,
+        connection: &mut Connection,
+        session_write: SessionWrite,
+    ) -> Result<()> {
+        let revision = match session_write.revision {
             Some(revision) => revision,
             None => {
                 let before = feed::reserve_revisions(connection, 1).await?;
@@ -217,62 +224,63 @@ impl Registry {
             }
         };
         let stored = StoredSession {
-            session: note.session,
+            session: session_write.session,
             revision,
         };
         let NewestSession {
             device,
             gateway,
-            started: began,
-        } = note.session;
+            started,
+        } = session_write.session;
         sql::query(
-            "INSERT INTO newest_session (device_id, gateway_id, boot_id, started_ns, revision, mac) VALUES ($1, $2, $3, $4, $5, $6) \
+            "INSERT INTO newest_session (device_id, gateway_id, boot_id, started_ns, revision, tag) VALUES ($1, $2, $3, $4, $5, $6) \
              ON CONFLICT (device_id) DO UPDATE SET gateway_id = excluded.gateway_id, boot_id = excluded.boot_id, \
-             started_ns = excluded.started_ns, revision = excluded.revision, mac = excluded.mac",
+             started_ns = excluded.started_ns, revision = excluded.revision, tag = excluded.tag",
         )
         .bind(id_to_column(device))
         .bind(i64::from(gateway.0))
-        .bind(began.boot_id.0.to_vec())
-        .bind(began.ns)
+        .bind(started.boot_id.0.to_vec())
+        .bind(started.ns)
         .bind(revision.0.cast_signed())
-        .bind(self.record_mac().code_of(LABEL, device, &fields(&stored)).to_vec())
+        .bind(self.authenticator().tag_of_fields(LABEL, device, &fields(&stored)).to_vec())
         .execute(connection)
         .await?;
         Ok(())
     }
 }
 
-/// A row that authenticates.
+/// A recorded session, authenticated.
 #[derive(Clone, Copy)]
 pub(crate) struct StoredSession {
     pub(crate) session: NewestSession,
     revision: Revision,
 }
 
-/// A row to write.
+/// A record to write.
 #[derive(Clone, Copy)]
 struct SessionWrite {
     session: NewestSession,
-    /// The revision of the existing row; `None`: a new revision, so that other gateways learn of the change.
+    /// The revision of the existing record; `None`: a new revision, so that other gateways learn of the change.
     revision: Option<Revision>,
 }
 
+/// The order of a session and the record to write, if any.
 #[derive(Clone, Copy)]
 struct SessionDecision {
     order: SessionOrder,
     write: Option<SessionWrite>,
 }
 
-/// Of several sessions of one device at most the last one in the list is recorded: a gateway reports only its newest
-/// session.
+/// A decision for each session. If the list has several sessions of one device, at most the last one of them is
+/// recorded; a gateway reports only the newest session of a device.
 fn decide_all(
     known: &HashMap<DeviceId, StoredSession>,
     gateway: GatewayId,
     sessions: &[ProvenSession],
     now: BootTimestamp,
 ) -> Vec<SessionDecision> {
-    let one = |session: &ProvenSession| decide(known.get(&session.device), gateway, session, now);
-    sessions.iter().map(one).collect()
+    let decision = |session: &ProvenSession| decide(known.get(&session.device), gateway, session, now);
+    sessions.iter().map(decision).collect()
 }
 
 fn decide(
@@ -286,67 +294,63 @@ fn decide(
         gateway,
         started: session.started,
     };
-    let newest = |revision| SessionDecision {
+    let record = |revision| SessionDecision {
         order: SessionOrder::Newest,
         write: Some(SessionWrite {
             session: newest_session,
             revision,
         }),
     };
-    let only = |order| SessionDecision { order, write: None };
+    let keep = |order| SessionDecision { order, write: None };
     let Some(known) = known else {
-        return newest(None);
+        return record(None);
     };
-    let at = known.session.gateway;
+    let known_gateway = known.session.gateway;
     let is_newer = match known.session.started.age_ns(now) {
         Some(_) => session.started.ns > known.session.started.ns,
-        // Recorded before this boot, or before the machine was set back.
+        // The record is from before this boot, or from before the machine was restored to a snapshot.
         None if session.started.ns >= 0 => true,
-        None => return only(SessionOrder::Unknown),
+        None => return keep(SessionOrder::Unknown),
     };
-    match (is_newer, at == gateway) {
-        // Other gateways need no report: their sessions are older than the recorded one, or their next report gets
-        // this session as the response.
-        (true, true) => newest(Some(known.revision)),
-        (true, false) => newest(None),
-        // A repeated or an earlier report.
-        (false, true) => only(SessionOrder::Newest),
-        (false, false) => only(SessionOrder::Older {
-            gateway: at,
+    match (is_newer, known_gateway == gateway) {
+        // The feed need not report the change to other gateways. Their sessions that are older than the recorded session
+        // have ended; any other session of theirs ends with the response to their next report.
+        (true, true) => record(Some(known.revision)),
+        (true, false) => record(None),
+        // The report is repeated, or late.
+        (false, true) => keep(SessionOrder::Newest),
+        (false, false) => keep(SessionOrder::Older {
+            gateway: known_gateway,
             started: known.session.started,
         }),
     }
 }
 
 fn fields(stored: &StoredSession) -> [u32; 9] {
-    let NewestSession {
-        gateway,
-        started: began,
-        ..
-    } = &stored.session;
-    let word = |at: usize| {
-        let bytes = began.boot_id.0.as_chunks::<4>().0.get(at);
+    let NewestSession { gateway, started, .. } = &stored.session;
+    let word = |index: usize| {
+        let bytes = started.boot_id.0.as_chunks::<4>().0.get(index);
         bytes.map_or(0, |bytes| u32::from_be_bytes(*bytes))
     };
-    let ([began_high, began_low], [revision_high, revision_low]) =
-        (halves(began.ns.cast_unsigned()), halves(stored.revision.0));
+    let ([started_high, started_low], [revision_high, revision_low]) =
+        (halves(started.ns.cast_unsigned()), halves(stored.revision.0));
     [
         gateway.0,
         word(0),
         word(1),
         word(2),
         word(3),
-        began_high,
-        began_low,
+        started_high,
+        started_low,
         revision_high,
         revision_low,
     ]
 }
 
-/// Decodes a stored row; a row that does not authenticate is damage of that device.
-pub(crate) fn session_from_row(
-    mac: &RecordMac,
-    (device, gateway, boot, began, revision, code): &NewestSessionRow,
+/// Decodes and authenticates a record; an error names the device.
+pub(crate) fn session_from_record(
+    authenticator: &RecordAuthenticator,
+    (device, gateway, boot_id, started_ns, revision, tag): &NewestSessionColumns,
 ) -> Result<StoredSession> {
     let device = id_from_column(device.0);
     let stored = StoredSession {
@@ -354,29 +358,29 @@ pub(crate) fn session_from_row(
             device,
             gateway: GatewayId(u32::try_from(gateway.0).unwrap_or(u32::MAX)),
             started: BootTimestamp {
-                boot_id: BootId(boot.0.as_slice().try_into().unwrap_or_default()),
-                ns: began.0,
+                boot_id: BootId(boot_id.0.as_slice().try_into().unwrap_or_default()),
+                ns: started_ns.0,
             },
         },
         revision: Revision(revision.0.cast_unsigned()),
     };
-    match mac.verifies_of(LABEL, device, &fields(&stored), &code.0) {
+    match authenticator.verifies_fields(LABEL, device, &fields(&stored), &tag.0) {
         true => Ok(stored),
         false => Err(damage(device, "record of its newest session")),
     }
 }
 
-/// Rows that do not authenticate, for [`Registry::check`].
+/// Errors of records that do not authenticate, for [`Registry::check`].
 pub(crate) async fn damaged(
     connection: &mut Connection,
-    mac: &RecordMac,
+    authenticator: &RecordAuthenticator,
 ) -> Result<Vec<crate::error::RegistryError>> {
-    let rows: Vec<NewestSessionRow> =
-        sql::query("SELECT device_id, gateway_id, boot_id, started_ns, revision, mac FROM newest_session")
+    let records: Vec<NewestSessionColumns> =
+        sql::query("SELECT device_id, gateway_id, boot_id, started_ns, revision, tag FROM newest_session")
             .fetch_all(connection)
             .await?;
-    Ok(rows
+    Ok(records
         .iter()
-        .filter_map(|row| session_from_row(mac, row).err())
+        .filter_map(|record| session_from_record(authenticator, record).err())
         .collect())
 }

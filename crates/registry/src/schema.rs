@@ -65,7 +65,7 @@ pub(crate) async fn run(connection: &mut Connection) -> Result<()> {
 /// The table in which sqlx records the applied migrations. Its definition depends on the version of sqlx.
 const MIGRATIONS_TABLE: &str = "_sqlx_migrations";
 /// Tables that SQLite creates itself, for `ANALYZE`.
-const SQLITES_TABLES: [&str; 2] = ["sqlite_stat1", "sqlite_stat4"];
+const SQLITE_TABLES: [&str; 2] = ["sqlite_stat1", "sqlite_stat4"];
 
 /// An object of the schema: type, name, SQL text.
 type Object = (Vec<u8>, Vec<u8>, Option<Vec<u8>>);
@@ -97,19 +97,19 @@ impl Schema {
     }
 
     /// Refuses a registry whose schema has an object that the migrations do not create. A trigger could undo each quarantine and
-    /// revocation as it is written; a unique index or a changed table could drop rows. No record's MAC would reveal that.
+    /// revocation when it is written; a unique index or a changed table could drop records. The tags of records would not reveal this.
     pub(crate) async fn refuse_foreign(&self, connection: &mut Connection, path: &Path) -> Result<()> {
         for (kind, name, text) in objects(connection).await.map_err(with_location(path))? {
-            let is_sqlites = match kind.as_slice() {
+            let is_internal = match kind.as_slice() {
                 b"table" => [MIGRATIONS_TABLE]
                     .iter()
-                    .chain(&SQLITES_TABLES)
+                    .chain(&SQLITE_TABLES)
                     .any(|known| known.as_bytes() == name),
                 b"index" => text.is_none(),
                 _ => false,
             };
             let object = (kind, name, text);
-            if !is_sqlites && !self.objects.contains(&object) {
+            if !is_internal && !self.objects.contains(&object) {
                 let is_changed = self
                     .objects
                     .iter()
@@ -132,8 +132,8 @@ async fn objects(connection: &mut Connection) -> sqlx::Result<Vec<Object>> {
         sql::query("SELECT type, name, sql FROM sqlite_schema ORDER BY type IN ('table', 'index')")
             .fetch_all(connection)
             .await?;
-    let plain = |(kind, name, text): StoredObject| (kind.0, name.0, text.0);
-    Ok(stored.into_iter().map(plain).collect())
+    let object = |(kind, name, text): StoredObject| (kind.0, name.0, text.0);
+    Ok(stored.into_iter().map(object).collect())
 }
 
 /// The error for an unexpected object. `is_changed`: the schema has an object of this type and name, with another definition.
@@ -160,11 +160,11 @@ const POSTGRES_OBJECTS: &str = include_str!("../migrations/postgres/objects.sql"
 /// The list of objects after all migrations; a test writes this file.
 const POSTGRES_MODEL: &str = include_str!("../migrations/postgres/objects.txt");
 
-/// The objects in the connection's schema, one line each: type, name, properties.
+/// The objects in the connection's schema, a line of text for each: type, name, properties.
 pub(crate) async fn postgres_objects(connection: &mut Connection) -> Result<BTreeSet<String>> {
-    let rows: Vec<(String, String, String)> = sql::query(POSTGRES_OBJECTS).fetch_all(connection).await?;
+    let objects: Vec<(String, String, String)> = sql::query(POSTGRES_OBJECTS).fetch_all(connection).await?;
     let line = |(kind, name, detail): (String, String, String)| format!("{kind}\t{name}\t{detail}");
-    Ok(rows.into_iter().map(line).collect())
+    Ok(objects.into_iter().map(line).collect())
 }
 
 /// Refuses a registry whose tables differ from what the migrations create, or have triggers, rules or policies.
@@ -173,7 +173,7 @@ pub(crate) async fn refuse_foreign_postgres(connection: &mut Connection, registr
         .await
         .map_err(with_location(registry))?;
     let model: BTreeSet<String> = POSTGRES_MODEL.lines().map(ToOwned::to_owned).collect();
-    // An additional object is the likely cause of a missing one, so additional objects are reported first.
+    // An object that differs appears as an additional and as a missing object; the additional object is reported first.
     let Some(line) = found.difference(&model).chain(model.difference(&found)).next() else {
         return Ok(());
     };
@@ -255,8 +255,8 @@ mod tests {
     /// A registry that was created with another text of the same version is refused: after a release not even a comment changes.
     #[test]
     fn no_migration_is_edited() {
-        assert_eq!(checksum_prefixes(&of_sqlite()), ["3c15282c"]);
-        assert_eq!(checksum_prefixes(&of_postgres()), ["a246864c"]);
+        assert_eq!(checksum_prefixes(&of_sqlite()), ["7430aeb3"]);
+        assert_eq!(checksum_prefixes(&of_postgres()), ["820ea518"]);
     }
 
     /// [`for_postgres`] replaces types only.

@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use linewarden_protocol::ids::{DeviceId, Mode, Suite};
 
+use crate::conversion::mode_to_column;
 use crate::device::DeviceInfo;
-use crate::row::mode_to_column;
 
-/// The values that must match for a sealed credential to open: it does not open for another device, mode, suite,
-/// epoch or range of rows.
+/// The values to which a sealed credential is bound: the credential does not open for another device, mode, suite, epoch
+/// or range of rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SealContext {
     pub(crate) device: DeviceId,

@@ -42,8 +42,8 @@ pub(crate) struct SchemaGuard {
     path: PathBuf,
 }
 
-/// The number of pages at which the write-ahead log is copied into the file: 256 MiB. Checkpoints are rare, so that a
-/// page that many devices share is written once for many of them, even if a million ids arrive in random order.
+/// The number of pages at which the write-ahead log is copied into the file: 256 MiB. Checkpoints are rare: a page that
+/// many devices share is then written once for many changes, even if a million ids arrive in random order.
 const WAL_CHECKPOINT_PAGES: &str = "16384";
 /// Page cache of a connection, KiB, in SQLite's notation. The writer needs the pages of the indexes by id of 10^6
 /// devices, whose ids arrive in random order; pages that do not fit are read again for each device.
@@ -62,9 +62,9 @@ impl SchemaGuard {
         })
     }
 
-    /// Begins a writing transaction. It acquires the write lock at once: a transaction that began as a reader could
-    /// not wait for the lock later. No other program changes the schema during the transaction, and objects that were
-    /// added since the registry was opened are refused.
+    /// Begins a writing transaction. The transaction acquires the write lock at once, because a transaction that begins as
+    /// a reader cannot wait for the lock later. No other program changes the schema during the transaction. Objects that
+    /// were added to the schema since the registry was opened are refused.
     pub(crate) async fn begin(&self, writer: &SqlitePool) -> Result<Transaction> {
         let mut transaction = Transaction::from(writer.begin_with("BEGIN IMMEDIATE").await?);
         let (version,): (i64,) = sql::query("PRAGMA schema_version")
@@ -81,15 +81,16 @@ impl SchemaGuard {
 /// Opens an existing file.
 pub(crate) async fn open(path: &Path, key: &MasterKey, options: &Options) -> Result<Connections> {
     check_header(path)?;
-    // A writable connection empties the write-ahead log when it closes, so a refused file is opened read-only first.
-    // Other errors are reported by the writable connection, or do not occur there.
+    // A writable connection empties the write-ahead log when it closes. A file that must be refused may not be changed,
+    // so the file is examined over a read-only connection first. Other errors of the examination are ignored: if they
+    // persist, opening the writable connection reports them.
     if let Err(
-        refused @ (RegistryError::NewerSchema { .. }
+        refusal @ (RegistryError::NewerSchema { .. }
         | RegistryError::WrongMasterKey { .. }
         | RegistryError::UnexpectedSchemaObject { .. }),
     ) = examine_read_only(path, key).await
     {
-        return Err(refused);
+        return Err(refusal);
     }
     let connect = connect_options(path, options);
     let connection = SqliteConnection::connect_with(&connect)
@@ -105,15 +106,20 @@ pub(crate) async fn open(path: &Path, key: &MasterKey, options: &Options) -> Res
     let reader = || {
         SqlitePoolOptions::new()
             .max_connections(options.readers.max(1))
-            // A connection to a file does not fail by itself, and a test would cost as much as a query.
+            // A connection to a file does not fail by itself, and a test would take as long as a query.
             .test_before_acquire(false)
     };
-    let writing = connect.clone().pragma("cache_size", WRITER_CACHE_KIB);
-    let reading = connect.pragma("cache_size", READER_CACHE_KIB);
+    let writer_connect = connect.clone().pragma("cache_size", WRITER_CACHE_KIB);
+    let reader_connect = connect.pragma("cache_size", READER_CACHE_KIB);
     Ok(Connections {
-        writer: Pool::Sqlite(writer.connect_with(writing).await.map_err(with_location(path))?),
-        reader: Pool::Sqlite(reader().connect_lazy_with(reading.clone())),
-        separate_reader: Pool::Sqlite(reader().connect_lazy_with(reading)),
+        writer: Pool::Sqlite(
+            writer
+                .connect_with(writer_connect)
+                .await
+                .map_err(with_location(path))?,
+        ),
+        reader: Pool::Sqlite(reader().connect_lazy_with(reader_connect.clone())),
+        separate_reader: Pool::Sqlite(reader().connect_lazy_with(reader_connect)),
         keys,
         guard,
         storage: Storage::File(FileStorage::of(path)?),
@@ -125,9 +131,11 @@ pub(crate) async fn examine(path: &Path, key: &MasterKey) -> Result<()> {
     examine_read_only(path, key).await
 }
 
-/// A file that is being created: it gets its name when it is complete, or is deleted.
+/// A file that is being created. The file gets its final name when it is complete; otherwise it is deleted.
 pub(crate) struct Draft {
+    /// `None` after the commit.
     connection: Option<Connection>,
+    /// The temporary name.
     draft: PathBuf,
     path: PathBuf,
 }
@@ -145,11 +153,11 @@ impl Draft {
             draft: draft_path(path)?,
             path: path.to_owned(),
         };
-        draft.make(options).await.map_err(with_location(path))?;
+        draft.create_file(options).await.map_err(with_location(path))?;
         Ok(draft)
     }
 
-    async fn make(&mut self, options: &Options) -> Result<()> {
+    async fn create_file(&mut self, options: &Options) -> Result<()> {
         let draft = &self.draft;
         OpenOptions::new()
             .write(true)
@@ -180,13 +188,13 @@ impl Draft {
         self.connection.as_mut().ok_or(RegistryError::Locked)
     }
 
-    /// Commits, and publishes the file durably under its name.
+    /// Commits, and publishes the file durably under its final name.
     pub(crate) async fn finish(mut self) -> Result<()> {
         self.publish().await.map_err(|error| match error {
             RegistryError::FileExists { path } => RegistryError::AlreadyExists {
                 registry: path.into(),
             },
-            other => with_location(&*self.path)(other),
+            error => with_location(&*self.path)(error),
         })
     }
 
@@ -205,7 +213,7 @@ impl Draft {
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        // A published file has a second name; an unpublished one is deleted.
+        // This removes only the temporary name: a published file keeps its final name.
         let _ = std::fs::remove_file(&self.draft);
     }
 }
@@ -243,7 +251,7 @@ pub(crate) async fn in_memory(key: &MasterKey) -> Result<Connections> {
     })
 }
 
-/// The findings of SQLite's integrity check: about the file structure, and about values.
+/// The findings of SQLite's integrity check: first those about the file structure, then those about values.
 pub(crate) async fn integrity_findings(reader: &SqlitePool) -> Result<(Vec<String>, Vec<String>)> {
     let findings: Vec<(String,)> = sqlx::query_as("PRAGMA integrity_check(10)")
         .fetch_all(reader)
@@ -270,13 +278,13 @@ pub(crate) async fn open_read_only(path: &Path) -> Result<Connection> {
     let mut log = path.as_os_str().to_owned();
     log.push("-wal");
     // Without a write-ahead log the file is complete, and SQLite must not create a log to read it.
-    let is_alone = Path::new(&log).metadata().map_or(true, |log| log.len() == 0);
+    let is_without_log = Path::new(&log).metadata().map_or(true, |log| log.len() == 0);
     let connect = SqliteConnectOptions::new()
         .filename(path)
         .log_statements(STATEMENT_LOG_LEVEL)
         .create_if_missing(false)
         .read_only(true)
-        .immutable(is_alone);
+        .immutable(is_without_log);
     let connection = SqliteConnection::connect_with(&connect)
         .await
         .map_err(with_location(path))?;
@@ -290,7 +298,7 @@ async fn examine_read_only(path: &Path, key: &MasterKey) -> Result<()> {
     connection.close().await.map_err(with_location(path))
 }
 
-/// Refuses a registry with another key, a newer schema or unexpected objects.
+/// Refuses a registry with another master key, a newer schema or unexpected objects; returns the registry's keys.
 async fn examine_with(connection: &mut Connection, path: &Path, key: &MasterKey) -> Result<Keys> {
     schema::refuse_newer(connection, &path.into()).await?;
     let keys = check_key(connection, &path.into(), key).await?;
@@ -300,7 +308,7 @@ async fn examine_with(connection: &mut Connection, path: &Path, key: &MasterKey)
 
 /// Checks the file header before SQLite opens the file.
 fn check_header(path: &Path) -> Result<()> {
-    let not_ours = |problem: &str| {
+    let not_a_registry = |problem: &str| {
         Err(RegistryError::NotARegistry {
             path: path.to_owned(),
             problem: problem.to_owned(),
@@ -313,7 +321,9 @@ fn check_header(path: &Path) -> Result<()> {
                 registry: path.into(),
             });
         }
-        Err(error) if error.kind() == io::ErrorKind::InvalidInput => return not_ours(&error.to_string()),
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+            return not_a_registry(&error.to_string());
+        }
         Err(error) => return Err(RegistryError::io(format!("open the registry {}", path.display()))(error)),
     };
     let metadata = file
@@ -322,24 +332,24 @@ fn check_header(path: &Path) -> Result<()> {
     let mut header = [0u8; 100];
     if let Err(error) = file.read_exact(&mut header) {
         return match error.kind() {
-            io::ErrorKind::UnexpectedEof if metadata.len() == 0 => not_ours("the file is empty"),
-            io::ErrorKind::UnexpectedEof => not_ours("the file is shorter than a database header"),
+            io::ErrorKind::UnexpectedEof if metadata.len() == 0 => not_a_registry("the file is empty"),
+            io::ErrorKind::UnexpectedEof => not_a_registry("the file is shorter than a database header"),
             _ => Err(RegistryError::io(format!("read {}", path.display()))(error)),
         };
     }
     if !header.starts_with(b"SQLite format 3\0") {
-        return not_ours("the file is not a SQLite database");
+        return not_a_registry("the file is not a SQLite database");
     }
     let [.., a, b, c, d] = *header.first_chunk::<72>().unwrap_or(&[0; 72]);
     if u32::from_be_bytes([a, b, c, d]) != APPLICATION_ID {
-        return not_ours("the file is a SQLite database of another program");
+        return not_a_registry("the file is a SQLite database of another program");
     }
     Ok(())
 }
 
-/// One connection writes. After a full disk or a failed sync, SQLite rolls the transaction back itself, but sqlx
-/// still counts it and would refuse every later one. Such a connection is replaced by a new one, which checks the
-/// schema again.
+/// Options of the pool with the only writing connection. After a full disk or a failed sync, SQLite rolls the
+/// transaction back itself, but sqlx still counts the transaction as open and would refuse all later ones. The pool
+/// therefore replaces such a connection; a new connection checks the schema again.
 fn writer_options(schema_version: &Arc<AtomicI64>) -> SqlitePoolOptions {
     let schema_version = Arc::clone(schema_version);
     SqlitePoolOptions::new()
@@ -348,7 +358,7 @@ fn writer_options(schema_version: &Arc<AtomicI64>) -> SqlitePoolOptions {
             schema_version.store(SCHEMA_UNCHECKED, Relaxed);
             Box::pin(async { Ok(()) })
         })
-        // A connection is checked when it is acquired, after its rollback.
+        // The pool makes this check when a connection is acquired: by then, a pending rollback is complete.
         .test_before_acquire(false)
         .before_acquire(|connection, _| Box::pin(async { Ok(!connection.is_in_transaction()) }))
 }
@@ -360,8 +370,7 @@ fn connect_options(path: &Path, options: &Options) -> SqliteConnectOptions {
         .create_if_missing(false)
         .foreign_keys(true)
         .journal_mode(SqliteJournalMode::Wal)
-        // Each commit is on disk before it returns: a mark that is lost in a power failure would lead to rows that
-        // are leased twice.
+        // Each commit is on disk before it returns. If a power failure could lose a mark, rows would be leased twice.
         .synchronous(SqliteSynchronous::Full)
         .busy_timeout(options.busy_timeout)
         .pragma("wal_autocheckpoint", WAL_CHECKPOINT_PAGES)
@@ -388,8 +397,9 @@ pub(crate) fn draft_path(path: &Path) -> Result<PathBuf> {
     Ok(path.with_file_name(name))
 }
 
+/// Gives a complete file its final name durably.
 pub(crate) fn publish(draft: &Path, path: &Path) -> Result<()> {
-    // A link and not a rename: a rename would overwrite a file that was created in the meantime.
+    // A hard link, because a rename would overwrite a file that was created in the meantime.
     match std::fs::hard_link(draft, path) {
         Ok(()) => sync_parent(path).map_err(RegistryError::io(format!(
             "write the directory of {} to disk",

@@ -1,14 +1,15 @@
 //! Detection of a registry that was restored to an earlier state, so that no row is leased a second time (LAP/1
 //! 1.4.6).
 //!
-//! The registry records the storage from which gateways were served last. A copy that the registry creates is marked
-//! as a copy. For SQLite the storage is a random number, stored in the database and beside it ([`mod@file`]). For
-//! PostgreSQL the storage is the system identifier, timeline and table. The first registration at a different storage
-//! begins a new *incarnation*: all leases end, and earlier fencing tokens are refused. The devices state which rows
-//! were used since ([`LeaseRequest::statement`](crate::LeaseRequest)).
+//! The registry records its *storage*: the identity of the database from which gateways were served last. For SQLite
+//! this identity is a random number, stored in the database and in files beside the database ([`mod@file`]). For
+//! PostgreSQL it consists of system identifier, timeline and table. The storage of a copy is recorded as "copy". The
+//! first registration of a gateway at a different storage begins a new *incarnation*: all leases end, and earlier
+//! fencing tokens are refused. Row statements of devices show which rows were used after the earlier state
+//! ([`LeaseRequest::statement`](crate::LeaseRequest)).
 //!
-//! The first open records the storage, before the first lease. Not detected: a restore of the whole machine or of the
-//! whole directory.
+//! The storage is recorded when the registry is opened for the first time, before the first lease. A restore of the whole
+//! machine or of the whole directory is not detected.
 
 mod file;
 
@@ -21,13 +22,14 @@ use crate::gateway::FencingToken;
 use crate::sql::{self, Connection};
 use crate::store::Registry;
 
-/// The server, its timeline and the table. The system identifier is stored in the server's files, the timeline
-/// changes with a recovery or promotion, and the table's id changes when the tables are created again.
+/// Returns system identifier, timeline and the id of the table `registry`. The system identifier is stored in the
+/// server's files, the timeline changes with a recovery or promotion, and the id changes when the table is created
+/// again.
 pub(crate) const POSTGRES_STORAGE_QUERY: &str = "SELECT CAST((SELECT system_identifier FROM pg_control_system()) AS TEXT) || ' ' \
      || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) || ' ' || CAST(CAST(to_regclass('registry') AS oid) AS TEXT)";
-/// The storage of a copy.
+/// The recorded storage of a copy.
 const COPY: &str = "copy";
-/// The storage of a database that does not allow the query.
+/// The recorded storage if the database role may not execute the query.
 const UNKNOWN: &str = "unnamed";
 /// PostgreSQL's error codes if the functions may not be called, or do not exist.
 const NOT_PERMITTED_CODES: [&str; 2] = ["42501", "42883"];
@@ -36,11 +38,11 @@ pub(crate) const MEMORY: &str = "memory";
 /// Maximum increment of the incarnation: two incarnations that start from the same copy differ with a probability of
 /// 1 - 1/65536.
 const INCARNATION_STEP_MAX: u32 = 1 << 16;
-/// Time until leases raise the counter again after the record could not be written.
+/// Time after a failure to record the storage until leases raise the counter again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 /// Number of bits of the fencing tokens of one incarnation.
 const FENCING_TOKEN_BITS: u32 = 32;
-/// Fencing tokens fit a BIGINT.
+/// Maximum incarnation: the fencing tokens of this incarnation still fit a BIGINT.
 const INCARNATION_MAX: u32 = i32::MAX.cast_unsigned();
 
 /// The source of the current storage.
@@ -48,9 +50,9 @@ const INCARNATION_MAX: u32 = i32::MAX.cast_unsigned();
 pub(crate) enum Storage {
     /// Constant while the registry is open.
     Fixed(String),
-    /// Queried from the database each time: a standby may have been promoted.
+    /// Queried from the database for each comparison: a standby may have been promoted.
     Queried,
-    /// Read from the files beside the database each time: another process may have recorded a new one.
+    /// Read from the files beside the database for each comparison: another process may have recorded a new storage.
     File(FileStorage),
 }
 
@@ -61,14 +63,14 @@ enum CurrentStorage {
 }
 
 impl Storage {
-    /// The storage of a database. If the query is not permitted, changes are not detected.
+    /// The storage of a PostgreSQL database. If the query is not permitted, a restore is not detected.
     ///
     /// # Errors
-    /// Any other failure: the storage must not depend on a failure.
+    /// Any other failure. A temporary failure must not look like a different storage.
     pub(crate) async fn of_database(connection: &mut Connection) -> Result<Self> {
         let result: std::result::Result<(Option<String>,), sqlx::Error> =
             sql::query(POSTGRES_STORAGE_QUERY).fetch_one(connection).await;
-        // NULL if the table does not exist yet.
+        // The result is NULL if the table does not exist yet.
         let Err(error) = result else {
             return Ok(Self::Queried);
         };
@@ -83,8 +85,8 @@ impl Storage {
         Ok(Self::Fixed(UNKNOWN.to_owned()))
     }
 
-    /// The current storage. Must be called before the record in the database is read: the files beside the database
-    /// are then never newer.
+    /// The current storage. Call this function before you read the record in the database: the files beside the database
+    /// are then never newer than that record.
     async fn current(&self, connection: &mut Connection) -> Result<CurrentStorage> {
         match self {
             Self::Fixed(name) => Ok(CurrentStorage::Named(name.clone())),
@@ -132,7 +134,7 @@ pub(crate) async fn mark_as_copy(connection: &mut Connection) -> Result<()> {
     write_storage(connection, COPY).await
 }
 
-/// Clears the storage, which the first open records: leases and fencing tokens remain valid.
+/// Clears the recorded storage, so that the next open records the storage. Leases and fencing tokens remain valid.
 pub(crate) async fn clear_storage(connection: &mut Connection) -> Result<()> {
     sql::query("UPDATE registry SET storage = NULL")
         .execute(connection)
@@ -144,7 +146,7 @@ pub(crate) async fn clear_storage(connection: &mut Connection) -> Result<()> {
 #[derive(Debug)]
 #[must_use = "the storage counter must be updated after the commit"]
 pub(crate) enum CounterAdvance {
-    /// Raise the counter to this one.
+    /// Raise the counter to that of this tag.
     To(StorageTag),
     /// No update is necessary.
     Recorded,
@@ -152,7 +154,7 @@ pub(crate) enum CounterAdvance {
     Unrecorded,
 }
 
-/// The comparison of the recorded storage with the current one.
+/// The comparison of the recorded storage with the current storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StorageMatch {
     /// Gateways were served from this storage last, as far as known.
@@ -164,22 +166,22 @@ pub(crate) enum StorageMatch {
 }
 
 impl StorageMatch {
-    fn of(recorded: Option<&str>, now: &CurrentStorage) -> Self {
-        match (recorded, now) {
-            (Some(recorded), CurrentStorage::Named(now)) if recorded == now => Self::Same,
+    fn of(recorded: Option<&str>, current: &CurrentStorage) -> Self {
+        match (recorded, current) {
+            (Some(recorded), CurrentStorage::Named(name)) if recorded == name => Self::Same,
             (Some(COPY), _) => Self::Different,
-            // The database does not know the record: the database is older.
-            (None | Some(UNKNOWN), CurrentStorage::File(found)) if found.has_record() => Self::Different,
+            // Files beside the database have a record, but the database has none: the database is older.
+            (None | Some(UNKNOWN), CurrentStorage::File(files)) if files.has_record() => Self::Different,
             // No rows were leased yet, or the storage could not be determined before.
             (None | Some(UNKNOWN), _) => Self::Unrecorded,
-            (Some(recorded), CurrentStorage::File(found)) => {
-                match StorageTag::parse(recorded).is_some_and(|tag| found.matches(tag)) {
+            (Some(recorded), CurrentStorage::File(files)) => {
+                match StorageTag::parse(recorded).is_some_and(|tag| files.matches(tag)) {
                     true => Self::Same,
                     false => Self::Different,
                 }
             }
-            // Another process may be permitted to query the storage, or was before.
-            (Some(_), CurrentStorage::Named(now)) if now == UNKNOWN => Self::Same,
+            // This process may not query the storage; the process that recorded the storage was permitted to.
+            (Some(_), CurrentStorage::Named(name)) if name == UNKNOWN => Self::Same,
             (Some(_), CurrentStorage::Named(_)) => Self::Different,
         }
     }
@@ -195,7 +197,7 @@ fn is_other_incarnation(fencing_token: u64, incarnation: u32) -> bool {
     fencing_token >> FENCING_TOKEN_BITS != u64::from(incarnation)
 }
 
-/// Schedule by which leases of this process raise the counter of the storage.
+/// Determines when a lease of this process raises the counter of the storage.
 #[derive(Debug)]
 pub(crate) struct CounterSchedule {
     period: Duration,
@@ -206,7 +208,7 @@ pub(crate) struct CounterSchedule {
 struct CounterScheduleState {
     /// Time of the next increment; `None`: immediately.
     due: Option<Instant>,
-    /// A lease has changed since the counter was raised.
+    /// Whether a lease has changed since the counter was raised.
     has_unrecorded_lease: bool,
 }
 
@@ -222,7 +224,8 @@ impl CounterSchedule {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the current transaction with leases must raise the counter.
+    /// Whether the current transaction, which changes leases, must raise the counter. If not, the lease is noted as
+    /// unrecorded.
     fn is_due_for_lease(&self) -> bool {
         let mut state = self.state();
         let is_due = state.due.is_none_or(|due| Instant::now() >= due);
@@ -230,13 +233,14 @@ impl CounterSchedule {
         is_due
     }
 
+    /// Schedules the next increment after the counter was raised.
     fn raised(&self, is_recorded: bool) {
-        let wait = match is_recorded {
+        let delay = match is_recorded {
             true => self.period,
             false => RETRY_INTERVAL.max(self.period),
         };
         *self.state() = CounterScheduleState {
-            due: Instant::now().checked_add(wait),
+            due: Instant::now().checked_add(delay),
             has_unrecorded_lease: false,
         };
     }
@@ -247,8 +251,8 @@ impl CounterSchedule {
 }
 
 impl Registry {
-    /// Records the storage of a registry that was created or moved here and has none yet. Later backups are then
-    /// detected.
+    /// Records the storage if none is recorded, because the registry was just created or moved here. Restores of later
+    /// backups are then detected.
     pub(crate) async fn record_storage(&self) -> Result<()> {
         let mut connection = self.reader().acquire().await?;
         if self.is_storage_recorded(&mut connection).await? {
@@ -264,17 +268,17 @@ impl Registry {
         Ok(())
     }
 
-    /// Whether the storage is recorded, or the record was lost in a restore.
+    /// Whether a storage is recorded in the database, or was recorded there before a restore.
     async fn is_storage_recorded(&self, connection: &mut Connection) -> Result<bool> {
-        let now = self.storage().current(connection).await?;
+        let current = self.storage().current(connection).await?;
         let (recorded,): (Option<String>,) = sql::query("SELECT storage FROM registry")
             .fetch_one(connection)
             .await?;
-        Ok(recorded.is_some() || StorageMatch::of(None, &now) == StorageMatch::Different)
+        Ok(recorded.is_some() || StorageMatch::of(None, &current) == StorageMatch::Different)
     }
 
-    /// [`Registry::advance_storage`] in a transaction that changes leases: for the first lease, and then once per
-    /// period. So leases after a backup raise the counter above that of the backup.
+    /// Calls [`Registry::advance_storage`] in a transaction that changes leases, at most once per
+    /// [`Options::storage_period`](crate::Options). So leases after a backup raise the counter above that of the backup.
     pub(crate) async fn advance_for_lease(
         &self,
         connection: &mut Connection,
@@ -285,24 +289,24 @@ impl Registry {
         }
     }
 
-    /// To be called after the commit of that transaction.
+    /// Completes [`Registry::advance_for_lease`] after the commit of its transaction.
     pub(crate) fn complete_lease_advance(&self, advance: Option<CounterAdvance>) {
         if let Some(advance) = advance {
             self.schedule().raised(self.complete_advance(advance));
         }
     }
 
-    /// Raises the counter if leases have changed since, so that earlier backups are older even if this process ends
-    /// now.
+    /// Raises the counter if leases have changed since the last increment. Earlier backups are then older, even if no
+    /// lease follows.
     pub(crate) async fn advance_at_close(&self) {
         if !self.schedule().has_unrecorded_lease() {
             return;
         }
-        let raise = async {
+        let advance_storage = async {
             let mut transaction = self.write_even_if_moved().await?;
             self.refuse_moved(&mut transaction).await?;
-            let (served, _) = self.incarnation(&mut transaction).await?;
-            if served == StorageMatch::Different {
+            let (storage_match, _) = self.incarnation(&mut transaction).await?;
+            if storage_match == StorageMatch::Different {
                 return Ok(());
             }
             let advance = self.advance_storage(&mut transaction).await?;
@@ -310,37 +314,37 @@ impl Registry {
             self.schedule().raised(self.complete_advance(advance));
             Ok(())
         };
-        let raised: Result<()> = raise.await;
-        if let Err(error) = raised {
+        let result: Result<()> = advance_storage.await;
+        if let Err(error) = result {
             log::warn!(
-                "raising the counter of the registry's storage failed: {error}; a copy of the last second that was created by other means than \
-                 `linewarden registry backup` may not be detected as older"
+                "raising the counter of the registry's storage failed: {error}; a copy that was created within the last second, by other means than \
+                 `linewarden registry backup`, may not be detected as older"
             );
         }
     }
 
     /// The comparison of the storage, and the incarnation.
     pub(crate) async fn incarnation(&self, connection: &mut Connection) -> Result<(StorageMatch, u32)> {
-        // Another process may record the storage for the first time between the two reads. A second attempt then
-        // reads both.
+        // Another process may record the storage for the first time between the reads of files and database. A second
+        // read then finds both records.
         match self.read_incarnation(connection).await? {
             (StorageMatch::Different, _) => self.read_incarnation(connection).await,
-            found => Ok(found),
+            incarnation => Ok(incarnation),
         }
     }
 
     async fn read_incarnation(&self, connection: &mut Connection) -> Result<(StorageMatch, u32)> {
-        let now = self.storage().current(connection).await?;
+        let current = self.storage().current(connection).await?;
         let (recorded, incarnation): (Option<String>, i64) =
             sql::query("SELECT storage, incarnation FROM registry")
                 .fetch_one(&mut *connection)
                 .await?;
         let incarnation = u32::try_from(incarnation).unwrap_or(INCARNATION_MAX);
-        Ok((StorageMatch::of(recorded.as_deref(), &now), incarnation))
+        Ok((StorageMatch::of(recorded.as_deref(), &current), incarnation))
     }
 
-    /// In a transaction with leases or a registration: raises the counter in the database, so that an earlier copy is
-    /// older than the files beside the database. Records the storage if none is recorded yet.
+    /// Raises the counter in the database, so that an earlier copy of the database is older than the files beside it.
+    /// Called in a transaction with leases or a registration. Records the storage if none is recorded yet.
     pub(crate) async fn advance_storage(&self, connection: &mut Connection) -> Result<CounterAdvance> {
         let (recorded,): (Option<String>,) = sql::query("SELECT storage FROM registry")
             .fetch_one(&mut *connection)
@@ -362,7 +366,7 @@ impl Registry {
         Ok(CounterAdvance::To(tag))
     }
 
-    /// To be called after the commit: updates the files beside the database. Returns whether they are up to date.
+    /// Updates the files beside the database after the commit. Returns whether the files are up to date.
     pub(crate) fn complete_advance(&self, advance: CounterAdvance) -> bool {
         let (file, tag) = match (advance, self.storage()) {
             (CounterAdvance::To(tag), Storage::File(file)) => (file, tag),
@@ -385,9 +389,9 @@ impl Registry {
         connection: &mut Connection,
         fencing_token: &FencingToken,
     ) -> Result<()> {
-        let (served, incarnation) = self.incarnation(connection).await?;
+        let (storage_match, incarnation) = self.incarnation(connection).await?;
         // Token 0 means no registration.
-        match served != StorageMatch::Different
+        match storage_match != StorageMatch::Different
             && (fencing_token.number() == 0 || !is_other_incarnation(fencing_token.number(), incarnation))
         {
             true => Ok(()),
@@ -397,11 +401,11 @@ impl Registry {
         }
     }
 
-    /// To be called before a registration: begins a new incarnation if the storage is a different one. Returns the
-    /// current incarnation.
+    /// Begins a new incarnation if the current storage differs from the recorded storage; called before each
+    /// registration. Returns the current incarnation.
     pub(crate) async fn ensure_incarnation(&self, connection: &mut Connection) -> Result<u32> {
-        let (served, incarnation) = self.incarnation(connection).await?;
-        match served {
+        let (storage_match, incarnation) = self.incarnation(connection).await?;
+        match storage_match {
             StorageMatch::Same => return Ok(incarnation),
             StorageMatch::Unrecorded => {
                 self.storage().record(connection).await?;
@@ -409,12 +413,12 @@ impl Registry {
             }
             StorageMatch::Different => {}
         }
-        let mut drawn = [0; 4];
-        getrandom::fill(&mut drawn).map_err(RegistryError::NoRandomBytes)?;
-        let step = 1 + u32::from_be_bytes(drawn) % INCARNATION_STEP_MAX;
+        let mut random = [0; 4];
+        getrandom::fill(&mut random).map_err(RegistryError::NoRandomBytes)?;
+        let step = 1 + u32::from_be_bytes(random) % INCARNATION_STEP_MAX;
         let next = incarnation.saturating_add(step).min(INCARNATION_MAX);
-        // Sessions end with the leases; a recorded newest session would suppress the report of the next gateway's
-        // session.
+        // Sessions end with the leases. A recorded newest session of a later time would suppress reports of new
+        // sessions.
         for statement in [
             "DELETE FROM lease",
             "DELETE FROM unleased_range",
@@ -439,10 +443,10 @@ impl Registry {
 mod tests {
     use super::*;
 
-    /// A database that temporarily does not permit the query ends no leases; a copy always does.
+    /// Leases do not end when the database temporarily does not permit the query. In a copy, leases always end.
     #[test]
     fn only_a_copy_or_another_name_is_a_different_storage() {
-        for (recorded, now, expected) in [
+        for (recorded, name, expected) in [
             (Some("a"), "a", StorageMatch::Same),
             (Some(UNKNOWN), UNKNOWN, StorageMatch::Same),
             (Some("a"), UNKNOWN, StorageMatch::Same),
@@ -453,11 +457,11 @@ mod tests {
             (Some(COPY), "a", StorageMatch::Different),
             (Some(COPY), UNKNOWN, StorageMatch::Different),
         ] {
-            let named = CurrentStorage::Named(now.to_owned());
+            let current = CurrentStorage::Named(name.to_owned());
             assert_eq!(
-                StorageMatch::of(recorded, &named),
+                StorageMatch::of(recorded, &current),
                 expected,
-                "{recorded:?}, {now}"
+                "{recorded:?}, {name}"
             );
         }
     }

@@ -14,7 +14,7 @@ use crate::key::MasterKey;
 use crate::location::Location;
 use crate::monitor::TransactionMonitor;
 use crate::postgres::{self, WriteLock};
-use crate::record_mac::RecordMac;
+use crate::record_tag::RecordAuthenticator;
 use crate::service::Action;
 use crate::sql::{self, Connection, Pool, Transaction};
 use crate::sqlite::{self, SchemaGuard};
@@ -26,12 +26,12 @@ const KEY_CHECK_AAD: &[u8] = b"linewarden registry key check v1";
 /// Log level of SQL statements: too many for `debug`. Slow statements are logged as warnings in any case.
 pub(crate) const STATEMENT_LOG_LEVEL: LevelFilter = LevelFilter::Trace;
 const SEALING_PURPOSE: &str = "linewarden registry sealing v1";
-const MAC_PURPOSE: &str = "linewarden registry records v1";
+const TAG_PURPOSE: &str = "linewarden registry records v1";
 
 /// The keys of one registry.
 pub(crate) struct Keys {
     sealer: Sealer,
-    record_mac: RecordMac,
+    authenticator: RecordAuthenticator,
     fingerprints: FingerprintKeys,
 }
 
@@ -39,7 +39,7 @@ impl Keys {
     fn derive(key: &MasterKey, registry_id: &[u8]) -> Self {
         Self {
             sealer: Sealer::derive(key.expose(), registry_id, SEALING_PURPOSE),
-            record_mac: RecordMac::new(&derive_key(key.expose(), registry_id, MAC_PURPOSE)),
+            authenticator: RecordAuthenticator::new(&derive_key(key.expose(), registry_id, TAG_PURPOSE)),
             fingerprints: FingerprintKeys::derive(key, registry_id),
         }
     }
@@ -61,17 +61,17 @@ pub struct Options {
     /// | 32768 | 2749 | 1.04, 1.05, 1.13 | 33,200 | 76 |
     /// | 65536 | 2785 | 1.05, 1.05, 1.05 | 45,700 | 79 |
     ///
-    /// 16384 is the smallest size that wastes little space at every common number of rows. Larger ones save 6 % of
-    /// space, but each change of one mark writes a whole page to the log. Clustering the credentials by device id
+    /// 16384 is the smallest size that wastes little space at every common number of rows. Larger sizes save 6 % of
+    /// space, but each change of a mark writes a whole page to the log. Clustering the credentials by device id
     /// instead of by order of enrollment takes 4 to 13 times longer to load and up to 15 % more space.
     pub page_size_bytes: u32,
     /// Timeout for the lock of another program, and for a connection to PostgreSQL.
     pub busy_timeout: Duration,
-    /// Number of connections for reading, in addition to the one for writing. [Separate
-    /// readers](Registry::with_separate_reader) use the same number again.
+    /// Number of connections for reading, in addition to the connection for writing. [Separate
+    /// readers](Registry::with_separate_reader) have the same number of own connections.
     pub readers: u32,
-    /// SQLite: time between two leases that raise the counter of the storage. A restored backup is detected if the
-    /// registry has leased rows that long after the backup, or was closed after a lease.
+    /// SQLite: minimum time between two leases that raise the counter of the storage. A restored backup is detected if
+    /// the registry has leased rows at least this time after the backup, or was closed after a lease.
     pub storage_period: Duration,
 }
 
@@ -101,7 +101,7 @@ struct Inner {
     location: Option<Location>,
     writer: Pool,
     reader: Pool,
-    /// Connections for readers that must not wait for long queries of others.
+    /// Connections for readers that must not wait for long queries of other readers.
     separate_reader: Pool,
     keys: Keys,
     write_access: WriteAccess,
@@ -238,7 +238,7 @@ impl Registry {
             Err(RegistryError::NoRegistry { .. }) => match Self::create(&location, key).await {
                 // Another program has created the registry in the meantime.
                 Err(RegistryError::AlreadyExists { .. }) => Self::open(location, key).await,
-                made => made,
+                created => created,
             },
             opened => opened,
         }
@@ -264,12 +264,12 @@ impl Registry {
     }
 
     /// Sets the monitor of the transactions of all clones. The first monitor cannot be replaced.
-    pub fn set_monitor(&self, watch: impl TransactionMonitor + 'static) {
-        let _ = self.inner.monitor.set(Box::new(watch));
+    pub fn set_monitor(&self, monitor: impl TransactionMonitor + 'static) {
+        let _ = self.inner.monitor.set(Box::new(monitor));
     }
 
-    /// Waits for pending operations and closes all connections, for all clones. SQLite copies its write-ahead log
-    /// into the file. If leases have changed since, the counter of the storage is raised first.
+    /// Waits for pending operations and closes all connections, for all clones. SQLite copies its write-ahead log into
+    /// the file. If leases have changed since the counter of the storage was raised, the counter is raised first.
     pub async fn close(self) {
         self.advance_at_close().await;
         self.inner.reader.close().await;
@@ -301,7 +301,7 @@ impl Registry {
             _ => Vec::new(),
         };
         let damaged = self.damaged_records().await?;
-        // A damaged value is reported by its record, unless the record is valid despite the value.
+        // A damaged value usually damages its record, which is then reported. Otherwise the finding itself is reported.
         if damaged.is_empty() && !contents.is_empty() {
             let detail = contents.join("; ");
             return Ok(vec![RegistryError::Damaged { detail }]);
@@ -309,7 +309,7 @@ impl Registry {
         Ok(damaged)
     }
 
-    /// The same registry with separate connections for reading, which long queries of other users do not block.
+    /// The same registry with separate connections for reading: long queries of other readers do not block this clone.
     #[must_use]
     pub fn with_separate_reader(&self) -> Self {
         Self {
@@ -333,9 +333,9 @@ impl Registry {
         self.action.as_deref()
     }
 
-    pub(crate) fn acting_as(&self, act: Action) -> Self {
+    pub(crate) fn acting_as(&self, action: Action) -> Self {
         Self {
-            action: Some(Arc::new(act)),
+            action: Some(Arc::new(action)),
             ..self.clone()
         }
     }
@@ -344,8 +344,8 @@ impl Registry {
         &self.inner.keys.sealer
     }
 
-    pub(crate) fn record_mac(&self) -> &RecordMac {
-        &self.inner.keys.record_mac
+    pub(crate) fn authenticator(&self) -> &RecordAuthenticator {
+        &self.inner.keys.authenticator
     }
 
     pub(crate) fn fingerprint_keys(&self) -> &FingerprintKeys {
@@ -360,14 +360,14 @@ impl Registry {
         &self.inner.schedule
     }
 
-    /// Begins a writing transaction; no other one runs at the same time, in this process or another. Permitted even
-    /// if the registry was moved.
+    /// Begins a writing transaction. No other writing transaction runs at the same time, in this process or in another
+    /// process. A moved registry permits the transaction, too.
     pub(crate) async fn write_even_if_moved(&self) -> Result<Transaction> {
-        let mut observer = self.inner.monitor.get().and_then(|watch| watch.observer());
+        let mut observer = self.inner.monitor.get().and_then(|monitor| monitor.observer());
         let transaction = match (&self.inner.writer, &self.inner.write_access) {
             (Pool::Sqlite(writer), WriteAccess::Sqlite(guard)) => guard.begin(writer).await?,
             (Pool::Postgres(writer), WriteAccess::Postgres(lock)) => lock.begin(writer).await?.into(),
-            // Other combinations do not exist.
+            // Pool and write access are always of one database.
             _ => return Err(RegistryError::Locked),
         };
         if let Some(observer) = &mut observer {
@@ -404,14 +404,14 @@ impl Registry {
         connection: &mut Connection,
         target: Option<&Location>,
     ) -> Result<()> {
-        let (to, has_ended): (Option<String>, i64) =
+        let (moved_to, completed): (Option<String>, i64) =
             sql::query("SELECT moved_to, move_completed FROM registry")
                 .fetch_one(connection)
                 .await?;
-        let is_open = |to: &str| has_ended == 0 && target.is_some_and(|target| target.to_string() == to);
-        match to {
+        let may_repeat = |to: &str| completed == 0 && target.is_some_and(|target| target.to_string() == to);
+        match moved_to {
             None => Ok(()),
-            Some(to) if is_open(&to) => Ok(()),
+            Some(to) if may_repeat(&to) => Ok(()),
             Some(to) => Err(RegistryError::Moved {
                 registry: self.location().cloned().unwrap_or_else(|| PathBuf::new().into()),
                 to,
@@ -420,7 +420,7 @@ impl Registry {
     }
 }
 
-/// A registry that is being created in one transaction: it becomes visible completely, or never.
+/// A registry that is being created in one transaction: it becomes visible completely or not at all.
 pub(crate) enum Draft {
     Sqlite(sqlite::Draft),
     Postgres(postgres::Draft),
@@ -501,11 +501,11 @@ pub(crate) async fn initialize(connection: &mut Connection, key: &MasterKey) -> 
 type RegistryIdentity = (Vec<u8>, Vec<u8>);
 
 async fn registry_identity(connection: &mut Connection) -> Result<Option<RegistryIdentity>> {
-    let found = sql::query("SELECT registry_id, key_check FROM registry").fetch_optional(connection);
-    Ok(found.await?)
+    let identity = sql::query("SELECT registry_id, key_check FROM registry").fetch_optional(connection);
+    Ok(identity.await?)
 }
 
-/// Whether the registry at `location` is a copy of the registry of this connection, or the same one.
+/// Whether the registry at `location` is a copy of the registry of this connection, or the same registry.
 pub(crate) async fn is_copy_of(connection: &mut Connection, location: &Location) -> Result<bool> {
     let mut other = match location {
         Location::Sqlite(path) => sqlite::open_read_only(path).await?,
@@ -516,19 +516,19 @@ pub(crate) async fn is_copy_of(connection: &mut Connection, location: &Location)
     Ok(registry_identity(connection).await? == other_identity?)
 }
 
-/// The registry's keys, if its master key is this one.
+/// The registry's keys; an error if `key` is not its master key.
 pub(crate) async fn check_key(
     connection: &mut Connection,
     registry: &Location,
     key: &MasterKey,
 ) -> Result<Keys> {
-    let found = registry_identity(connection)
+    let identity = registry_identity(connection)
         .await
         .map_err(with_location(registry))?;
-    let (registry_id, key_check) = found.ok_or_else(|| RegistryError::Open {
+    let (registry_id, key_check) = identity.ok_or_else(|| RegistryError::Open {
         registry: registry.clone(),
         source: Box::new(RegistryError::Damaged {
-            detail: "its key check is missing".to_owned(),
+            detail: "the key check is missing".to_owned(),
         }),
     })?;
     let keys = Keys::derive(key, &registry_id);
@@ -616,7 +616,7 @@ mod tests {
 
     /// SQLite rolls back itself when a commit fails because of a full disk or a failed sync.
     #[tokio::test]
-    async fn transactions_work_after_sqlite_has_ended_one() {
+    async fn transactions_work_after_sqlite_has_rolled_one_back() {
         let directory = tempfile::tempdir().unwrap();
         let key = MasterKey::from_bytes([1; 32]);
         let registry = Registry::create(directory.path().join("registry"), &key)

@@ -1,8 +1,8 @@
 //! Export and import in JSON lines: one header, then one device per line.
 //!
 //! By default only public information is exported. With an [`ExportKey`] each line also contains the device's
-//! credentials, sealed under that key and bound to every other field of the line, so that an edited line (for example
-//! with a lower row floor, or without a revocation) does not open.
+//! credentials, sealed under that key and bound to every other field of the line. So an edited line (for example with a
+//! lower `idx_floor`, or without a revocation) does not open.
 //!
 //! ```text
 //! {"linewarden_export":1,"salt":"…32 hex digits…","devices":2}
@@ -52,9 +52,9 @@ pub(crate) struct Header {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceLine {
-    /// 16 hexadecimal digits.
+    /// The device id, 16 hexadecimal digits.
     pub device_id: String,
-    /// For display.
+    /// The name, for display.
     pub name: String,
     /// "pool" or "key".
     pub mode: String,
@@ -62,25 +62,25 @@ pub struct DeviceLine {
     pub suite: u8,
     /// "active", "quarantined" or "revoked".
     pub status: String,
-    /// Seconds since 1970-01-01 UTC.
+    /// Time of the enrollment, seconds since 1970-01-01 UTC.
     pub enrolled_at_s: u64,
-    /// Seconds since 1970-01-01 UTC; only for revoked devices.
+    /// Time of the revocation, seconds since 1970-01-01 UTC; only for revoked devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked_at_s: Option<u64>,
-    /// Only for revoked devices.
+    /// The reason of the revocation; only for revoked devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked_reason: Option<String>,
-    /// Seconds since 1970-01-01 UTC; only for devices in quarantine.
+    /// Start of the quarantine, seconds since 1970-01-01 UTC; only for devices in quarantine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quarantined_at_s: Option<u64>,
-    /// Only for devices in quarantine.
+    /// The reason of the quarantine; only for devices in quarantine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quarantined_reason: Option<String>,
     /// First row of the pool; 0 in key mode.
     pub first_idx: u32,
     /// Rows in the pool; 0 in key mode.
     pub rows_total: u32,
-    /// The first row that was never leased.
+    /// From this row on, no row is leased or was used ([`DeviceInfo::idx_floor`]).
     pub idx_floor: u32,
     /// Number of replacements of the credentials.
     pub epoch: u32,
@@ -129,11 +129,11 @@ impl DeviceLine {
     /// The associated data of the sealed credentials: the line without them, as this program writes it.
     fn aad(&self) -> Result<Vec<u8>> {
         let mut aad = SEALING_LABEL.to_vec();
-        let bare = Self {
+        let without_sealed = Self {
             sealed: None,
             ..self.clone()
         };
-        serde_json::to_writer(&mut aad, &bare).map_err(|error| export_error(error.into()))?;
+        serde_json::to_writer(&mut aad, &without_sealed).map_err(|error| export_error(error.into()))?;
         Ok(aad)
     }
 }
@@ -159,7 +159,7 @@ pub struct ExportSummary {
 /// Reads all devices as lines, in chunks.
 struct DeviceLines<'a> {
     registry: &'a Registry,
-    /// Seals the credentials for the export; without it they are only checked.
+    /// Seals the credentials for the export; `None`: the credentials are only checked.
     sealer: Option<Sealer>,
     after: Revision,
 }
@@ -176,25 +176,25 @@ impl<'a> DeviceLines<'a> {
     async fn next_chunk(
         &mut self,
         snapshot: &mut Connection,
-        open_credentials: bool,
+        opens_credentials: bool,
     ) -> Result<Option<Vec<Result<DeviceLine>>>> {
-        let (stored, upto) = self
+        let (records, up_to) = self
             .registry
             .records_after(snapshot, self.after, CHUNK_DEVICES)
             .await?;
-        self.after = upto;
-        let devices: Vec<DeviceId> = stored
+        self.after = up_to;
+        let devices: Vec<DeviceId> = records
             .iter()
             .filter_map(|record| Some(record.as_ref().ok()?.info.device))
             .collect();
-        let mut fingerprints = match open_credentials {
+        let mut fingerprints = match opens_credentials {
             true => self.registry.fingerprints_of(snapshot, &devices).await?,
             false => HashMap::new(),
         };
         let mut line = |record: Result<StoredDevice>| {
             let record = record?;
             let mut line = DeviceLine::from(&record.info);
-            if open_credentials {
+            if opens_credentials {
                 let credentials = self.registry.unseal(&record.info, record.sealed.as_deref())?;
                 let fingerprint = fingerprints.remove(&record.info.device).transpose()?;
                 if let Some(sealer) = &self.sealer {
@@ -203,7 +203,7 @@ impl<'a> DeviceLines<'a> {
             }
             Ok(line)
         };
-        Ok((!stored.is_empty()).then(|| stored.into_iter().map(&mut line).collect()))
+        Ok((!records.is_empty()).then(|| records.into_iter().map(&mut line).collect()))
     }
 }
 
@@ -229,23 +229,23 @@ impl Registry {
         on_damage: OnDamage,
         mut progress: impl FnMut(Progress),
     ) -> Result<ExportSummary> {
-        // One read transaction: concurrent changes are not visible, so the header's count is right.
+        // One read transaction: later changes are not visible, so the number in the header is right.
         let mut snapshot = self.reader().snapshot().await?;
         let total = count(&mut snapshot).await?;
         let mut damaged = Vec::new();
         if on_damage == OnDamage::Skip {
             // The header precedes the lines and contains their number, so damaged records are counted first.
-            let mut walk = DeviceLines::new(self, None);
-            while let Some(lines) = walk.next_chunk(&mut snapshot, key.is_some()).await? {
+            let mut reader = DeviceLines::new(self, None);
+            while let Some(lines) = reader.next_chunk(&mut snapshot, key.is_some()).await? {
                 damaged.extend(lines.into_iter().filter_map(Result::err));
             }
         }
         let devices = total.saturating_sub(damaged.len() as u64);
         let (header, sealer) = header(devices, key)?;
         write_line(out, &header)?;
-        let mut walk = DeviceLines::new(self, sealer);
+        let mut reader = DeviceLines::new(self, sealer);
         let mut done = 0u64;
-        while let Some(lines) = walk.next_chunk(&mut snapshot, key.is_some()).await? {
+        while let Some(lines) = reader.next_chunk(&mut snapshot, key.is_some()).await? {
             for line in lines {
                 match line {
                     Ok(line) => write_line(out, &line)?,
@@ -289,17 +289,17 @@ impl Registry {
             .open(&draft)
             .map_err(RegistryError::io(format!("create {}", draft.display())))?;
         let mut out = std::io::BufWriter::new(file);
-        let exported = self
+        let result = self
             .export(&mut out, key, on_damage, progress)
             .await
-            .and_then(|exported| {
+            .and_then(|summary| {
                 out.get_ref().sync_all().map_err(export_error)?;
                 publish(&draft, path)?;
-                Ok(exported)
+                Ok(summary)
             });
-        // A published file has a second name; an unpublished one is deleted.
+        // This removes only the temporary name: a published file keeps its final name.
         let _ = std::fs::remove_file(&draft);
-        exported
+        result
     }
 }
 
@@ -374,7 +374,7 @@ pub(crate) fn parse_header(text: &[u8], key: &ExportKey) -> Result<(Header, Seal
     Ok((header, sealer))
 }
 
-/// Describes an error in a line's JSON, without the parser's line number, which is always 1.
+/// Describes a JSON error in a line of the file. The parser's line number is omitted, because it is always 1.
 fn json_problem(error: &serde_json::Error, line: &[u8]) -> String {
     if line.trim_ascii().is_empty() {
         return "the line is empty; remove it".to_owned();
@@ -386,8 +386,8 @@ fn json_problem(error: &serde_json::Error, line: &[u8]) -> String {
         );
     }
     let text = error.to_string();
-    let place = format!(" at line {} column {}", error.line(), error.column());
-    match text.strip_suffix(&place) {
+    let position = format!(" at line {} column {}", error.line(), error.column());
+    match text.strip_suffix(&position) {
         Some(problem) => format!("{problem} (column {})", error.column()),
         None => text,
     }
@@ -405,9 +405,9 @@ pub(crate) fn parse_device(text: &[u8], sealer: &Sealer) -> Result<NewDevice, St
     let mode = match line.mode.as_str() {
         "pool" => Mode::Pool,
         "key" => Mode::Key,
-        other => {
+        mode => {
             return Err(format!(
-                "field mode: unknown mode {other:?}; expected \"pool\" or \"key\""
+                "field mode: unknown mode {mode:?}; expected \"pool\" or \"key\""
             ));
         }
     };
@@ -456,15 +456,15 @@ fn parse_status(line: &DeviceLine) -> Result<(Status, Option<Quarantine>), Strin
     }
     let revoked = line.revoked_at_s.zip(line.revoked_reason.clone());
     let quarantined = line.quarantined_at_s.zip(line.quarantined_reason.clone());
-    let is_half = revoked.is_none() && (line.revoked_at_s.is_some() || line.revoked_reason.is_some())
+    let is_incomplete = revoked.is_none() && (line.revoked_at_s.is_some() || line.revoked_reason.is_some())
         || quarantined.is_none() && (line.quarantined_at_s.is_some() || line.quarantined_reason.is_some());
     let is_time = |at_s: u64| i64::try_from(at_s).is_ok();
     match (line.status.as_str(), revoked, quarantined) {
-        ("active", None, None) if !is_half => Ok((Status::Active, None)),
-        ("quarantined", None, Some((at_s, reason))) if !is_half && is_time(at_s) => {
+        ("active", None, None) if !is_incomplete => Ok((Status::Active, None)),
+        ("quarantined", None, Some((at_s, reason))) if !is_incomplete && is_time(at_s) => {
             Ok((Status::Active, Some(Quarantine { at_s, reason })))
         }
-        ("revoked", Some((at_s, reason)), None) if !is_half && is_time(at_s) => {
+        ("revoked", Some((at_s, reason)), None) if !is_incomplete && is_time(at_s) => {
             Ok((Status::Revoked { at_s, reason }, None))
         }
         _ => Err("the fields for status, revocation and quarantine are inconsistent".to_owned()),
@@ -483,12 +483,12 @@ fn open_line(
     let plaintext: Zeroizing<Vec<u8>> = sealer.open(&aad, &sealed).map_err(|_| {
         "field sealed: does not authenticate; the export key is wrong, or the line was modified".to_owned()
     })?;
-    let (credentials, rest) = plaintext
+    let (credentials, tail) = plaintext
         .split_at_checked(Credentials::encoded_len_of(mode, &indices))
         .unwrap_or((&plaintext, &[]));
     let credentials = Credentials::decode(mode, &indices, credentials)
         .map_err(|problem| format!("field sealed: {problem}"))?;
-    match (rest, Fingerprint::from_bytes(rest)) {
+    match (tail, Fingerprint::from_bytes(tail)) {
         ([], _) => Ok((credentials, None)),
         (_, Some(fingerprint)) => Ok((credentials, Some(fingerprint))),
         (_, None) => Err("field sealed: the data after the credentials is not a fingerprint".to_owned()),

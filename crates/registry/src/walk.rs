@@ -3,6 +3,9 @@
 use linewarden_protocol::ids::DeviceId;
 
 use crate::column::ColumnValue;
+use crate::conversion::{
+    DEVICE_COLUMNS, DEVICE_REVISION, DeviceColumns, device_columns, device_info, id_from_column, id_to_column,
+};
 use crate::credentials::Credentials;
 use crate::device::{DeviceInfo, Revision};
 use crate::error::{RegistryError, Result};
@@ -12,9 +15,6 @@ use crate::pair;
 use crate::quarantine;
 use crate::renew;
 use crate::roaming;
-use crate::row::{
-    DEVICE_COLUMNS, DEVICE_REVISION, DeviceRow, device_columns, device_info, id_from_column, id_to_column,
-};
 use crate::seal_context::SealContext;
 use crate::service;
 use crate::sql::{self, Connection, FromRow, Row};
@@ -35,7 +35,7 @@ impl Registry {
     /// # Errors
     /// An unknown or revoked device, a device in quarantine, a damaged record, or a failure of the database.
     pub async fn load(&self, device: DeviceId) -> Result<ActiveDevice> {
-        let row: Option<StoredRow> = sql::query(concat!(
+        let columns: Option<StoredDeviceColumns> = sql::query(concat!(
             "SELECT ",
             device_columns!(),
             ", credential.sealed FROM device LEFT JOIN credential ON credential.device_id = device.device_id \
@@ -44,29 +44,32 @@ impl Registry {
         .bind(id_to_column(device))
         .fetch_optional(self.reader())
         .await?;
-        let StoredRow {
-            device: row, sealed, ..
-        } = row.ok_or(RegistryError::UnknownDevice { device })?;
-        let info = device_info(self.record_mac(), row)?;
+        let StoredDeviceColumns {
+            device: columns,
+            sealed,
+            ..
+        } = columns.ok_or(RegistryError::UnknownDevice { device })?;
+        let info = device_info(self.authenticator(), columns)?;
         info.check_may_authenticate()?;
         self.open_record(Ok(StoredDevice { info, sealed }))
     }
 
+    /// Opens and decodes the sealed credentials of a device.
     pub(crate) fn unseal(&self, info: &DeviceInfo, sealed: Option<&[u8]>) -> Result<Credentials> {
         let damaged = |problem: String| RegistryError::DamagedRecord {
             device: info.device,
             problem,
         };
         let sealed = sealed.ok_or_else(|| damaged("its credentials are missing".to_owned()))?;
-        let place = SealContext::of(info);
+        let context = SealContext::of(info);
         let plaintext = self
             .sealer()
-            .open(&place.aad(), sealed)
+            .open(&context.aad(), sealed)
             .map_err(|_| damaged("its sealed credentials do not authenticate".to_owned()))?;
-        Credentials::decode(place.mode, &place.indices, &plaintext).map_err(damaged)
+        Credentials::decode(context.mode, &context.indices, &plaintext).map_err(damaged)
     }
 
-    /// Opens every record, for [`Registry::check`].
+    /// Errors of all records, for [`Registry::check`]: opens every record.
     pub(crate) async fn damaged_records(&self) -> Result<Vec<RegistryError>> {
         let mut snapshot = self.reader().snapshot().await?;
         let (devices,): (i64,) = sql::query("SELECT COUNT(*) FROM device")
@@ -74,7 +77,7 @@ impl Registry {
             .await?;
         let (mut damaged, mut visited, mut after) = (Vec::new(), 0, Revision::ZERO);
         loop {
-            let (records, upto) = self
+            let (records, up_to) = self
                 .records_after(&mut snapshot, after, CHECK_CHUNK_DEVICES)
                 .await?;
             if records.is_empty() {
@@ -86,17 +89,17 @@ impl Registry {
                     .into_iter()
                     .filter_map(|record| self.open_record(record).err()),
             );
-            after = upto;
+            after = up_to;
         }
         damaged.extend(deleted_devices(&mut snapshot).await?);
-        damaged.extend(gateway::damaged(&mut snapshot, self.record_mac()).await?);
-        damaged.extend(roaming::damaged(&mut snapshot, self.record_mac()).await?);
-        damaged.extend(lease::damaged(&mut snapshot, self.record_mac()).await?);
-        damaged.extend(pair::damaged(&mut snapshot, self.record_mac()).await?);
-        damaged.extend(renew::damaged(&mut snapshot, self.record_mac()).await?);
+        damaged.extend(gateway::damaged(&mut snapshot, self.authenticator()).await?);
+        damaged.extend(roaming::damaged(&mut snapshot, self.authenticator()).await?);
+        damaged.extend(lease::damaged(&mut snapshot, self.authenticator()).await?);
+        damaged.extend(pair::damaged(&mut snapshot, self.authenticator()).await?);
+        damaged.extend(renew::damaged(&mut snapshot, self.authenticator()).await?);
         damaged.extend(self.damaged_fingerprints(&mut snapshot).await?);
         damaged.extend(self.damaged_attestation(&mut snapshot).await?);
-        damaged.extend(quarantine::damaged(&mut snapshot, self.record_mac()).await?);
+        damaged.extend(quarantine::damaged(&mut snapshot, self.authenticator()).await?);
         damaged.extend(service::damaged_entries(self, &mut snapshot).await?);
         if i64::try_from(visited) != Ok(devices) {
             let detail = format!("only {visited} of {devices} devices have a valid revision");
@@ -105,14 +108,14 @@ impl Registry {
         Ok(damaged)
     }
 
-    /// The next records after a revision, and the revision reached.
+    /// At most `limit` records after a revision, and the revision of the last one; no records at the end.
     pub(crate) async fn records_after(
         &self,
         connection: &mut Connection,
         after: Revision,
         limit: u32,
     ) -> Result<(Vec<Result<StoredDevice>>, Revision)> {
-        let rows: Vec<StoredRow> = sql::query(concat!(
+        let stored: Vec<StoredDeviceColumns> = sql::query(concat!(
             "SELECT ",
             device_columns!(),
             ", credential.sealed FROM device LEFT JOIN credential ON credential.device_id = device.device_id \
@@ -122,23 +125,24 @@ impl Registry {
         .bind(i64::from(limit))
         .fetch_all(connection)
         .await?;
-        // A revision that is not a number may appear anywhere in the order. A chunk without a valid revision ends the
-        // walk; [`Registry::check`] compares the number of records.
-        let Some(upto) = rows.iter().rev().find_map(|row| row.revision) else {
+        // A damaged revision, which is not a number, may appear anywhere in the order. A chunk without a valid revision
+        // is treated as the end; [`Registry::check`] compares the number of records.
+        let Some(up_to) = stored.iter().rev().find_map(|columns| columns.revision) else {
             return Ok((Vec::new(), after));
         };
-        let records = rows
+        let records = stored
             .into_iter()
-            .map(|StoredRow { device, sealed, .. }| {
+            .map(|StoredDeviceColumns { device, sealed, .. }| {
                 Ok(StoredDevice {
-                    info: device_info(self.record_mac(), device)?,
+                    info: device_info(self.authenticator(), device)?,
                     sealed,
                 })
             })
             .collect();
-        Ok((records, upto))
+        Ok((records, up_to))
     }
 
+    /// Opens the credentials of a stored device.
     pub(crate) fn open_record(&self, record: Result<StoredDevice>) -> Result<ActiveDevice> {
         let StoredDevice { info, sealed } = record?;
         let credentials = self.unseal(&info, sealed.as_deref())?;
@@ -146,7 +150,7 @@ impl Registry {
     }
 }
 
-/// Devices with credentials but without a record: a device record is never deleted.
+/// Errors of devices with credentials but without a device record: a device record is never deleted.
 async fn deleted_devices(connection: &mut Connection) -> Result<Vec<RegistryError>> {
     let missing: Vec<(ColumnValue<i64>,)> = sql::query(
         "SELECT device_id FROM credential WHERE NOT EXISTS \
@@ -161,27 +165,28 @@ async fn deleted_devices(connection: &mut Connection) -> Result<Vec<RegistryErro
     Ok(missing.collect())
 }
 
+/// Devices per chunk of a check.
 const CHECK_CHUNK_DEVICES: u32 = 1000;
 
 /// A device with its credentials still sealed.
 pub(crate) struct StoredDevice {
     pub(crate) info: DeviceInfo,
-    /// `None` if the row of the credentials is missing.
+    /// `None` if the record of the credentials is missing.
     pub(crate) sealed: Option<Vec<u8>>,
 }
 
-/// A row of `device` joined with its sealed credentials.
-pub(crate) struct StoredRow {
-    pub(crate) device: DeviceRow,
+/// The columns of a device, joined with its sealed credentials.
+pub(crate) struct StoredDeviceColumns {
+    pub(crate) device: DeviceColumns,
     /// `None` if the column is not a number.
     pub(crate) revision: Option<Revision>,
     pub(crate) sealed: Option<Vec<u8>>,
 }
 
-impl FromRow for StoredRow {
+impl FromRow for StoredDeviceColumns {
     fn from_row(row: &Row<'_>) -> sqlx::Result<Self> {
         Ok(Self {
-            device: DeviceRow::from_row(row)?,
+            device: DeviceColumns::from_row(row)?,
             revision: revision(&row.get(DEVICE_REVISION)?),
             sealed: row.get::<ColumnValue<_>>(DEVICE_COLUMNS)?.0,
         })

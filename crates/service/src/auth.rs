@@ -23,16 +23,16 @@ use crate::state::App;
 
 /// Name of the browser session cookie.
 pub(crate) const COOKIE: &str = "linewarden_session";
-/// Header that writes with a cookie require: a form of another site cannot send it.
+/// The header that writes with a cookie require. A form on another site cannot send this header.
 const OWN_HEADER: &str = "x-linewarden";
-/// How long a successful authentication is cached: a removed user may continue to send requests for that time.
+/// Time for which a successful authentication is cached. Requests of a removed user may succeed for this time.
 const CACHED_FOR: Duration = Duration::from_secs(1);
-/// Longest time to identify the user, including waits for a database lock or connection.
+/// Maximum time to identify the user, including the time to wait for a database lock or connection.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a secret that authenticated counts as recent: it is looked up again regardless of failed attempts by
-/// others from the same address.
+/// Time for which a secret counts as recent after an authentication. A recent secret may be looked up regardless of
+/// failed attempts of other clients at the same address.
 const RECENT_FOR: Duration = Duration::from_secs(3_600);
-/// Largest number of cached authentications, and of hashes of recent secrets.
+/// Maximum number of cached authentications, and of hashes of recent secrets.
 const CACHED_SECRETS_MAX: usize = 10_000;
 
 /// `Retry-After` for an address with too many failed attempts, seconds.
@@ -53,32 +53,35 @@ pub(crate) struct Principal {
 #[derive(Clone, Debug)]
 enum AuthMethod {
     Token(Arc<Zeroizing<String>>),
-    /// The browser also sends it with requests from pages of other sites.
+    /// The browser may also send the cookie with requests from pages of other sites.
     Cookie(Arc<Zeroizing<String>>),
     Certificate,
 }
 
 impl Principal {
-    /// Whether the credential still authenticates the user with at least the same role. An event stream lives longer
-    /// than the request that opened it.
+    /// Whether the credential still authenticates the user with at least the same role. Long requests, such as event
+    /// streams, check this repeatedly.
     pub(crate) async fn is_still_authorized(&self, registry: &Registry) -> bool {
         let now_s = now_s();
-        if self.expires_at_s.is_some_and(|until_s| until_s <= now_s) {
+        if self
+            .expires_at_s
+            .is_some_and(|expires_at_s| expires_at_s <= now_s)
+        {
             return false;
         }
-        let found = match &self.method {
+        let user = match &self.method {
             AuthMethod::Token(token) => registry.user_by_token(token, now_s).await,
             AuthMethod::Cookie(cookie) => registry
                 .user_by_session(cookie, now_s)
                 .await
-                .map(|found| found.map(|(user, _)| user)),
+                .map(|session| session.map(|(user, _)| user)),
             AuthMethod::Certificate => registry
                 .user_by_name(&self.name, now_s)
                 .await
                 .map(|user| user.filter(|user| !user.has_token)),
         };
         // An unavailable registry does not revoke access.
-        found.map_or(true, |user| {
+        user.map_or(true, |user| {
             user.is_some_and(|user| user.name == self.name && user.role >= self.role)
         })
     }
@@ -88,7 +91,7 @@ impl Principal {
         &self,
         registry: &Registry,
         reason: &str,
-        note: NewEvent,
+        event: NewEvent,
     ) -> Result<Registry> {
         if reason.trim().is_empty() {
             return Err(ApiError::invalid(
@@ -104,7 +107,7 @@ impl Principal {
                 origin: self.origin.clone(),
             },
             reason: reason.to_owned(),
-            event: note,
+            event,
         })?)
     }
 }
@@ -141,14 +144,14 @@ impl LoginCache {
         (at.elapsed() < CACHED_FOR).then(|| principal.clone())
     }
 
-    /// Whether the registry may be asked for the owner of this secret. Each address has a rate limit. Secrets that
-    /// authenticated recently are exempt from it, so failed attempts by others from the same address do not lock
-    /// their users out.
+    /// Whether the registry may be queried for the user of this secret. Each address has a rate limit. Recent secrets
+    /// are exempt, so that failed attempts of other clients at the same address do not lock out the users with these
+    /// secrets.
     pub(crate) fn may_look_up(&self, secret: &SecretHash, limits: &Limits, address: IpAddr) -> bool {
         let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_regular = recent.get(secret).is_some_and(|at| at.elapsed() < RECENT_FOR);
+        let is_recent = recent.get(secret).is_some_and(|at| at.elapsed() < RECENT_FOR);
         drop(recent);
-        is_regular || limits.allow_lookup(address)
+        is_recent || limits.allow_lookup(address)
     }
 
     /// Records whether the registry knows the secret.
@@ -205,11 +208,11 @@ pub(crate) async fn authenticate(
 ) -> Result<Response> {
     let peer = request.extensions().get::<Peer>().cloned();
     let peer = peer.ok_or_else(ApiError::unauthenticated)?;
-    let found = tokio::time::timeout(LOOKUP_TIMEOUT, find_principal(&app, &peer, request.headers())).await;
-    let found = found.map_err(|_| ApiError::unavailable("the registry database does not respond"))?;
-    let principal = match found? {
+    let lookup = tokio::time::timeout(LOOKUP_TIMEOUT, find_principal(&app, &peer, request.headers())).await;
+    let lookup = lookup.map_err(|_| ApiError::unavailable("the registry database does not respond"))?;
+    let principal = match lookup? {
         Some(principal) => principal,
-        // Only failed attempts are rate-limited.
+        // Only failed attempts count toward this limit.
         None if !app.limits.allow_attempt(peer.address_owner()) => {
             return Err(ApiError::rate_limited(RETRY_AFTER_S));
         }
@@ -240,7 +243,7 @@ async fn find_principal(app: &App, peer: &Peer, headers: &HeaderMap) -> Result<O
         (None, Some(cookie)) => Some((cookie, true)),
         (None, None) => None,
     };
-    let Some((secret, by_cookie)) = secret else {
+    let Some((secret, is_cookie)) = secret else {
         let Some(name) = &peer.user else {
             return Ok(None);
         };
@@ -254,12 +257,12 @@ async fn find_principal(app: &App, peer: &Peer, headers: &HeaderMap) -> Result<O
             method: AuthMethod::Certificate,
         }));
     };
-    let hash = match by_cookie {
+    let hash = match is_cookie {
         true => hash_of_cookie(secret),
         false => hash_of_token(secret),
     };
-    if let Some(known) = app.login_cache.get(&hash) {
-        return Ok(Some(Principal { origin, ..known }));
+    if let Some(cached) = app.login_cache.get(&hash) {
+        return Ok(Some(Principal { origin, ..cached }));
     }
     if !app
         .login_cache
@@ -267,27 +270,27 @@ async fn find_principal(app: &App, peer: &Peer, headers: &HeaderMap) -> Result<O
     {
         return Err(ApiError::rate_limited(RETRY_AFTER_S));
     }
-    let found = match by_cookie {
+    let user_and_expiry = match is_cookie {
         true => {
-            let found = app.registry.user_by_session(secret, now_s()).await?;
-            found.map(|(user, until_s)| (user, Some(until_s)))
+            let session = app.registry.user_by_session(secret, now_s()).await?;
+            session.map(|(user, expires_at_s)| (user, Some(expires_at_s)))
         }
         false => {
-            let found = app.registry.user_by_token(secret, now_s()).await?;
-            found.map(|user| {
-                let until_s = user.expires_at_s;
-                (user, until_s)
+            let user = app.registry.user_by_token(secret, now_s()).await?;
+            user.map(|user| {
+                let expires_at_s = user.expires_at_s;
+                (user, expires_at_s)
             })
         }
     };
-    app.login_cache.record_lookup(hash, found.is_some());
-    Ok(found.map(|(user, expires_s)| {
+    app.login_cache.record_lookup(hash, user_and_expiry.is_some());
+    Ok(user_and_expiry.map(|(user, expires_at_s)| {
         let principal = Principal {
             name: user.name,
             role: user.role,
             origin,
-            expires_at_s: expires_s,
-            method: match by_cookie {
+            expires_at_s,
+            method: match is_cookie {
                 true => AuthMethod::Cookie(Arc::new(Zeroizing::new(secret.to_owned()))),
                 false => AuthMethod::Token(Arc::new(Zeroizing::new(secret.to_owned()))),
             },
@@ -306,8 +309,8 @@ macro_rules! role_extractors {
             type Rejection = ApiError;
 
             async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
-                let found = Extension::<Principal>::from_request_parts(parts, state).await;
-                let Extension(principal) = found.map_err(|_| ApiError::unauthenticated())?;
+                let extension = Extension::<Principal>::from_request_parts(parts, state).await;
+                let Extension(principal) = extension.map_err(|_| ApiError::unauthenticated())?;
                 match principal.role >= Role::$role {
                     true => Ok(Self(principal)),
                     false => Err(ApiError::forbidden(concat!("this request requires the role ", stringify!($role)).to_lowercase())),
@@ -318,9 +321,9 @@ macro_rules! role_extractors {
 }
 
 role_extractors!(
-    /// A user with read access.
+    /// A user with access to all reads except users and the audit log.
     Viewer Viewer,
-    /// A user with permission to enroll, revoke, quarantine and release devices and to request rounds.
+    /// A user with permission to enroll, revoke, quarantine and release devices, to revoke signers and to request rounds.
     Operator Operator,
     /// A user with all permissions.
     Admin Admin
@@ -345,7 +348,7 @@ mod tests {
 
     use super::*;
 
-    /// A user removed and added again with a lower role loses access.
+    /// A user who is removed and added again with a lower role loses access.
     #[tokio::test]
     async fn access_requires_at_least_the_former_role() {
         let registry = Registry::in_memory(&MasterKey::from_bytes([7; 32]))

@@ -10,7 +10,9 @@ use rustix::time::{ClockId, clock_gettime};
 /// Milliseconds since 1970-01-01 UTC.
 pub(crate) fn now_ms() -> u64 {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
-    since_1970.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    since_1970.map_or(0, |duration| {
+        u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+    })
 }
 
 /// Seconds since 1970-01-01 UTC.

@@ -9,7 +9,7 @@ type Asset = (&'static str, &'static str, &'static [u8]);
 
 include!(concat!(env!("OUT_DIR"), "/assets.rs"));
 
-/// Only own files are loaded, and no other site may frame the dashboard.
+/// The content security policy: the page loads only files of this server, and no site may frame the page.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -24,7 +24,7 @@ pub(crate) async fn file(Path(path): Path<String>) -> Response {
 }
 
 fn asset(name: &str) -> Response {
-    let Some((_, content_type, content)) = ASSETS.iter().find(|(known, ..)| *known == name) else {
+    let Some((_, content_type, content)) = ASSETS.iter().find(|(asset_name, ..)| *asset_name == name) else {
         return (StatusCode::NOT_FOUND, "page not found\n").into_response();
     };
     let headers: [(HeaderName, HeaderValue); 5] = [
@@ -35,7 +35,7 @@ fn asset(name: &str) -> Response {
             HeaderValue::from_static("nosniff"),
         ),
         (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
-        // Browsers revalidate, so they load the current dashboard after an upgrade.
+        // Browsers must revalidate, so that they load the new dashboard after an upgrade.
         (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
     ];
     (headers, *content).into_response()

@@ -16,7 +16,7 @@ pub struct ErrorBody {
     pub error: ErrorDetail,
 }
 
-/// An error.
+/// Code and message of an error.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct ErrorDetail {
     /// Error code, for programs.
@@ -26,7 +26,7 @@ pub struct ErrorDetail {
     /// The invalid field.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
-    /// Records of the request that were stored before the error.
+    /// Number of records of the request that were stored before the error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stored: Option<u64>,
 }
@@ -67,8 +67,8 @@ impl ApiError {
         Self::new(StatusCode::FORBIDDEN, "forbidden", message)
     }
 
-    pub(crate) fn not_found(what: &str) -> Self {
-        Self::new(StatusCode::NOT_FOUND, "not_found", format!("{what} not found"))
+    pub(crate) fn not_found(name: &str) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not_found", format!("{name} not found"))
     }
 
     /// A request that axum failed to parse.
@@ -82,7 +82,7 @@ impl ApiError {
         Self::new(status, code, message)
     }
 
-    /// For a path that this version does not have.
+    /// The path does not exist in this version.
     pub(crate) fn unknown_path() -> Self {
         Self::new(
             StatusCode::NOT_FOUND,

@@ -1,4 +1,4 @@
-//! Extractors like those of axum, whose rejections use the JSON format of API errors.
+//! Extractors like those of axum; their rejections use the JSON format of API errors.
 
 use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Request};

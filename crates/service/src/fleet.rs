@@ -1,5 +1,5 @@
-//! State of the gateways: from their own reports to this controller, and from the registry for those of other
-//! controllers.
+//! State of all gateways: from the reports of the gateways that are connected to this controller, and from the registry for
+//! the gateways of other controllers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,18 +24,17 @@ pub(crate) const DISCONNECTED_AFTER_MS: u64 = 10_000;
 /// Interval between records of a gateway's state in the registry.
 const RECORD_INTERVAL_MS: u64 = 2_000;
 
-/// Largest number of tasks waiting for the database. More are dropped.
+/// Maximum number of tasks that wait for the database; further tasks are dropped.
 const QUEUED_TASKS_MAX: usize = 4_096;
-/// Largest plausible number of devices or sessions of a gateway.
+/// Maximum plausible number of devices or sessions of a gateway.
 const DEVICES_MAX: u64 = u32::MAX as u64;
-/// Largest plausible number of accepted authentications per second: more than the smallest frames of an 800 Gbit/s
-/// link allow.
+/// Maximum plausible number of accepted authentications per second, above the rate of minimum-size frames at 800 Gbit/s.
 const RATE_MAX: f64 = 1e9;
-/// Largest plausible latency, µs: longer than the last bucket of the histogram.
+/// Maximum plausible latency, µs: longer than the last bucket of the histogram.
 const LATENCY_US_MAX: f64 = 1e7;
-/// Largest plausible count of one verdict, and the largest integer that a browser represents exactly.
+/// Maximum plausible count of one verdict; up to this value, a browser represents integers exactly.
 const COUNT_MAX: u64 = 1 << 53;
-/// Name for counts under a name unknown to this controller, such as a verdict of a newer gateway.
+/// The name for the sum of all counts with an unknown name, such as a verdict of a newer gateway.
 pub(crate) const OTHER: &str = "other";
 
 /// State of a gateway, as stored for other controllers.
@@ -50,15 +49,15 @@ pub(crate) struct GatewayStatus {
     pub(crate) authentications_per_s: Option<f64>,
     pub(crate) latency_us_p50: Option<f64>,
     pub(crate) latency_us_p99: Option<f64>,
+    /// Counts by known name and [`OTHER`]. The next three fields have the same form.
     pub(crate) verdicts: BTreeMap<String, u64>,
-    /// By known names, like `verdicts` and the next two.
     #[serde(default)]
     pub(crate) dropped_types: BTreeMap<String, u64>,
     #[serde(default)]
     pub(crate) kernel_drops: BTreeMap<String, u64>,
     #[serde(default)]
     pub(crate) tickets: BTreeMap<String, u64>,
-    /// Time of the report. `None` before the first.
+    /// Time of the last status report; `None` before the first report.
     #[serde(default)]
     pub(crate) reported_ms: Option<u64>,
     /// `None` if no attestation of the gateway is required.
@@ -66,15 +65,15 @@ pub(crate) struct GatewayStatus {
     pub(crate) trust: Option<Trust>,
 }
 
-/// State of a gateway, with the time and controller of its last message.
+/// The state of a gateway at its last message, with time and controller of this message.
 #[derive(Clone, Debug)]
-pub(crate) struct SeenGateway {
+pub(crate) struct GatewaySnapshot {
     pub(crate) at_ms: u64,
     pub(crate) controller: String,
     pub(crate) status: GatewayStatus,
 }
 
-/// The time of a message, or 0 if it is ahead of now by more than the allowed clock skew.
+/// The time of a message; 0 if this time is after `now_ms` by more than the maximum clock skew.
 pub(crate) fn seen_ms(now_ms: u64, at_ms: u64) -> u64 {
     match at_ms > now_ms.saturating_add(CLOCK_SKEW_MAX_MS) {
         true => 0,
@@ -82,7 +81,7 @@ pub(crate) fn seen_ms(now_ms: u64, at_ms: u64) -> u64 {
     }
 }
 
-/// Age of a message at this time.
+/// The age of a message, ms.
 pub(crate) fn age_ms(now_ms: u64, at_ms: u64) -> u64 {
     now_ms.saturating_sub(seen_ms(now_ms, at_ms))
 }
@@ -98,8 +97,8 @@ pub(crate) struct Fleet {
     name: Arc<str>,
     /// Gateways that are or were connected to this controller.
     local: Mutex<HashMap<GatewayId, LocalGateway>>,
-    /// Gateways of other controllers, from the registry.
-    remote: Mutex<HashMap<GatewayId, SeenGateway>>,
+    /// The states that all controllers, including this controller, have recorded in the registry.
+    remote: Mutex<HashMap<GatewayId, GatewaySnapshot>>,
     tasks: Sender<Task>,
     stream: Arc<EventStream>,
 }
@@ -108,8 +107,9 @@ pub(crate) struct Fleet {
 struct LocalGateway {
     seen_ms: u64,
     recorded_ms: u64,
+    /// Whether the disconnection was reported.
     is_lost: bool,
-    /// The last round that was appraised.
+    /// The number of the last round that was appraised.
     round: Option<u32>,
     status: GatewayStatus,
 }
@@ -134,62 +134,62 @@ impl Fleet {
     }
 
     /// The latest known state of each gateway, from this or another controller.
-    pub(crate) fn all(&self) -> BTreeMap<GatewayId, SeenGateway> {
+    pub(crate) fn all(&self) -> BTreeMap<GatewayId, GatewaySnapshot> {
         self.all_at(now_ms())
     }
 
-    fn all_at(&self, now_ms: u64) -> BTreeMap<GatewayId, SeenGateway> {
-        let mut all: BTreeMap<GatewayId, SeenGateway> = lock(&self.remote)
+    fn all_at(&self, now_ms: u64) -> BTreeMap<GatewayId, GatewaySnapshot> {
+        let mut snapshots: BTreeMap<GatewayId, GatewaySnapshot> = lock(&self.remote)
             .iter()
-            .map(|(gateway, seen)| (*gateway, seen.clone()))
+            .map(|(gateway, snapshot)| (*gateway, snapshot.clone()))
             .collect();
-        for (gateway, own) in lock(&self.local).iter() {
-            let is_at_other = all
+        for (gateway, local) in lock(&self.local).iter() {
+            let has_moved = snapshots
                 .get(gateway)
-                .is_some_and(|seen| seen_ms(now_ms, seen.at_ms) > seen_ms(now_ms, own.seen_ms));
-            if !is_at_other {
-                all.insert(
+                .is_some_and(|snapshot| seen_ms(now_ms, snapshot.at_ms) > seen_ms(now_ms, local.seen_ms));
+            if !has_moved {
+                snapshots.insert(
                     *gateway,
-                    SeenGateway {
-                        at_ms: own.seen_ms,
+                    GatewaySnapshot {
+                        at_ms: local.seen_ms,
                         controller: self.name.to_string(),
-                        status: own.status.clone(),
+                        status: local.status.clone(),
                     },
                 );
             }
         }
-        all
+        snapshots
     }
 
-    /// Reads the gateway states recorded by other controllers.
+    /// Reads the gateway states that all controllers have recorded.
     pub(crate) async fn read_remote(&self, registry: &Registry) -> Result<(), RegistryError> {
         *lock(&self.remote) = recorded_gateways(registry).await?.into_iter().collect();
         Ok(())
     }
 
-    /// Records an event for each gateway of this controller that has disconnected, once.
+    /// Records one event for each gateway of this controller that has disconnected since the last call.
     pub(crate) fn report_disconnected(&self) {
         self.report_disconnected_at(now_ms());
     }
 
     fn report_disconnected_at(&self, now_ms: u64) {
-        let others = lock(&self.remote);
-        for (gateway, own) in lock(&self.local).iter_mut() {
-            let is_disconnected = age_ms(now_ms, own.seen_ms) >= DISCONNECTED_AFTER_MS;
-            if !is_disconnected || own.is_lost {
+        let remote = lock(&self.remote);
+        for (gateway, local) in lock(&self.local).iter_mut() {
+            let is_disconnected = age_ms(now_ms, local.seen_ms) >= DISCONNECTED_AFTER_MS;
+            if !is_disconnected || local.is_lost {
                 continue;
             }
-            // If it has moved to another controller, that controller reports its disconnection.
-            let is_at_other = others
+            // If the gateway has moved to another controller, that controller reports a disconnection.
+            let has_moved = remote
                 .get(gateway)
-                .is_some_and(|seen| seen_ms(now_ms, seen.at_ms) > seen_ms(now_ms, own.seen_ms));
+                .is_some_and(|snapshot| seen_ms(now_ms, snapshot.at_ms) > seen_ms(now_ms, local.seen_ms));
             let detail = || format!("last seen by controller {}", self.name);
-            // If the queue is full, the event is recorded the next time.
-            own.is_lost = is_at_other || self.record_event("gateway_disconnected", *gateway, detail());
+            // If the queue is full, the next call records the event.
+            local.is_lost = has_moved || self.record_event("gateway_disconnected", *gateway, detail());
         }
     }
 
-    /// Returns whether the queue had room.
+    /// Queues an event about a gateway; returns whether the queue had room.
     fn record_event(&self, kind: &str, gateway: GatewayId, detail: String) -> bool {
         self.record_device_event(kind, gateway, None, detail)
     }
@@ -210,9 +210,9 @@ impl Fleet {
     }
 
     /// Queues a write of a gateway's state for other controllers.
-    fn record_state(&self, gateway: GatewayId, own: &mut LocalGateway, now_ms: u64) {
-        own.recorded_ms = now_ms;
-        if let Ok(body) = serde_json::to_string(&own.status) {
+    fn record_state(&self, gateway: GatewayId, local: &mut LocalGateway, now_ms: u64) {
+        local.recorded_ms = now_ms;
+        if let Ok(body) = serde_json::to_string(&local.status) {
             self.enqueue(Task::RecordState(GatewayState {
                 gateway,
                 at_ms: now_ms,
@@ -234,31 +234,31 @@ impl Fleet {
 /// Gateway states as recorded by all controllers.
 pub(crate) async fn recorded_gateways(
     registry: &Registry,
-) -> Result<Vec<(GatewayId, SeenGateway)>, RegistryError> {
+) -> Result<Vec<(GatewayId, GatewaySnapshot)>, RegistryError> {
     let states = registry.gateway_states().await?;
-    let seen = states
+    let snapshots = states
         .into_iter()
-        .filter_map(|state| Some((state.gateway, seen_from_state(state)?)));
-    Ok(seen.collect())
+        .filter_map(|state| Some((state.gateway, snapshot_from_state(state)?)));
+    Ok(snapshots.collect())
 }
 
-fn seen_from_state(state: GatewayState) -> Option<SeenGateway> {
+fn snapshot_from_state(state: GatewayState) -> Option<GatewaySnapshot> {
     let status: GatewayStatus = serde_json::from_str(&state.body).ok()?;
-    Some(SeenGateway {
-        // A controller of another version may have recorded it.
+    Some(GatewaySnapshot {
+        // A controller of another version may have recorded the status.
         status: status.with_known_names(),
         at_ms: state.at_ms,
         controller: state.controller,
     })
 }
 
-/// The number if it is plausible. JSON cannot represent NaN and infinities.
-fn within(number: Option<f64>, most: f64) -> Option<f64> {
-    number.filter(|number| (0.0..=most).contains(number))
+/// The number if it is in the range from 0 to `max`, which excludes NaN; JSON cannot represent NaN and infinities.
+fn within(number: Option<f64>, max: f64) -> Option<f64> {
+    number.filter(|number| (0.0..=max).contains(number))
 }
 
-/// Counts by known name, with the sum of all others under [`OTHER`]. This bounds the number of names that a gateway
-/// can report.
+/// Counts by known name; [`OTHER`] has the sum of all other counts. So a gateway cannot report an unlimited number of
+/// names.
 fn count_by_known_name(
     counts_by_name: impl IntoIterator<Item = (String, u64)>,
     is_known: impl Fn(&str) -> bool,
@@ -306,13 +306,13 @@ pub(crate) struct FleetSink {
 #[tonic::async_trait]
 impl GatewayObserver for FleetSink {
     fn gateway_registered(&self, gateway: GatewayId, fencing_token: u64, version: &str) {
-        let mut own = lock(&self.fleet.local);
-        let entry = own.entry(gateway).or_default();
+        let mut local_gateways = lock(&self.fleet.local);
+        let entry = local_gateways.entry(gateway).or_default();
         entry.seen_ms = now_ms();
         entry.is_lost = false;
         entry.status.fencing_token = fencing_token;
         entry.status.version = version.chars().take(64).collect();
-        drop(own);
+        drop(local_gateways);
         let detail = format!(
             "registered with controller {}, fencing token {fencing_token}",
             self.fleet.name
@@ -320,12 +320,12 @@ impl GatewayObserver for FleetSink {
         self.fleet.record_event("gateway_connected", gateway, detail);
     }
 
-    fn feed_revision(&self, gateway: GatewayId) {
-        let mut own = lock(&self.fleet.local);
-        let entry = own.entry(gateway).or_default();
+    fn gateway_seen(&self, gateway: GatewayId) {
+        let mut local_gateways = lock(&self.fleet.local);
+        let entry = local_gateways.entry(gateway).or_default();
         entry.seen_ms = now_ms();
         if std::mem::take(&mut entry.is_lost) {
-            drop(own);
+            drop(local_gateways);
             let detail = format!("reconnected to controller {}", self.fleet.name);
             self.fleet.record_event("gateway_connected", gateway, detail);
         }
@@ -333,13 +333,13 @@ impl GatewayObserver for FleetSink {
 
     fn status_reported(&self, gateway: GatewayId, report: StatusReport) {
         let now_ms = now_ms();
-        // A gateway that registered with another controller, or before this one started, has its version and fencing
-        // token in the registry.
+        // If the gateway registered with another controller, or before this controller started, the registry has its
+        // version and fencing token.
         let recorded = lock(&self.fleet.remote)
             .get(&gateway)
-            .map(|seen| (seen.status.fencing_token, seen.status.version.clone()));
-        let mut own = lock(&self.fleet.local);
-        let entry = own.entry(gateway).or_default();
+            .map(|snapshot| (snapshot.status.fencing_token, snapshot.status.version.clone()));
+        let mut local_gateways = lock(&self.fleet.local);
+        let entry = local_gateways.entry(gateway).or_default();
         if let Some((fencing_token, version)) =
             recorded.filter(|(fencing_token, _)| *fencing_token > entry.status.fencing_token)
         {
@@ -351,7 +351,7 @@ impl GatewayObserver for FleetSink {
             version: std::mem::take(&mut entry.status.version),
             fencing_token: entry.status.fencing_token,
             data_plane: report.data_plane.chars().take(64).collect(),
-            // Bounded, so that sums over thousands of gateways do not overflow.
+            // The limits prevent an overflow of sums over thousands of gateways.
             devices: report.devices.min(DEVICES_MAX),
             slots: report.slots.min(DEVICES_MAX),
             sessions: report.sessions.filter(|sessions| *sessions <= DEVICES_MAX),
@@ -366,30 +366,31 @@ impl GatewayObserver for FleetSink {
             trust: entry.status.trust.take(),
         }
         .with_known_names();
-        // The clock may have been ahead at the last record.
+        // The absolute difference, because the clock may have been ahead at the last record.
         if now_ms.abs_diff(entry.recorded_ms) < RECORD_INTERVAL_MS {
             return;
         }
         self.fleet.record_state(gateway, entry, now_ms);
     }
 
-    fn round_appraised(&self, round: &RoundRecord, appraised: &RoundAppraisal) {
-        let mut own = lock(&self.fleet.local);
-        let before = own.entry(round.gateway).or_default().round.replace(round.number);
-        drop(own);
-        // The gateway did not receive the response and repeated its request.
-        if before == Some(round.number) {
+    fn round_appraised(&self, round: &RoundRecord, appraisal: &RoundAppraisal) {
+        let mut local_gateways = lock(&self.fleet.local);
+        let entry = local_gateways.entry(round.gateway).or_default();
+        let previous_round = entry.round.replace(round.number);
+        drop(local_gateways);
+        // The gateway did not receive the response and has repeated its request.
+        if previous_round == Some(round.number) {
             return;
         }
         self.fleet.stream.send(round_event(round));
-        let rounds = format!("in round {} of group {}", round.number, round.group.as_str());
-        for quarantined in &appraised.quarantined {
-            let detail = format!("{}, {rounds}", quarantined.reason);
+        let round_name = format!("in round {} of group {}", round.number, round.group.as_str());
+        for quarantined in &appraisal.quarantined {
+            let detail = format!("{}, {round_name}", quarantined.reason);
             self.fleet
                 .record_device_event("quarantined", round.gateway, Some(quarantined.device), detail);
         }
-        for (device, _) in &appraised.remediated {
-            let detail = format!("passed attestation {rounds}");
+        for (device, _) in &appraisal.remediated {
+            let detail = format!("passed attestation {round_name}");
             self.fleet
                 .record_device_event("released", round.gateway, Some(*device), detail);
         }
@@ -397,12 +398,12 @@ impl GatewayObserver for FleetSink {
 
     fn trust_reported(&self, gateway: GatewayId, report: &TrustReport) {
         let now_ms = now_ms();
-        let mut own = lock(&self.fleet.local);
-        let entry = own.entry(gateway).or_default();
+        let mut local_gateways = lock(&self.fleet.local);
+        let entry = local_gateways.entry(gateway).or_default();
         entry.seen_ms = now_ms;
         let before = entry.status.trust.take();
         let trust = Trust::after_report(report, before.as_ref(), now_ms);
-        let is_news = trust.differs(before.as_ref());
+        let has_changed = trust.differs(before.as_ref());
         let decision = trust
             .last_decision
             .filter(|decision| before.and_then(|before| before.last_decision) != Some(*decision));
@@ -414,10 +415,10 @@ impl GatewayObserver for FleetSink {
             reason => format!("{reason}, by controller {}", self.fleet.name),
         };
         entry.status.trust = Some(trust);
-        if is_news {
+        if has_changed {
             self.fleet.record_state(gateway, entry, now_ms);
         }
-        drop(own);
+        drop(local_gateways);
         if let Some(is_trusted) = decision {
             let kind = if is_trusted {
                 "gateway_trusted"
@@ -430,25 +431,25 @@ impl GatewayObserver for FleetSink {
 
     async fn load_trust_memory(&self, gateway: GatewayId) -> Result<Option<TrustMemory>, RegistryError> {
         let recorded = self.registry.gateway_state(gateway).await?;
-        let Some(seen) = recorded.and_then(seen_from_state) else {
+        let Some(snapshot) = recorded.and_then(snapshot_from_state) else {
             return Ok(None);
         };
-        let Some(trust) = seen.status.trust else {
+        let Some(trust) = snapshot.status.trust else {
             return Ok(None);
         };
         let memory = trust.memory();
-        let mut own = lock(&self.fleet.local);
-        let entry = own.entry(gateway).or_default();
-        // The own state of this controller is newer.
-        if seen.controller != *self.fleet.name || entry.status.trust.is_none() {
+        let mut local_gateways = lock(&self.fleet.local);
+        let entry = local_gateways.entry(gateway).or_default();
+        // The trust state of this controller is newer than a state that this controller has recorded itself.
+        if snapshot.controller != *self.fleet.name || entry.status.trust.is_none() {
             entry.status.trust = Some(trust.reset_for_new_controller(now_ms()));
         }
         Ok(memory)
     }
 }
 
-/// Event for an appraised round. It goes to current subscribers only, and is not stored in the event log, which
-/// rounds would dominate.
+/// The event for an appraised round. Only current subscribers receive this event. The event is not stored in the event
+/// log, because rounds would fill most of the log.
 fn round_event(round: &RoundRecord) -> StreamEvent {
     let body = serde_json::json!({
         "id": null,
@@ -471,11 +472,11 @@ impl FleetTasks {
     /// Performs the writes until the fleet is dropped.
     pub(crate) async fn run(mut self, registry: Registry) {
         while let Some(task) = self.0.recv().await {
-            let done = match task {
-                Task::RecordEvent(note) => registry.record_events(&[note], now_ms()).await,
+            let result = match task {
+                Task::RecordEvent(event) => registry.record_events(&[event], now_ms()).await,
                 Task::RecordState(state) => registry.record_gateway_state(&state, now_ms()).await,
             };
-            if let Err(error) = done {
+            if let Err(error) = result {
                 tracing::warn!(%error, "failed to write to the registry; gateway state or event dropped");
             }
         }
@@ -502,9 +503,8 @@ mod tests {
         tasks.0.try_recv().ok()
     }
 
-    /// Reports with implausible values and unknown names are stored in valid form.
     #[tokio::test]
-    async fn reports_are_bounded_and_readable() {
+    async fn implausible_values_of_a_report_are_not_stored() {
         let (fleet, mut tasks) = Fleet::new("a".into(), EventStream::new());
         sink(&fleet).await.status_reported(
             GATEWAY,
@@ -528,19 +528,19 @@ mod tests {
         let Some(Task::RecordState(state)) = next(&mut tasks) else {
             panic!("no task is queued")
         };
-        let read: GatewayStatus = serde_json::from_str(&state.body).unwrap();
-        assert_eq!((read.latency_us_p50, read.latency_us_p99), (None, Some(7.5)));
-        assert_eq!((read.authentications_per_s, read.sessions), (None, None));
-        assert_eq!(read.devices, DEVICES_MAX);
+        let stored: GatewayStatus = serde_json::from_str(&state.body).unwrap();
+        assert_eq!((stored.latency_us_p50, stored.latency_us_p99), (None, Some(7.5)));
+        assert_eq!((stored.authentications_per_s, stored.sessions), (None, None));
+        assert_eq!(stored.devices, DEVICES_MAX);
         let counted = [("other".to_owned(), 3), ("reply_ack".to_owned(), 3)];
-        assert_eq!(read.verdicts, counted.into());
+        assert_eq!(stored.verdicts, counted.into());
     }
 
-    /// The registration is read from the registry if it predates this controller.
+    /// The registry supplies fencing token and version if the gateway registered before this controller started.
     #[tokio::test]
     async fn an_earlier_registration_is_used() {
         let (fleet, mut tasks) = Fleet::new("a".into(), EventStream::new());
-        let seen = SeenGateway {
+        let snapshot = GatewaySnapshot {
             at_ms: 1,
             controller: "a".to_owned(),
             status: GatewayStatus {
@@ -549,15 +549,15 @@ mod tests {
                 ..GatewayStatus::default()
             },
         };
-        lock(&fleet.remote).insert(GATEWAY, seen);
+        lock(&fleet.remote).insert(GATEWAY, snapshot);
         sink(&fleet)
             .await
             .status_reported(GATEWAY, StatusReport::default());
         let Some(Task::RecordState(state)) = next(&mut tasks) else {
             panic!("no task is queued")
         };
-        let read: GatewayStatus = serde_json::from_str(&state.body).unwrap();
-        assert_eq!((read.fencing_token, &*read.version), (5, "0.1.0"));
+        let stored: GatewayStatus = serde_json::from_str(&state.body).unwrap();
+        assert_eq!((stored.fencing_token, &*stored.version), (5, "0.1.0"));
     }
 
     /// Unknown names are merged, in reports and in recorded states.
@@ -565,7 +565,7 @@ mod tests {
     async fn unknown_names_are_merged() {
         let (fleet, mut tasks) = Fleet::new("a".into(), EventStream::new());
         let sink = sink(&fleet).await;
-        let mut seen = BTreeSet::new();
+        let mut stored_names = BTreeSet::new();
         for round in 0..300 {
             let counts = |known: &str| -> BTreeMap<String, u64> {
                 let new = (0..300).map(|name| (format!("drop_{round}_{name}"), 2));
@@ -589,7 +589,7 @@ mod tests {
                 status.tickets,
             ] {
                 assert_eq!(counts["other"], 600);
-                seen.extend(counts.into_keys());
+                stored_names.extend(counts.into_keys());
             }
         }
         let Some(Task::RecordState(mut state)) = next(&mut tasks) else {
@@ -600,9 +600,9 @@ mod tests {
             ..GatewayStatus::default()
         };
         state.body = serde_json::to_string(&recorded).unwrap();
-        seen.extend(seen_from_state(state).unwrap().status.verdicts.into_keys());
+        stored_names.extend(snapshot_from_state(state).unwrap().status.verdicts.into_keys());
         let names = ["drop_tag", "profinet", "tickets", "rate_limited", OTHER];
-        assert_eq!(seen, names.map(str::to_owned).into());
+        assert_eq!(stored_names, names.map(str::to_owned).into());
     }
 
     #[test]
@@ -611,12 +611,12 @@ mod tests {
             let (fleet, mut tasks) = Fleet::new("a".into(), EventStream::new());
             lock(&fleet.local).insert(GATEWAY, LocalGateway::default());
             if is_at_other_controller {
-                let seen = SeenGateway {
+                let snapshot = GatewaySnapshot {
                     at_ms: now_ms(),
                     controller: "b".to_owned(),
                     status: GatewayStatus::default(),
                 };
-                lock(&fleet.remote).insert(GATEWAY, seen);
+                lock(&fleet.remote).insert(GATEWAY, snapshot);
             }
             fleet.report_disconnected();
             fleet.report_disconnected();
@@ -630,7 +630,7 @@ mod tests {
     fn records_ahead_of_now_are_ignored() {
         const NOW_MS: u64 = 1_800_000_000_000;
         const HOUR_MS: u64 = 3_600_000;
-        for (own_ms, recorded_ms, at_ms, events) in [
+        for (local_ms, recorded_ms, at_ms, events) in [
             (
                 NOW_MS - DISCONNECTED_AFTER_MS,
                 NOW_MS + HOUR_MS,
@@ -649,26 +649,26 @@ mod tests {
             ),
         ] {
             let (fleet, mut tasks) = Fleet::new("a".into(), EventStream::new());
-            let own = LocalGateway {
-                seen_ms: own_ms,
+            let local = LocalGateway {
+                seen_ms: local_ms,
                 ..LocalGateway::default()
             };
-            lock(&fleet.local).insert(GATEWAY, own);
-            let seen = SeenGateway {
+            lock(&fleet.local).insert(GATEWAY, local);
+            let snapshot = GatewaySnapshot {
                 at_ms: recorded_ms,
                 controller: "b".to_owned(),
                 status: GatewayStatus::default(),
             };
-            lock(&fleet.remote).insert(GATEWAY, seen);
+            lock(&fleet.remote).insert(GATEWAY, snapshot);
             assert_eq!(
                 fleet.all_at(NOW_MS)[&GATEWAY].at_ms,
                 at_ms,
-                "{own_ms} {recorded_ms}"
+                "{local_ms} {recorded_ms}"
             );
             fleet.report_disconnected_at(NOW_MS);
             fleet.report_disconnected_at(NOW_MS);
             let recorded = std::iter::from_fn(|| next(&mut tasks)).count();
-            assert_eq!(recorded, events, "{own_ms} {recorded_ms}");
+            assert_eq!(recorded, events, "{local_ms} {recorded_ms}");
         }
         assert_eq!(age_ms(NOW_MS, NOW_MS + HOUR_MS), NOW_MS);
         assert_eq!(age_ms(NOW_MS, NOW_MS + CLOCK_SKEW_MAX_MS), 0);
@@ -684,7 +684,7 @@ mod tests {
         while next(&mut tasks).is_some() {}
         fleet.report_disconnected();
         let task = next(&mut tasks);
-        assert!(matches!(task, Some(Task::RecordEvent(note)) if note.kind == "gateway_disconnected"));
+        assert!(matches!(task, Some(Task::RecordEvent(event)) if event.kind == "gateway_disconnected"));
         fleet.report_disconnected();
         assert!(next(&mut tasks).is_none(), "once");
     }

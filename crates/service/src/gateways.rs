@@ -27,51 +27,52 @@ const LARGE_METHOD_ROUTES: [&str; 2] = [
     "/linewarden.link.v1.Link/SubmitEvidence",
     "/linewarden.link.v1.Link/AppraiseRound",
 ];
-/// Largest number of concurrent large requests, of one gateway (one of each method) and of all. This bounds memory.
+/// Maximum number of concurrent large requests of one gateway (one of each method) and of all gateways. These limits
+/// bound the memory.
 const LARGE_REQUESTS_PER_GATEWAY_MAX: usize = 2;
 const LARGE_REQUESTS_MAX: usize = 16;
-/// Largest number of concurrent requests of one gateway over all its connections: two of each method. If all take as
-/// much memory as they can, 14 MiB each, they take half a GiB.
+/// Maximum number of concurrent requests of one gateway in all its connections: enough for two requests of each method.
+/// A request takes at most 14 MiB of memory, so that all requests of a gateway take at most half a GiB.
 const REQUESTS_PER_GATEWAY_MAX: usize = 32;
-/// Longest time from the start of a request to its response.
+/// Maximum time from the start of a request to its response.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Routes for gateways.
 pub(crate) fn router(app: &App) -> Router {
-    // A separate reader, so that API requests do not delay gateways.
+    // A separate reader, so that API requests do not delay requests of gateways.
     let sink = FleetSink {
         fleet: Arc::clone(&app.fleet),
         registry: app.registry.with_separate_reader(),
     };
     let server = Server::new(app.controller.with_separate_reader(), MachineClock::new(), sink);
-    let short = server.clone().into_service(SHORT_MESSAGE_BYTES_MAX);
-    let long = server.into_service(MESSAGE_BYTES_MAX);
+    let short_message_service = server.clone().into_service(SHORT_MESSAGE_BYTES_MAX);
+    let large_message_service = server.into_service(MESSAGE_BYTES_MAX);
     let permits = LargeRequestPermits {
-        of_gateways: KeyedPermits::new(LARGE_REQUESTS_PER_GATEWAY_MAX),
-        all: Arc::new(Semaphore::new(LARGE_REQUESTS_MAX)),
+        per_gateway: KeyedPermits::new(LARGE_REQUESTS_PER_GATEWAY_MAX),
+        total: Arc::new(Semaphore::new(LARGE_REQUESTS_MAX)),
     };
-    let long = LARGE_METHOD_ROUTES
+    let large_routes = LARGE_METHOD_ROUTES
         .iter()
         .fold(Router::new(), |router, path| {
-            router.route_service(path, long.clone())
+            router.route_service(path, large_message_service.clone())
         })
         .layer(middleware::from_fn_with_state(permits, limit_large_requests));
-    let known = Router::new()
-        .route_service(METHOD_ROUTE, short)
-        .merge(long)
+    let routes = Router::new()
+        .route_service(METHOD_ROUTE, short_message_service)
+        .merge(large_routes)
         .layer(middleware::from_fn(with_timeout));
-    let known = match &app.tracer {
-        Some(tracer) => known.layer(middleware::from_fn_with_state(
+    let routes = match &app.tracer {
+        Some(tracer) => routes.layer(middleware::from_fn_with_state(
             tracer.clone(),
             telemetry::trace_gateway_request,
         )),
-        None => known,
+        None => routes,
     };
     let gateway_limits = GatewayLimits {
         limits: app.limits.clone(),
         requests: KeyedPermits::new(REQUESTS_PER_GATEWAY_MAX),
     };
-    known.layer(middleware::from_fn_with_state(gateway_limits, gateways_only))
+    routes.layer(middleware::from_fn_with_state(gateway_limits, gateways_only))
 }
 
 /// Rate limits of gateways.
@@ -81,7 +82,7 @@ struct GatewayLimits {
     requests: KeyedPermits<GatewayId>,
 }
 
-/// Refuses requests without a gateway certificate, and those over a limit, before their body is read.
+/// Refuses requests without a gateway certificate and requests that exceed a limit, before their body is read.
 async fn gateways_only(State(limits): State<GatewayLimits>, request: Request, next: Next) -> Response {
     let Some(gateway) = peer_gateway(&request) else {
         return Status::unauthenticated(
@@ -108,8 +109,8 @@ async fn with_timeout(request: Request, next: Next) -> Response {
 /// Permits for large requests.
 #[derive(Clone)]
 struct LargeRequestPermits {
-    of_gateways: KeyedPermits<GatewayId>,
-    all: Arc<Semaphore>,
+    per_gateway: KeyedPermits<GatewayId>,
+    total: Arc<Semaphore>,
 }
 
 async fn limit_large_requests(
@@ -117,12 +118,12 @@ async fn limit_large_requests(
     request: Request,
     next: Next,
 ) -> Response {
-    let permit = peer_gateway(&request).and_then(|gateway| permits.of_gateways.take(gateway));
+    let permit = peer_gateway(&request).and_then(|gateway| permits.per_gateway.take(gateway));
     let Some(_permit) = permit else {
         return Status::resource_exhausted("too many concurrent large requests").into_http();
     };
     // The semaphore is never closed.
-    let _global_permit = permits.all.acquire().await;
+    let _global_permit = permits.total.acquire().await;
     next.run(request).await
 }
 

@@ -15,10 +15,10 @@ pub(crate) async fn healthz() -> &'static str {
     "ok\n"
 }
 
-/// How long a readiness result is cached, because the endpoint needs no authentication.
+/// Time for which a readiness result is cached, because the path needs no authentication.
 const READINESS_CACHED_FOR: Duration = Duration::from_secs(1);
 
-/// Longest readiness check.
+/// Maximum duration of a readiness check.
 const READINESS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The last readiness result. Concurrent requests share one check.

@@ -1,4 +1,4 @@
-//! Idempotent writes: a request repeated with the same key is not performed twice.
+//! Idempotent writes: a request that is repeated with the same key is carried out only once.
 
 use std::time::Duration;
 
@@ -17,12 +17,12 @@ use crate::clock::now_s;
 use crate::error::{ApiError, Result};
 use crate::state::App;
 
-/// Largest body of a write, bytes.
+/// Maximum size of the body of a write, bytes.
 pub(crate) const BODY_BYTES_MAX: usize = 1 << 20;
 const KEY: &str = "idempotency-key";
-/// After this time, an unfinished request is considered abandoned, and a repetition performs it.
+/// Time after which a request without a response counts as abandoned: a repeated request is then carried out.
 pub const ABANDONED_AFTER_S: u64 = 120;
-/// Longest time of a request. Then its response is stored or will never be.
+/// Maximum duration of a request. A response after this time is not stored.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 const STORE_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -30,7 +30,7 @@ const STORE_TIMEOUT: Duration = Duration::from_secs(20);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ContainsSecret;
 
-/// Requires an idempotency key for writes, and repeats the stored response for a repeated request.
+/// Requires an idempotency key for writes, and returns the stored response to a repeated request.
 pub(crate) async fn idempotent(State(app): State<App>, request: Request, next: Next) -> Result<Response> {
     if matches!(*request.method(), Method::GET | Method::HEAD) {
         return Ok(next.run(request).await);
@@ -42,7 +42,7 @@ pub(crate) async fn idempotent(State(app): State<App>, request: Request, next: N
         .get(KEY)
         .map(|key| key.to_str().map(str::to_owned));
     if principal.role == Role::Viewer {
-        // A viewer may not write. The request will be refused and needs no stored response.
+        // A viewer may not write, so the handler refuses the request. The refusal is not stored.
         return Ok(next.run(request).await);
     }
     let Some(Ok(key)) = key else {
@@ -82,15 +82,16 @@ pub(crate) async fn idempotent(State(app): State<App>, request: Request, next: N
     }
     let request = Request::from_parts(parts, Body::from(body));
     // The request is completed and its response stored even if the client disconnects.
-    let work = async move {
+    let completion = async move {
         match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
             Ok(response) => store_response(&app, &principal.name, &key, &hash, response).await,
-            // The write may still have succeeded, so an immediate repetition is answered as in progress.
+            // The write may have succeeded nevertheless. Until the request counts as abandoned, a repeated request gets
+            // the error `in_progress`.
             Err(_) => ApiError::unavailable("no response within a minute").into_response(),
         }
     };
-    let work = tokio::spawn(work.with_context(Context::current()));
-    work.await.map_err(|_| {
+    let completion = tokio::spawn(completion.with_context(Context::current()));
+    completion.await.map_err(|_| {
         ApiError::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             "internal",
@@ -113,9 +114,9 @@ async fn store_response(
         status: parts.status.as_u16(),
         body: body.to_vec(),
     });
-    // A request without a stored response is performed again when it is repeated.
-    let stored = app.registry.finish_request(name, key, request, stored.as_ref());
-    match tokio::time::timeout(STORE_TIMEOUT, stored).await {
+    // A repeated request is carried out again if the response is not stored.
+    let storing = app.registry.finish_request(name, key, request, stored.as_ref());
+    match tokio::time::timeout(STORE_TIMEOUT, storing).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => {
             tracing::warn!(%error, "failed to store response; a repetition performs the request again")
@@ -125,7 +126,8 @@ async fn store_response(
     Response::from_parts(parts, Body::from(body))
 }
 
-/// Whether the response is final. Responses that may differ next time, and those of refused requests, are not stored.
+/// Whether a response with this status is stored. The response to a refused request is not stored, nor is a response
+/// that may differ when the request is repeated.
 fn is_storable(status: StatusCode) -> bool {
     status.is_success() || status == StatusCode::CONFLICT
 }
@@ -139,7 +141,7 @@ fn replay(stored: StoredResponse) -> Response {
     response
 }
 
-/// For a body over [`BODY_BYTES_MAX`].
+/// The error for a body that is larger than [`BODY_BYTES_MAX`].
 pub(crate) fn too_large() -> ApiError {
     ApiError::new(
         StatusCode::PAYLOAD_TOO_LARGE,

@@ -18,9 +18,9 @@
 //! | `metrics`, `telemetry` | Prometheus metrics and OpenTelemetry traces |
 //! | `limits`, `permits` | rate and concurrency limits |
 //!
-//! A service stores no state of its own: all state is in the registry. Any number of services can share one registry on PostgreSQL, and
-//! clients may use any of them. The service does not take part in authentications of devices, which are handled by the gateways alone. It
-//! does not issue certificates and does not decide on attestation results: for this it calls [`linewarden_controller`].
+//! All state is in the registry. Any number of services can share one registry on PostgreSQL, and clients may use any
+//! of these services. Gateways authenticate devices without the service. The service does not issue certificates. For
+//! decisions on attestation results, the service calls [`linewarden_controller`].
 //!
 //! # Example
 //! ```

@@ -11,27 +11,28 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
 use crate::permits::{KeyedPermit, KeyedPermits};
 
-/// Requests per second of one user; also the burst.
+/// Maximum number of requests of one user per second, and in a burst.
 const REQUESTS_PER_USER_PER_S: u32 = 5_000;
-/// Concurrent responses to one user, including event streams. Unread responses are kept for a minute, at a third of a
-/// MiB each.
+/// Maximum number of concurrent responses to one user, including event streams. A response that the user does not read
+/// stays in memory for a minute, with at most a third of a MiB.
 const RESPONSES_PER_USER_MAX: usize = 512;
-/// Failed authentications per minute from one address.
+/// Maximum number of failed authentications from one address per minute.
 const ATTEMPTS_PER_MINUTE: u32 = 30;
-/// Registry look-ups per minute, and in a burst, from one address for secrets that did not authenticate recently. The
-/// limit is ten times that of failed attempts, so that a new user behind the address of an attacker still has a
-/// chance.
+/// Maximum number of registry look-ups from one address per minute, and in a burst, for secrets that did not
+/// authenticate recently. The limit is ten times that of failed attempts, so that a new user who shares the address of
+/// an attacker has a chance to authenticate.
 const LOOKUPS_PER_MINUTE: u32 = 300;
 
-/// Concurrent event streams of one user.
+/// Maximum number of concurrent event streams of one user.
 const STREAMS_PER_USER_MAX: usize = 100;
 
-/// Concurrent imports of one user and of all users. Each holds three chunks of devices in memory, and chunks are
-/// stored one at a time.
+/// Maximum number of concurrent imports of one user and of all users. An import holds three chunks of devices in memory;
+/// only one chunk of all imports is stored at a time.
 const IMPORTS_PER_USER_MAX: usize = 4;
 const IMPORTS_MAX: usize = 16;
 
-/// Registrations per minute of one gateway. Each issues a fencing token and adds an entry to the event log.
+/// Maximum number of registrations of one gateway per minute. A registration issues a fencing token and adds an entry to
+/// the event log.
 const REGISTRATIONS_PER_MINUTE: u32 = 30;
 
 /// All limits. Clones share their state.
@@ -102,7 +103,8 @@ impl Limits {
         self.attempts.check_key(&address).is_ok()
     }
 
-    /// Whether the registry may be asked about one more secret from the address that did not authenticate recently.
+    /// Whether the registry may be queried for one more secret from the address; for secrets that did not authenticate
+    /// recently.
     pub(crate) fn allow_lookup(&self, address: IpAddr) -> bool {
         self.lookups.check_key(&address).is_ok()
     }
@@ -119,8 +121,8 @@ impl Limits {
         Some((permit, global_permit))
     }
 
-    /// Permit to store a chunk of an import. Only one chunk is stored at a time, so that gateways wait for at most
-    /// one.
+    /// A permit to store a chunk of an import. Only one chunk is stored at a time, so that a request of a gateway waits for
+    /// at most one chunk.
     pub(crate) async fn storing_permit(&self) -> Option<SemaphorePermit<'_>> {
         // The semaphore is never closed.
         self.storing.acquire().await.ok()
@@ -131,7 +133,7 @@ impl Limits {
         self.registrations.check_key(&gateway).is_ok()
     }
 
-    /// Removes inactive users and addresses.
+    /// Removes inactive users, addresses and gateways.
     pub(crate) fn shrink(&self) {
         self.users.retain_recent();
         self.users.shrink_to_fit();

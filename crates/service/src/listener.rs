@@ -33,35 +33,36 @@ use crate::clock::now_s;
 use crate::peer::{Peer, address_owner};
 use crate::permits::KeyedPermits;
 
-/// Longest time until the first request, and for the head of a request.
+/// Maximum time until the first request, and for the head of a request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest time without a request in progress.
+/// Maximum time without a request in progress.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
-/// Longest time in which a peer reads nothing of a response. Events are more frequent.
+/// Maximum time in which a peer reads nothing of a response. Events and keep-alive messages are more frequent.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a refused peer may take to read the alert, and how many reads of its data are discarded in that time.
-const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum time for a refused peer to read the alert. A client on a busy machine needs more than a second.
+const LINGER_TIMEOUT: Duration = HANDSHAKE_TIMEOUT;
+/// Maximum number of reads that discard data of a refused peer within [`LINGER_TIMEOUT`].
 const LINGER_READS_MAX: usize = 16;
-/// Largest number of connections.
+/// Maximum number of connections.
 const CONNECTIONS_MAX: usize = 10_000;
-/// Largest number of connections from one address, which may be a NAT shared by many hosts.
+/// Maximum number of connections from one address, which may be a NAT shared by many hosts.
 const CONNECTIONS_PER_ADDRESS_MAX: usize = 1_000;
-/// Largest number of connections without a client certificate. With pending handshakes they are fewer than all
-/// connections, so that some remain for gateways.
+/// Maximum number of connections without a client certificate. Together with the pending handshakes, this number is less
+/// than the maximum of all connections, so that some connections remain for gateways.
 const CONNECTIONS_WITHOUT_CERTIFICATE_MAX: usize = 7_000;
-/// Largest number of connections of one gateway. A gateway process may try several controllers at once and keeps the
-/// first connection, and earlier connections may still exist.
+/// Maximum number of connections of one gateway. A gateway process may connect to several controllers at once and keeps
+/// the first connection that succeeds. Connections of an earlier process may still exist.
 const CONNECTIONS_PER_GATEWAY_MAX: usize = 16;
-/// Longest TLS handshake.
+/// Maximum duration of a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
-/// Largest number of concurrent requests on one connection.
+/// Maximum number of concurrent requests on one connection.
 const STREAMS_MAX: u32 = 256;
-/// The same for connections of gateways, whose messages may be large. A gateway sends one request of each method at a
-/// time.
+/// Maximum number of concurrent requests on a connection of a gateway, whose messages may be large. A gateway sends one
+/// request of each method at a time.
 const GATEWAY_STREAMS_MAX: u32 = 16;
 /// Interval of HTTP/2 keepalive pings.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
-/// How long responses in progress may take at shutdown.
+/// Maximum time for responses in progress at shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The current certificate and CA, replaceable at run time.
@@ -70,24 +71,24 @@ pub(crate) struct Tls {
     config: Arc<RwLock<Arc<rustls::ServerConfig>>>,
     /// Each replacement ends all connections with a client certificate, because the CA that issued it may no longer
     /// be trusted.
-    exchanges: Arc<watch::Sender<()>>,
+    replacements: Arc<watch::Sender<()>>,
 }
 
 impl Tls {
     pub(crate) fn new(config: rustls::ServerConfig) -> Self {
         Self {
             config: Arc::new(RwLock::new(Arc::new(config))),
-            exchanges: Arc::new(watch::Sender::new(())),
+            replacements: Arc::new(watch::Sender::new(())),
         }
     }
 
     pub(crate) fn replace(&self, config: rustls::ServerConfig) {
-        // The session resumption state of the old configuration is dropped with it.
+        // This also drops the session resumption state of the old configuration.
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
-        self.exchanges.send_replace(());
+        self.replacements.send_replace(());
     }
 
-    fn now(&self) -> Arc<rustls::ServerConfig> {
+    fn current_config(&self) -> Arc<rustls::ServerConfig> {
         Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -130,7 +131,7 @@ pub(crate) async fn serve(
         let (stream, address) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Most likely no file descriptors are left. Existing connections must end first.
+                // The most likely cause is that no file descriptors are left, until other connections end.
                 tracing::warn!(%error, "failed to accept connection");
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
@@ -152,8 +153,8 @@ pub(crate) async fn serve(
             }
         });
     }
-    let ended = async { while tasks.join_next().await.is_some() {} };
-    let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, ended).await;
+    let all_tasks = async { while tasks.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, all_tasks).await;
 }
 
 type ConnectionResult = Result<(), Box<dyn std::error::Error + Send + Sync>>;
@@ -169,14 +170,22 @@ async fn connection(stream: TcpStream, address: SocketAddr, context: ListenerCon
     } = context;
     stream.set_nodelay(true)?;
     let Some(tls) = tls else {
-        let never = std::future::pending();
-        return http(stream, Peer::new(address, None), router, stop, never, TIMEOUTS).await;
+        let never_outdated = std::future::pending();
+        return http(
+            stream,
+            Peer::new(address, None),
+            router,
+            stop,
+            never_outdated,
+            TIMEOUTS,
+        )
+        .await;
     };
-    // Subscribed before the configuration is read, so that no replacement is missed.
-    let mut exchanged = tls.exchanges.subscribe();
+    // The subscription begins before the configuration is read, so that no replacement is missed.
+    let mut replacements = tls.replacements.subscribe();
     let (pending, evicted) = handshakes.add(address_owner(address.ip()));
     let stream = tokio::select! {
-        shaken = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake(&tls, stream)) => shaken.map_err(|_| timed_out())??,
+        result = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake(&tls, stream)) => result.map_err(|_| timed_out())??,
         () = evicted => return Err(io::Error::other("handshake ended: the oldest of too many pending handshakes").into()),
     };
     drop(pending);
@@ -199,26 +208,30 @@ async fn connection(stream: TcpStream, address: SocketAddr, context: ListenerCon
         Some(_) => None,
         None => Some(without_certificate.try_acquire().map_err(io::Error::other)?),
     };
-    let expires_s = peer.expires_at_s;
+    let expires_at_s = peer.expires_at_s;
     let outdated = async move {
-        let Some(expires_s) = expires_s else {
+        let Some(expires_at_s) = expires_at_s else {
             return std::future::pending().await;
         };
         tokio::select! {
-            () = until_expiry(expires_s) => {}
+            () = until_expiry(expires_at_s) => {}
             // The sender lives as long as the listener.
-            _ = exchanged.changed() => {}
+            _ = replacements.changed() => {}
         }
     };
     // TLS session resumption does not check the certificate's expiry.
-    if expires_s.is_some_and(|expires_s| expires_s <= now_s()) {
+    if expires_at_s.is_some_and(|expires_at_s| expires_at_s <= now_s()) {
         return Err(io::Error::other("the certificate of the resumed session has expired").into());
     }
     http(stream, peer, router, stop, outdated, TIMEOUTS).await
 }
 
 async fn handshake(tls: &Tls, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
-    match TlsAcceptor::from(tls.now()).accept(stream).into_fallible().await {
+    match TlsAcceptor::from(tls.current_config())
+        .accept(stream)
+        .into_fallible()
+        .await
+    {
         Ok(stream) => Ok(stream),
         Err((error, stream)) => {
             linger(stream).await;
@@ -227,7 +240,7 @@ async fn handshake(tls: &Tls, stream: TcpStream) -> io::Result<TlsStream<TcpStre
     }
 }
 
-/// Completes at this time by the system clock. It checks repeatedly, because the clock may be set.
+/// Waits until this time of the system clock. The function reads the clock repeatedly, because the clock may be set.
 async fn until_expiry(at_s: u64) {
     const CHECK_INTERVAL_S: u64 = 60;
     loop {
@@ -246,7 +259,7 @@ struct Timeouts {
     request: Duration,
     /// Between requests.
     idle: Duration,
-    /// Between parts of a response that the peer reads.
+    /// Between two reads of the peer from a response.
     write: Duration,
     /// For responses in progress at shutdown.
     shutdown: Duration,
@@ -259,8 +272,8 @@ const TIMEOUTS: Timeouts = Timeouts {
     shutdown: SHUTDOWN_TIMEOUT,
 };
 
-/// Waits until the peer has read the alert. Closing with unread data would reset the connection and could lose the
-/// alert.
+/// Reads and discards data of a refused peer until the peer has received the alert and closes the connection. A
+/// connection that is closed with unread data is reset, and the peer might not receive the alert.
 async fn linger(mut stream: TcpStream) {
     let mut unread = [0; 4_096];
     let drain = async {
@@ -272,7 +285,7 @@ async fn linger(mut stream: TcpStream) {
         }
         io::Result::Ok(())
     };
-    // A peer that does not read is not waited for.
+    // The timeout also ends a connection that the peer does not close.
     let _ = tokio::time::timeout(LINGER_TIMEOUT, drain).await;
 }
 
@@ -319,7 +332,7 @@ where
     let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
-        ended = connection.as_mut() => return ended,
+        result = connection.as_mut() => return result,
         () = activity.until_timeout(timeouts) => return Err(timed_out().into()),
         () = outdated => {}
         _ = stop.wait_for(|stop| *stop) => {}
@@ -327,7 +340,7 @@ where
     connection.as_mut().graceful_shutdown();
     // Event streams do not end by themselves.
     match tokio::time::timeout(timeouts.shutdown, connection).await {
-        Ok(ended) => ended,
+        Ok(result) => result,
         Err(_) => Err(timed_out().into()),
     }
 }
@@ -350,10 +363,10 @@ mod tests {
         shutdown: Duration::from_millis(100),
     };
 
-    /// Sends `request` on a connection and returns all that is received until it ends.
+    /// Sends `request` on a connection and returns all received data when the connection has ended.
     async fn exchange(request: &[u8], router: Router, outdated: impl Future<Output = ()>) -> Vec<u8> {
         let (mut client_end, server_end) = tokio::io::duplex(1 << 16);
-        let (_go_on, stop) = watch::channel(false);
+        let (_stop_sender, stop) = watch::channel(false);
         let peer = Peer::new(([127, 0, 0, 1], 1).into(), None);
         let server = http(server_end, peer, router, stop, outdated, SHORT_TIMEOUTS);
         let client = async {
@@ -380,12 +393,12 @@ mod tests {
         assert!(received.starts_with(b"HTTP/1.1 404"), "{received:?}");
     }
 
-    /// A peer that reads nothing, or one byte, of a large response is disconnected, regardless of its other requests.
+    /// A peer that reads nothing, or only one byte, of a large response is disconnected although it sends other requests.
     #[tokio::test]
     async fn unread_responses_time_out() {
         for window in [0, 1] {
             let (client_end, server_end) = tokio::io::duplex(1 << 16);
-            let (_go_on, stop) = watch::channel(false);
+            let (_stop_sender, stop) = watch::channel(false);
             let peer = Peer::new(([127, 0, 0, 1], 1).into(), None);
             let router = Router::new()
                 .route("/much", get(|| async { vec![0_u8; 1 << 20] }))
@@ -418,18 +431,18 @@ mod tests {
                 }
                 drop(response);
             };
-            let both = async { tokio::join!(server, client).0 };
-            let ended = tokio::time::timeout(Duration::from_secs(30), both).await;
-            let ended = ended.expect("the connection is never closed");
-            assert!(ended.unwrap_err().to_string().contains("timed out"));
+            let server_and_client = async { tokio::join!(server, client).0 };
+            let result = tokio::time::timeout(Duration::from_secs(30), server_and_client).await;
+            let result = result.expect("the connection is never closed");
+            assert!(result.unwrap_err().to_string().contains("timed out"));
         }
     }
 
-    /// A refusal is received although the request body is still being sent.
+    /// The client receives a refusal although it is still sending the request body.
     #[tokio::test]
     async fn refusals_arrive_before_the_end_of_the_request() {
         let (client_end, server_end) = tokio::io::duplex(1 << 16);
-        let (_go_on, stop) = watch::channel(false);
+        let (_stop_sender, stop) = watch::channel(false);
         let peer = Peer::new(([127, 0, 0, 1], 1).into(), None);
         let server = http(
             server_end,
@@ -454,10 +467,10 @@ mod tests {
             }
             drop(sender);
         };
-        // Then no more requests are sent, and the idle connection is closed.
-        let both = async { tokio::join!(server, client).0 };
-        let ended = tokio::time::timeout(Duration::from_secs(30), both).await;
-        drop(ended.expect("all refusals arrive"));
+        // The client then sends no more requests, and the server closes the idle connection.
+        let server_and_client = async { tokio::join!(server, client).0 };
+        let result = tokio::time::timeout(Duration::from_secs(30), server_and_client).await;
+        drop(result.expect("all refusals arrive"));
     }
 
     /// An outdated connection is closed even if a response is still pending.

@@ -12,22 +12,22 @@ use linewarden_protocol::ids::GatewayId;
 
 use crate::api::counts;
 use crate::clock::{now_ms, now_s};
-use crate::fleet::{DISCONNECTED_AFTER_MS, GatewayStatus, SeenGateway, age_ms};
+use crate::fleet::{DISCONNECTED_AFTER_MS, GatewaySnapshot, GatewayStatus, age_ms};
 use crate::nats::NatsCounts;
 use crate::state::App;
 use crate::telemetry::TraceCounts;
 
 /// Upper bounds of the latency buckets, seconds.
 const BOUNDS_S: [f64; 10] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0];
-/// Longest time to count devices.
+/// Maximum time to count devices.
 const COUNT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Largest number of gateways in the metrics, lowest numbers first. The number of omitted ones is a metric.
+/// Maximum number of gateways in the metrics, lowest ids first. A metric has the number of omitted gateways.
 const GATEWAYS_MAX: usize = 1_000;
 
 /// Requests by kind, status class and latency.
 #[derive(Default)]
 pub(crate) struct ApiCounters {
-    /// Reads and writes; 2xx to 5xx.
+    /// By kind (read, write) and status class (2xx to 5xx).
     responses: [[AtomicU64; 4]; 2],
     buckets: [[AtomicU64; BOUNDS_S.len()]; 2],
     sum_us: [AtomicU64; 2],
@@ -37,16 +37,16 @@ pub(crate) struct ApiCounters {
 
 impl ApiCounters {
     /// Records a response.
-    pub(crate) fn record_response(&self, is_write: bool, status: u16, took: Duration) {
+    pub(crate) fn record_response(&self, is_write: bool, status: u16, duration: Duration) {
         let kind = usize::from(is_write);
         let class = usize::from(status / 100).saturating_sub(2).min(3);
         if let Some(counter) = self.responses.get(kind).and_then(|classes| classes.get(class)) {
             counter.fetch_add(1, Relaxed);
         }
         if let Some(sum) = self.sum_us.get(kind) {
-            sum.fetch_add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX), Relaxed);
+            sum.fetch_add(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX), Relaxed);
         }
-        let seconds = took.as_secs_f64();
+        let seconds = duration.as_secs_f64();
         let index = BOUNDS_S.iter().position(|bound| seconds <= *bound);
         let bucket = index.and_then(|index| self.buckets.get(kind)?.get(index));
         if let Some(bucket) = bucket {
@@ -101,13 +101,13 @@ async fn attestation_metrics(page: &mut Page, app: &App) {
         "Devices with required attestation and without a valid result: awaiting_first_round and unproven since enrollment, missed in the last round \
          (without devices quarantined for it).",
     );
-    let Ok(Ok(counted)) = tokio::time::timeout(COUNT_TIMEOUT, counts(app)).await else {
+    let Ok(Ok(device_counts)) = tokio::time::timeout(COUNT_TIMEOUT, counts(app)).await else {
         return;
     };
     for (state, count) in [
-        ("awaiting_first_round", counted.awaiting_first_round),
-        ("unproven", counted.unproven),
-        ("missed", counted.missed),
+        ("awaiting_first_round", device_counts.awaiting_first_round),
+        ("unproven", device_counts.unproven),
+        ("missed", device_counts.missed),
     ] {
         page.value(name, &format!("{{state=\"{state}\"}}"), count);
     }
@@ -133,19 +133,19 @@ fn controller_metrics(page: &mut Page, app: &App) {
         ) else {
             continue;
         };
-        let mut below = 0;
+        let mut cumulative = 0;
         for (bound, bucket) in BOUNDS_S.iter().zip(buckets) {
-            below += bucket.load(Relaxed);
+            cumulative += bucket.load(Relaxed);
             let labels = format!("{{kind=\"{kind}\",le=\"{bound}\"}}");
-            page.value("linewarden_api_request_seconds_bucket", &labels, below);
+            page.value("linewarden_api_request_seconds_bucket", &labels, cumulative);
         }
-        let all: u64 = classes.iter().map(|counter| counter.load(Relaxed)).sum();
+        let total: u64 = classes.iter().map(|counter| counter.load(Relaxed)).sum();
         let labels = format!("{{kind=\"{kind}\",le=\"+Inf\"}}");
-        page.value("linewarden_api_request_seconds_bucket", &labels, all);
+        page.value("linewarden_api_request_seconds_bucket", &labels, total);
         let labels = format!("{{kind=\"{kind}\"}}");
         let seconds = Duration::from_micros(sum.load(Relaxed)).as_secs_f64();
         page.value("linewarden_api_request_seconds_sum", &labels, seconds);
-        page.value("linewarden_api_request_seconds_count", &labels, all);
+        page.value("linewarden_api_request_seconds_count", &labels, total);
     }
     let name = "linewarden_api_authentication_failures_total";
     page.begin(name, "counter", "Failed authentications at the API.");
@@ -203,60 +203,62 @@ fn trace_metrics(page: &mut Page, traces: &TraceCounts) {
     page.value(name, "", traces.dropped.load(Relaxed));
 }
 
-type GatewayValue = fn(&SeenGateway) -> Option<f64>;
+type GatewayValue = fn(&GatewaySnapshot) -> Option<f64>;
 
 /// Gauges of connected gateways.
 const GATEWAY_GAUGES: [(&str, &str, GatewayValue); 8] = [
     (
         "linewarden_gateway_devices",
         "Devices leased to a gateway.",
-        |seen| Some(seen.status.devices as f64),
+        |snapshot| Some(snapshot.status.devices as f64),
     ),
     (
         "linewarden_gateway_slots",
         "Capacity of a gateway in devices.",
-        |seen| Some(seen.status.slots as f64),
+        |snapshot| Some(snapshot.status.slots as f64),
     ),
-    ("linewarden_gateway_sessions", "Sessions at a gateway.", |seen| {
-        seen.status.sessions.map(|sessions| sessions as f64)
-    }),
+    (
+        "linewarden_gateway_sessions",
+        "Sessions at a gateway.",
+        |snapshot| snapshot.status.sessions.map(|sessions| sessions as f64),
+    ),
     (
         "linewarden_gateway_authentications_per_second",
         "Accepted RESPONSEs per second at a gateway.",
-        |seen| seen.status.authentications_per_s,
+        |snapshot| snapshot.status.authentications_per_s,
     ),
     (
         "linewarden_gateway_latency_p50_seconds",
         "Median latency of a gateway's data plane from an accepted RESPONSE to its ACK, last minute.",
-        |seen| seen.status.latency_us_p50.map(|us| us / 1e6),
+        |snapshot| snapshot.status.latency_us_p50.map(|us| us / 1e6),
     ),
     (
         "linewarden_gateway_latency_p99_seconds",
         "99th percentile of the latency of a gateway's data plane from an accepted RESPONSE to its ACK, last minute.",
-        |seen| seen.status.latency_us_p99.map(|us| us / 1e6),
+        |snapshot| snapshot.status.latency_us_p99.map(|us| us / 1e6),
     ),
     (
         "linewarden_gateway_trusted",
         "Whether a gateway with required attestation is trusted.",
-        |seen| {
-            let label = seen.status.trust.as_ref()?.label(now_s());
+        |snapshot| {
+            let label = snapshot.status.trust.as_ref()?.label(now_s());
             Some(f64::from(u8::from(label == "trusted")))
         },
     ),
     (
         "linewarden_gateway_evidence_age_seconds",
         "Age of the last evidence of a gateway.",
-        |seen| {
-            let evidence = seen.status.trust.as_ref()?.evidence.as_ref()?;
+        |snapshot| {
+            let evidence = snapshot.status.trust.as_ref()?.evidence.as_ref()?;
             Some(now_s().saturating_sub(evidence.at_s) as f64)
         },
     ),
 ];
 
-fn gateway_metrics(page: &mut Page, all: &BTreeMap<GatewayId, SeenGateway>) {
+fn gateway_metrics(page: &mut Page, gateways: &BTreeMap<GatewayId, GatewaySnapshot>) {
     let now_ms = now_ms();
-    let age_ms = |seen: &SeenGateway| age_ms(now_ms, seen.at_ms);
-    let is_up = |seen: &SeenGateway| age_ms(seen) < DISCONNECTED_AFTER_MS;
+    let age_ms = |snapshot: &GatewaySnapshot| age_ms(now_ms, snapshot.at_ms);
+    let is_up = |snapshot: &GatewaySnapshot| age_ms(snapshot) < DISCONNECTED_AFTER_MS;
     let labels = |gateway: &GatewayId| format!("{{gateway=\"{}\"}}", gateway.0);
     let name = "linewarden_gateways_omitted";
     page.begin(
@@ -264,37 +266,40 @@ fn gateway_metrics(page: &mut Page, all: &BTreeMap<GatewayId, SeenGateway>) {
         "gauge",
         "Gateways beyond the first 1,000 by number, which have no metrics.",
     );
-    page.value(name, "", all.len().saturating_sub(GATEWAYS_MAX));
-    let reported: Vec<_> = all.iter().take(GATEWAYS_MAX).collect();
+    page.value(name, "", gateways.len().saturating_sub(GATEWAYS_MAX));
+    let reported: Vec<_> = gateways.iter().take(GATEWAYS_MAX).collect();
     let name = "linewarden_gateway_up";
     page.begin(
         name,
         "gauge",
         "Whether a message of a gateway arrived within 10 s.",
     );
-    for (gateway, seen) in &reported {
-        page.value(name, &labels(gateway), u8::from(is_up(seen)));
+    for (gateway, snapshot) in &reported {
+        page.value(name, &labels(gateway), u8::from(is_up(snapshot)));
     }
     let name = "linewarden_gateway_last_seen_age_seconds";
     page.begin(name, "gauge", "Time since the last message of a gateway.");
-    for (gateway, seen) in &reported {
-        let age_s = Duration::from_millis(age_ms(seen)).as_secs_f64();
+    for (gateway, snapshot) in &reported {
+        let age_s = Duration::from_millis(age_ms(snapshot)).as_secs_f64();
         page.value(name, &labels(gateway), age_s);
     }
     // Disconnected gateways have no other metrics, because their values are outdated.
-    let up: Vec<_> = reported.into_iter().filter(|(_, seen)| is_up(seen)).collect();
+    let up: Vec<_> = reported
+        .into_iter()
+        .filter(|(_, snapshot)| is_up(snapshot))
+        .collect();
     for (name, help, value) in GATEWAY_GAUGES {
         page.begin(name, "gauge", help);
-        for (gateway, seen) in &up {
-            if let Some(value) = value(seen) {
+        for (gateway, snapshot) in &up {
+            if let Some(value) = value(snapshot) {
                 page.value(name, &labels(gateway), value);
             }
         }
     }
     for (name, help, label, counts) in GATEWAY_COUNTERS {
         page.begin(name, "counter", help);
-        for (gateway, seen) in &up {
-            for (value, count) in counts(&seen.status) {
+        for (gateway, snapshot) in &up {
+            for (value, count) in counts(&snapshot.status) {
                 let labels = format!("{{gateway=\"{}\",{label}=\"{value}\"}}", gateway.0);
                 page.value(name, &labels, count);
             }
@@ -337,7 +342,7 @@ const GATEWAY_COUNTERS: [(&str, &str, &str, CountsByName); 4] = [
 mod tests {
     use super::*;
 
-    fn seen_gateway(at_ms: u64) -> SeenGateway {
+    fn gateway_snapshot(at_ms: u64) -> GatewaySnapshot {
         let status = GatewayStatus {
             verdicts: [("drop_tag".to_owned(), 3)].into(),
             dropped_types: [("profinet".to_owned(), 4)].into(),
@@ -346,26 +351,26 @@ mod tests {
             sessions: Some(2),
             ..GatewayStatus::default()
         };
-        SeenGateway {
+        GatewaySnapshot {
             at_ms,
             controller: "a".to_owned(),
             status,
         }
     }
 
-    fn rendered(all: &BTreeMap<GatewayId, SeenGateway>) -> String {
+    fn rendered(gateways: &BTreeMap<GatewayId, GatewaySnapshot>) -> String {
         let mut page = Page(String::new());
-        gateway_metrics(&mut page, all);
+        gateway_metrics(&mut page, gateways);
         page.0
     }
 
     #[test]
     fn omitted_gateways_are_counted() {
         for (count, omitted) in [(1_000, 0), (1_001, 1)] {
-            let all = (1..=count)
-                .map(|id| (GatewayId(id), seen_gateway(now_ms())))
+            let gateways = (1..=count)
+                .map(|id| (GatewayId(id), gateway_snapshot(now_ms())))
                 .collect();
-            let page = rendered(&all);
+            let page = rendered(&gateways);
             let line = format!("linewarden_gateways_omitted {omitted}\n");
             assert!(page.contains(&line), "{line}");
             assert_eq!(page.matches("\nlinewarden_gateway_up{").count(), 1_000);
@@ -376,16 +381,18 @@ mod tests {
     #[test]
     fn a_disconnected_gateway_has_only_liveness_metrics() {
         let now_ms = now_ms();
-        let all = [(1, now_ms), (2, now_ms - DISCONNECTED_AFTER_MS)];
-        let all = all.map(|(id, at_ms)| (GatewayId(id), seen_gateway(at_ms))).into();
-        let page = rendered(&all);
-        let of = |gateway: u32| -> Vec<&str> {
+        let gateways = [(1, now_ms), (2, now_ms - DISCONNECTED_AFTER_MS)];
+        let gateways = gateways
+            .map(|(id, at_ms)| (GatewayId(id), gateway_snapshot(at_ms)))
+            .into();
+        let page = rendered(&gateways);
+        let names_of = |gateway: u32| -> Vec<&str> {
             let label = format!("{{gateway=\"{gateway}\"");
             let names = page.lines().filter_map(|line| line.split_once(&label));
             names.map(|(name, _)| name).collect()
         };
         assert_eq!(
-            of(2),
+            names_of(2),
             [
                 "linewarden_gateway_up",
                 "linewarden_gateway_last_seen_age_seconds"
@@ -396,7 +403,7 @@ mod tests {
             "{page}"
         );
         for name in ["linewarden_gateway_sessions", "linewarden_gateway_frames_total"] {
-            assert!(of(1).contains(&name), "{page}");
+            assert!(names_of(1).contains(&name), "{page}");
         }
         for line in [
             "linewarden_gateway_dropped_frames_total{gateway=\"1\",ethertype=\"profinet\"} 4\n",

@@ -1,9 +1,9 @@
-//! Publishes events to NATS JetStream: each public entry of the event log once and in order, however many controllers
-//! publish ([ADR 36](../../../docs/adr/0036-the-event-stream-holds-its-own-position.md)).
+//! Publishes events to NATS JetStream: each public entry of the event log once and in order, regardless of the number of
+//! controllers that publish ([ADR 36](../../../docs/adr/0036-the-event-stream-holds-its-own-position.md)).
 //!
-//! The position is the newest message in the stream. No controller stores a position that could be lost or differ.
-//! Each message is published on the condition that nothing was added to the stream since the position was read. If
-//! another controller was first, the position is read again.
+//! The newest message in the stream is the position. No controller stores a position that could be lost or differ. The
+//! server accepts a message only if no other message was added to the stream since the position was read. If another
+//! controller has added a message, the position is read again.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,29 +23,29 @@ use zeroize::Zeroizing;
 use crate::peer::is_local_host;
 use crate::stream::{entry_to_json, is_public};
 
-/// Entries in flight: what is kept in memory here if the server fails.
+/// Maximum number of entries in flight, which are in memory until the server acknowledges them.
 const BATCH_ENTRIES: u32 = 200;
-/// Longest time of a response.
+/// Maximum time until a response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval between attempts.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Delay after another controller published first.
 const CONFLICT_DELAY: Duration = Duration::from_millis(50);
-/// Longest delay before the next attempt to connect.
+/// Maximum delay before the next attempt to connect.
 const RECONNECT_DELAY_MAX: Duration = Duration::from_secs(2);
-/// Size limit of a stream created here. The oldest messages are removed.
+/// Maximum size of a stream that a controller creates; the oldest messages are then removed.
 const STREAM_BYTES_MAX: i64 = 256 << 20;
 /// Value of an unknown position.
 const UNKNOWN_POSITION: u64 = u64::MAX;
 
-/// Where events are published.
+/// Options of event publishing.
 #[derive(Clone, Debug)]
 pub struct NatsOptions {
     /// `nats://HOST:PORT` or `tls://HOST:PORT`, of one cluster.
     pub servers: Vec<String>,
-    /// TLS is used for all addresses if given.
+    /// TLS files; with these files, TLS is used for all addresses.
     pub tls: Option<NatsTls>,
-    /// Allows connections to other machines without TLS, where anyone on the network path can read and forge events
+    /// Permits connections to other machines without TLS. An attacker on the network path can then read and forge events
     /// and responses.
     pub plaintext: bool,
     /// Credentials: the text of a `.creds` file, as created by `nsc`.
@@ -147,28 +147,28 @@ impl NatsOptions {
             return Err(name("subject_prefix", &self.subject_prefix, true));
         }
         if let Some(credentials) = &self.credentials {
-            let taken = ConnectOptions::new().credentials(credentials);
-            taken.map_err(|error| NatsError::Credentials(error.to_string()))?;
+            let result = ConnectOptions::new().credentials(credentials);
+            result.map_err(|error| NatsError::Credentials(error.to_string()))?;
         }
         Ok(())
     }
 
     fn addresses(&self) -> Result<Vec<ServerAddr>, NatsError> {
         let parse = |address: &String| {
-            let wrong = |reason: String| NatsError::Address {
+            let invalid = |reason: String| NatsError::Address {
                 address: address.clone(),
                 reason,
             };
             let parsed: ServerAddr = address
                 .parse()
-                .map_err(|error: std::io::Error| wrong(error.to_string()))?;
+                .map_err(|error: std::io::Error| invalid(error.to_string()))?;
             match parsed.scheme() {
                 "nats" | "tls" => Ok(parsed),
-                other => Err(wrong(format!("unsupported scheme {other}://"))),
+                scheme => Err(invalid(format!("unsupported scheme {scheme}://"))),
             }
         };
         match self.servers.is_empty() {
-            // The client would use the local machine by default.
+            // Without addresses, the client would connect to the local machine.
             true => Err(NatsError::Address {
                 address: String::new(),
                 reason: "no address given".to_owned(),
@@ -187,17 +187,17 @@ impl NatsOptions {
             .ping_interval(RESPONSE_TIMEOUT)
             .client_capacity(BATCH_ENTRIES as usize)
             .subscription_capacity(BATCH_ENTRIES as usize)
-            .reconnect_delay_callback(|tries| {
-                let tries = u32::try_from(tries).unwrap_or(u32::MAX);
+            .reconnect_delay_callback(|attempts| {
+                let attempts = u32::try_from(attempts).unwrap_or(u32::MAX);
                 Duration::from_millis(50)
-                    .saturating_mul(tries)
+                    .saturating_mul(attempts)
                     .min(RECONNECT_DELAY_MAX)
             });
         if self.tls.is_none() && !self.plaintext {
-            // Servers announced by a server may be connected without TLS.
+            // The client might connect without TLS to servers that another server announces.
             options = options.ignore_discovered_servers();
         }
-        // Logged once per disconnection, not for each attempt.
+        // The error is logged once per disconnection, not for each attempt.
         let is_logged = AtomicBool::new(false);
         options = options.event_callback(move |event| {
             match &event {
@@ -231,11 +231,12 @@ impl NatsOptions {
 pub(crate) struct NatsCounts {
     /// Messages of this controller that the stream accepted.
     pub(crate) published: AtomicU64,
-    /// Failed attempts, including connections.
+    /// Failed attempts to publish or to connect.
     pub(crate) failed: AtomicU64,
     connected: AtomicBool,
     /// The last published entry.
     position: AtomicU64,
+    /// The newest entry of the event log.
     newest: watch::Receiver<u64>,
 }
 
@@ -284,7 +285,7 @@ enum Step {
 }
 
 impl Publisher {
-    /// Starts to connect; servers need not be reachable yet. `newest` is the number of the newest entry of the event
+    /// Begins to connect; the servers need not be reachable yet. `newest` is the number of the newest entry of the event
     /// log.
     pub(crate) async fn new(
         options: NatsOptions,
@@ -323,7 +324,7 @@ impl Publisher {
         Ok((publisher, counts))
     }
 
-    /// Publishes until the task is aborted.
+    /// Publishes entries until the task is aborted.
     pub(crate) async fn run(mut self) {
         let mut is_failing = false;
         loop {
@@ -359,10 +360,10 @@ impl Publisher {
 
     /// Waits for new entries, at most until the next check of the connection.
     async fn wait_for_events(&mut self) {
-        let published_to = self.position.map_or(0, |position| position.entry);
-        let more = self.newest.wait_for(|newest| *newest > published_to);
+        let last_published = self.position.map_or(0, |position| position.entry);
+        let new_entry = self.newest.wait_for(|newest| *newest > last_published);
         // The sender lives as long as the publisher.
-        let _ = tokio::time::timeout(RETRY_INTERVAL, more).await;
+        let _ = tokio::time::timeout(RETRY_INTERVAL, new_entry).await;
     }
 
     /// Publishes the next batch of entries.
@@ -370,16 +371,16 @@ impl Publisher {
         let position = match self.position {
             Some(position) => position,
             None => {
-                let found = self.read_position().await?;
-                self.set_position(found);
-                found
+                let position = self.read_position().await?;
+                self.set_position(position);
+                position
             }
         };
         self.reader.set_position(position.entry);
         let entries = self.reader.next(&self.registry, BATCH_ENTRIES).await;
         let mut entries = entries.map_err(|error| error.to_string())?;
         let is_end = entries.is_empty();
-        // Unauthentic entries do not move the position.
+        // Entries that do not authenticate are not published and do not move the position.
         entries.retain(|entry| entry.authentic);
         if is_end {
             return Ok(match self.reader.position() < position.entry {
@@ -399,8 +400,8 @@ impl Publisher {
         self.counts.position.store(position.entry, Relaxed);
     }
 
-    /// Publishes all entries at once, each on the condition that its predecessor was accepted. If one is refused, so
-    /// are all after it.
+    /// Publishes all entries without waiting for acknowledgments in between. The server accepts a message only if the
+    /// previous message was accepted, so after a refused message all further messages are refused.
     async fn publish(&mut self, mut position: Position, entries: &[EventLogEntry]) -> Result<Step, String> {
         let mut acks: Vec<(u64, Option<PublishAckFuture>)> = Vec::with_capacity(entries.len());
         let mut sequence = position.sequence;
@@ -414,8 +415,8 @@ impl Publisher {
                 .message_id(message_id(entry))
                 .expected_stream(&self.options.stream)
                 .expected_last_sequence(sequence);
-            let sent = self.context.send_publish(self.subject(entry), message).await;
-            acks.push((entry.number, Some(sent.map_err(|error| error_chain(&error))?)));
+            let result = self.context.send_publish(self.subject(entry), message).await;
+            acks.push((entry.number, Some(result.map_err(|error| error_chain(&error))?)));
             sequence += 1;
         }
         for (entry, ack) in acks {
@@ -440,14 +441,14 @@ impl Publisher {
     }
 
     fn subject(&self, entry: &EventLogEntry) -> String {
-        let safe = |byte: char| {
-            if byte.is_ascii_alphanumeric() || byte == '-' {
-                byte
+        let subject_character = |character: char| {
+            if character.is_ascii_alphanumeric() || character == '-' {
+                character
             } else {
                 '_'
             }
         };
-        let kind: String = entry.event.kind.chars().map(safe).collect();
+        let kind: String = entry.event.kind.chars().map(subject_character).collect();
         match kind.is_empty() {
             true => format!("{}.event", self.options.subject_prefix),
             false => format!("{}.{kind}", self.options.subject_prefix),
@@ -467,7 +468,8 @@ impl Publisher {
         };
         let stream = self.context.get_or_create_stream(config);
         let mut stream = stream.await.map_err(|error| error_chain(&error))?;
-        // Read before the newest message, so that a message added in between is detected.
+        // The sequence number is read before the newest message. If another message is added in between, the next publish
+        // attempt fails because of this sequence number.
         let sequence = stream
             .info()
             .await
@@ -485,7 +487,8 @@ impl Publisher {
             Err(error) if matches!(error.kind(), LastRawMessageErrorKind::NoMessageFound) => None,
             Err(error) => return Err(error_chain(&error)),
         };
-        // Read after the newest message, because a stream is never ahead of its event log.
+        // The end of the event log is read after the newest message of the stream: an entry is in the log before it is in
+        // the stream.
         let end = self
             .registry
             .newest_authentic_event()
@@ -507,19 +510,20 @@ impl Publisher {
         Ok(Position { entry, sequence })
     }
 
-    /// All messages were removed, so only a controller that published knows the position.
+    /// The position if all messages were removed from the stream: the last entry that this controller has published, or
+    /// the end of the event log if this controller has published none.
     fn position_after_purge(&self, end: u64) -> u64 {
         match self.counts.position.load(Relaxed) {
             UNKNOWN_POSITION => {
                 tracing::warn!("stream was purged; only new events are published");
                 end
             }
-            known => known,
+            position => position,
         }
     }
 }
 
-/// Message ID for deduplication. The time makes it unique even if a restored older registry assigns numbers again.
+/// The message ID for deduplication. The time makes the ID unique even if a restored older registry assigns numbers again.
 fn message_id(entry: &EventLogEntry) -> String {
     format!("{}-{}", entry.number, entry.at_ms)
 }
@@ -560,7 +564,7 @@ mod tests {
     fn invalid_options_are_detected_without_a_connection() {
         assert!(options().check().is_ok());
         type Change = fn(&mut NatsOptions);
-        let wrong: [(Change, &str); 8] = [
+        let cases: [(Change, &str); 8] = [
             (
                 |options| options.servers.push("wss://n3.example".to_owned()),
                 "servers",
@@ -588,19 +592,19 @@ mod tests {
                 "credentials_file",
             ),
         ];
-        for (change, field) in wrong {
+        for (change, field) in cases {
             let mut options = options();
             change(&mut options);
-            let refused = options.check().map_err(|error| error.field());
-            assert_eq!(refused, Err(field), "{options:?}");
+            let result = options.check().map_err(|error| error.field());
+            assert_eq!(result, Err(field), "{options:?}");
         }
     }
 
     #[test]
     fn only_valid_message_ids_have_a_number() {
         assert_eq!(number_of("17-1700000000000"), Some(17));
-        for strange in ["", "17", "-17", "x-1", "99999999999999999999-1"] {
-            assert_eq!(number_of(strange), None, "{strange}");
+        for invalid in ["", "17", "-17", "x-1", "99999999999999999999-1"] {
+            assert_eq!(number_of(invalid), None, "{invalid}");
         }
     }
 }

@@ -13,11 +13,11 @@ const PREFIX: &str = "urn:linewarden:user:";
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
-    /// The gateway named by its certificate, if any.
+    /// The gateway that its certificate names, if any.
     pub(crate) gateway: Option<GatewayId>,
-    /// The user named by its certificate, if any.
+    /// The user that its certificate names, if any.
     pub(crate) user: Option<String>,
-    /// Expiry of its certificate.
+    /// Expiry of its certificate, seconds since 1970-01-01 UTC; `None` without a certificate.
     pub(crate) expires_at_s: Option<u64>,
 }
 
@@ -58,8 +58,8 @@ pub(crate) fn is_local_host(host: &str) -> bool {
 /// Expiry of a certificate (DER); 0 if it cannot be parsed, which the handshake excludes.
 fn certificate_expiry(certificate: &[u8]) -> u64 {
     let parsed = parse_x509_certificate(certificate);
-    let ends = parsed.map(|(_, certificate)| certificate.validity().not_after.timestamp());
-    ends.map_or(0, |at_s| u64::try_from(at_s).unwrap_or(0))
+    let expiry = parsed.map(|(_, certificate)| certificate.validity().not_after.timestamp());
+    expiry.map_or(0, |at_s| u64::try_from(at_s).unwrap_or(0))
 }
 
 /// The URI that names the user in the subject alternative names of a certificate.
@@ -76,7 +76,7 @@ pub fn validity_s(certificate: &[u8]) -> Option<(i64, i64)> {
     Some((validity.not_before.timestamp(), validity.not_after.timestamp()))
 }
 
-/// The user named by a certificate (DER); `None` if there is none or more than one.
+/// The user that a certificate (DER) names; `None` if the certificate names no user or more than one.
 #[must_use]
 pub fn user_from_certificate(certificate: &[u8]) -> Option<String> {
     let (_, certificate) = parse_x509_certificate(certificate).ok()?;

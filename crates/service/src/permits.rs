@@ -74,7 +74,7 @@ impl<Owner: Eq + Hash> Drop for KeyedPermit<Owner> {
     }
 }
 
-/// Makes a response hold a permit until its last part is handed over.
+/// Attaches a permit to a response; the permit is released when the last part of the body was passed to the HTTP library.
 pub(crate) fn hold_until_sent<Permit>(response: Response, permit: Permit) -> Response
 where
     Permit: Unpin + Send + 'static,

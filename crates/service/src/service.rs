@@ -24,7 +24,7 @@ use crate::telemetry::{Telemetry, TelemetryError, TelemetryOptions, TransactionT
 
 /// Interval of the periodic tasks.
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);
-/// Longest status refresh, so that disconnections are still reported in time.
+/// Maximum duration of a status refresh, so that disconnections are reported in time.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(10);
 /// ALPN protocols. gRPC requires HTTP/2.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
@@ -35,7 +35,7 @@ pub struct ServiceOptions {
     pub name: String,
     /// Address of the API, the dashboard and the gateway link.
     pub listen: SocketAddr,
-    /// Address for metrics and health without TLS; `None` for no such listener.
+    /// Address for metrics and health, without TLS; `None`: no metrics listener.
     pub metrics: Option<SocketAddr>,
     /// Server certificate, and the CA of gateway and user certificates.
     pub tls: ServerTls,
@@ -43,9 +43,9 @@ pub struct ServiceOptions {
     pub registry: Registry,
     /// The controller.
     pub controller: Controller,
-    /// NATS publishing; `None` to publish nothing.
+    /// NATS publishing; `None`: no publishing.
     pub nats: Option<NatsOptions>,
-    /// Trace export; `None` to export nothing.
+    /// Trace export; `None`: no export.
     pub telemetry: Option<TelemetryOptions>,
 }
 
@@ -77,7 +77,7 @@ pub struct Service {
     metrics: Option<SocketAddr>,
     tls: Tls,
     stop: watch::Sender<bool>,
-    tasks: Vec<JoinHandle<()>>,
+    listeners: Vec<JoinHandle<()>>,
     background: Vec<JoinHandle<()>>,
     telemetry: Option<Telemetry>,
 }
@@ -92,14 +92,14 @@ impl Service {
         let tls = Tls::new(options.tls.to_rustls(&PROTOCOLS)?);
         let listen = bind(options.listen).await?;
         let metrics = match options.metrics {
-            Some(at) => Some(bind(at).await?),
+            Some(address) => Some(bind(address).await?),
             None => None,
         };
         let name: Arc<str> = options.name.into();
         let stream = EventStream::new();
         let (fleet, tasks) = Fleet::new(Arc::clone(&name), Arc::clone(&stream));
-        // Read first, so that recorded states are not overwritten with less. On failure they are read by the first
-        // status refresh.
+        // The recorded states are read before a gateway can connect: a first report without fencing token and version
+        // must not overwrite them. After a failure, the first status refresh reads the states.
         let _ = tokio::time::timeout(STATUS_TIMEOUT, fleet.read_remote(&options.registry)).await;
         let (publisher, nats) = match options.nats {
             Some(nats) => {
@@ -145,7 +145,7 @@ impl Service {
         let metrics_address = metrics
             .as_ref()
             .zip(options.metrics)
-            .map(|(at, configured)| self::local_address(at, configured));
+            .map(|(listener, configured)| self::local_address(listener, configured));
         if let Some(metrics) = metrics {
             let router = api::metrics_router(&app);
             listeners.push(tokio::spawn(listener::serve(metrics, None, router, stopped)));
@@ -161,7 +161,7 @@ impl Service {
             metrics: metrics_address,
             tls,
             stop,
-            tasks: listeners,
+            listeners,
             background,
             telemetry,
         })
@@ -182,7 +182,7 @@ impl Service {
     /// Replaces the certificate and CA for new connections.
     ///
     /// # Errors
-    /// Invalid TLS configuration. The former one stays in use.
+    /// Invalid TLS configuration. The current configuration then stays in use.
     pub fn replace_tls(&self, tls: &ServerTls) -> Result<(), TlsError> {
         self.tls.replace(tls.to_rustls(&PROTOCOLS)?);
         Ok(())
@@ -192,7 +192,7 @@ impl Service {
     pub async fn stop(self) {
         // Fails only if all listeners have ended.
         let _ = self.stop.send(true);
-        for task in self.tasks {
+        for task in self.listeners {
             let _ = task.await;
         }
         for task in self.background {
@@ -205,10 +205,10 @@ impl Service {
     }
 }
 
-async fn bind(at: SocketAddr) -> Result<TcpListener, ServiceError> {
-    TcpListener::bind(at)
+async fn bind(address: SocketAddr) -> Result<TcpListener, ServiceError> {
+    TcpListener::bind(address)
         .await
-        .map_err(|source| ServiceError::Listen { address: at, source })
+        .map_err(|source| ServiceError::Listen { address, source })
 }
 
 fn local_address(listener: &TcpListener, configured: SocketAddr) -> SocketAddr {
@@ -219,7 +219,7 @@ fn local_address(listener: &TcpListener, configured: SocketAddr) -> SocketAddr {
 async fn run_periodic_tasks(app: App) {
     let mut clock = tokio::time::interval(STATUS_INTERVAL);
     clock.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut shrunk = tokio::time::Instant::now();
+    let mut shrunk_at = tokio::time::Instant::now();
     loop {
         clock.tick().await;
         app.fleet.report_disconnected();
@@ -229,9 +229,9 @@ async fn run_periodic_tasks(app: App) {
         {
             tracing::debug!("status refresh timed out");
         }
-        if shrunk.elapsed() >= Limits::SHRINK_INTERVAL {
+        if shrunk_at.elapsed() >= Limits::SHRINK_INTERVAL {
             app.limits.shrink();
-            shrunk = tokio::time::Instant::now();
+            shrunk_at = tokio::time::Instant::now();
         }
     }
 }

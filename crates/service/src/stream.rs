@@ -1,4 +1,4 @@
-//! The event stream: new entries of the event log, and the status each second.
+//! The event stream: new entries of the event log, appraised rounds, and the status each second.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{broadcast, watch};
 use utoipa::ToSchema;
 
-/// Events buffered for a slow subscriber. Beyond that, the subscriber is asked to catch up from the history.
+/// Number of events that are buffered for a slow subscriber. A slower subscriber receives the missed events from the event
+/// log.
 const BACKLOG_EVENTS: usize = 4_096;
 /// Entries per read of the event log.
 pub(crate) const PAGE_ENTRIES: u32 = 1_000;
@@ -18,13 +19,14 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// An event for subscribers.
 #[derive(Clone, Debug)]
 pub(crate) struct StreamEvent {
-    /// Number of the event log entry, if it is one.
+    /// The number in the event log; `None` for an event that is not in the log.
     pub(crate) number: Option<u64>,
     pub(crate) kind: Arc<str>,
     pub(crate) data: Arc<str>,
 }
 
-/// Whether an entry is public. Refused actions are visible in the registry audit log only, and unauthentic entries nowhere.
+/// Whether an entry is public. A refused action is visible only in the registry audit log. An entry that does not
+/// authenticate is not public.
 pub(crate) fn is_public(entry: &EventLogEntry) -> bool {
     entry.authentic && !entry.refused
 }
@@ -53,14 +55,14 @@ pub struct EventRecord {
     pub device: Option<String>,
     /// Details.
     pub detail: String,
-    /// The user who acted, if any.
+    /// The user whose action caused the event, if any.
     pub actor: Option<String>,
     /// Reason of the action.
     pub reason: Option<String>,
 }
 
 impl EventRecord {
-    /// The event of a public entry; `None` for refused actions and unauthentic entries.
+    /// The event of an entry; `None` if the entry is not public: a refused action, or an entry that does not authenticate.
     #[must_use]
     pub fn from_public_entry(entry: &EventLogEntry) -> Option<Self> {
         is_public(entry).then(|| Self::from(entry))
@@ -102,7 +104,7 @@ impl EventStream {
         })
     }
 
-    /// Number of the newest authentic entry of the event log, updated as it grows; 0 before it is known.
+    /// The number of the newest authentic entry of the event log, updated when the log grows; 0 while unknown.
     pub(crate) fn newest(&self) -> watch::Receiver<u64> {
         self.newest.subscribe()
     }
@@ -139,8 +141,8 @@ impl EventStream {
                 continue;
             };
             self.newest.send_if_modified(|newest| {
-                let before = std::mem::replace(newest, reader.position());
-                before != *newest
+                let previous = std::mem::replace(newest, reader.position());
+                previous != *newest
             });
             for entry in &entries {
                 if !entry.authentic {

@@ -1,8 +1,8 @@
 //! OpenTelemetry traces of requests, exported to a collector with OTLP over gRPC ([ADR
 //! 40](../../../docs/adr/0040-spans-are-created-explicitly.md)).
 //!
-//! Requests never wait for the collector. Ended spans are added to a bounded queue, and one task exports them. Spans
-//! that do not fit are counted and dropped.
+//! Requests never wait for the collector. Ended spans are added to a bounded queue, from which one task exports spans.
+//! Spans that do not fit into the queue are counted and dropped.
 
 mod spans;
 
@@ -33,15 +33,15 @@ use crate::peer::is_local_host;
 const QUEUE_SPANS: usize = 2_048;
 /// Spans per export.
 const BATCH_SPANS: usize = 512;
-/// Longest wait to collect a batch.
+/// Maximum time to collect a batch.
 const BATCH_DELAY: Duration = Duration::from_secs(1);
-/// Longest time to connect, and of a response of the collector.
+/// Maximum time to connect, and until a response of the collector.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval of HTTP/2 keepalive pings.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
-/// Longest export at shutdown.
+/// Maximum duration of the export at shutdown.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
-/// Interval of log messages about failed exports.
+/// Minimum interval of log messages about failed exports.
 const WARN_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Trace export options.
@@ -51,7 +51,7 @@ pub struct TelemetryOptions {
     pub otlp: String,
     /// TLS configuration for `https`.
     pub tls: Option<ClientTls>,
-    /// Allows `http` to other machines.
+    /// Permits `http` to other machines.
     pub plaintext: bool,
     /// Ratio of exported traces, from 0 to 1.
     pub sample: f64,
@@ -118,24 +118,24 @@ impl TelemetryOptions {
 
     /// Host and port.
     fn authority(&self) -> Result<String, TelemetryError> {
-        let wrong = |reason: &str| TelemetryError::Address {
+        let invalid = |reason: &str| TelemetryError::Address {
             address: self.otlp.clone(),
             reason: reason.to_owned(),
         };
-        let uri: Uri = self.otlp.parse().map_err(|_| wrong("not a URL"))?;
-        let authority = uri.authority().ok_or_else(|| wrong("no host"))?;
+        let uri: Uri = self.otlp.parse().map_err(|_| invalid("not a URL"))?;
+        let authority = uri.authority().ok_or_else(|| invalid("no host"))?;
         if authority.as_str().contains('@') {
             return Err(TelemetryError::Address {
-                // Omitted, because it may contain a password.
+                // The address is omitted, because it may contain a password.
                 address: String::new(),
                 reason: "it must not contain a user".to_owned(),
             });
         }
         if authority.host().is_empty() || authority.port_u16().is_none() {
-            return Err(wrong("no port; the default of OTLP over gRPC is 4317"));
+            return Err(invalid("no port; the default of OTLP over gRPC is 4317"));
         }
         if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
-            return Err(wrong("it must not contain a path or query"));
+            return Err(invalid("it must not contain a path or query"));
         }
         match (uri.scheme_str(), &self.tls) {
             (Some("https"), None) => Err(TelemetryError::MissingCa),
@@ -146,7 +146,7 @@ impl TelemetryOptions {
                 })
             }
             (Some("http" | "https"), _) => Ok(authority.to_string()),
-            _ => Err(wrong("unsupported scheme")),
+            _ => Err(invalid("unsupported scheme")),
         }
     }
 
@@ -176,7 +176,7 @@ pub(crate) struct Telemetry {
     tracer: SdkTracer,
     counts: Arc<TraceCounts>,
     end: oneshot::Sender<()>,
-    sending: JoinHandle<()>,
+    sender_task: JoinHandle<()>,
 }
 
 impl Telemetry {
@@ -189,7 +189,7 @@ impl Telemetry {
             .with_timeout(RESPONSE_TIMEOUT)
             .build();
         let mut exporter = exporter.map_err(|error| TelemetryError::Exporter(error.to_string()))?;
-        // Only these attributes, nothing from the environment.
+        // The resource has only these attributes and none from environment variables.
         let resource = Resource::builder_empty()
             .with_service_name("linewarden-controller")
             .with_attributes([
@@ -217,7 +217,7 @@ impl Telemetry {
             tracer: provider.tracer("linewarden"),
             counts,
             end,
-            sending: tokio::spawn(sender.run(inbox, ended)),
+            sender_task: tokio::spawn(sender.run(inbox, ended)),
         })
     }
 
@@ -234,12 +234,12 @@ impl Telemetry {
     pub(crate) async fn end(mut self) {
         // Fails only if the task has ended.
         let _ = self.end.send(());
-        if tokio::time::timeout(FLUSH_TIMEOUT, &mut self.sending)
+        if tokio::time::timeout(FLUSH_TIMEOUT, &mut self.sender_task)
             .await
             .is_err()
         {
             tracing::warn!("trace export timed out at shutdown; remaining spans dropped");
-            self.sending.abort();
+            self.sender_task.abort();
         }
     }
 }
@@ -271,7 +271,7 @@ impl SpanProcessor for Queue {
         Ok(())
     }
 
-    // The sender task exports the queue and ends by itself.
+    // Nothing to do: the sender task exports the remaining spans and then ends.
     fn shutdown_with_timeout(&self, _: Duration) -> OTelSdkResult {
         Ok(())
     }
@@ -290,10 +290,10 @@ impl SpanSender {
         let mut is_last = false;
         let mut batch = Vec::new();
         loop {
-            let gathered = collect_batch(&mut inbox, &mut batch);
+            let collection = collect_batch(&mut inbox, &mut batch);
             tokio::select! {
-                () = gathered, if !is_last => {}
-                // The telemetry was dropped or ended.
+                () = collection, if !is_last => {}
+                // The `Telemetry` has ended or was dropped.
                 _ = &mut ended, if !is_last => {
                     is_last = true;
                     inbox.close();
@@ -315,8 +315,8 @@ impl SpanSender {
 
     async fn send(&mut self, batch: Vec<SpanData>) {
         let spans = batch.len() as u64;
-        let sent = tokio::time::timeout(RESPONSE_TIMEOUT, self.exporter.export(batch)).await;
-        let error = match sent {
+        let result = tokio::time::timeout(RESPONSE_TIMEOUT, self.exporter.export(batch)).await;
+        let error = match result {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(error.to_string()),
             Err(_) => Some("timed out".to_owned()),
@@ -336,12 +336,13 @@ impl SpanSender {
     }
 }
 
-/// Waits for a span, then briefly for more. Spans are added to `batch` immediately, so cancellation loses none.
+/// Waits for a span, then briefly for further spans. Spans are added to `batch` immediately, so that no span is lost if
+/// the caller cancels the function.
 async fn collect_batch(inbox: &mut Receiver<SpanData>, batch: &mut Vec<SpanData>) {
     if batch.is_empty() && inbox.recv_many(batch, BATCH_SPANS).await == 0 {
         return;
     }
-    let more = async {
+    let further_spans = async {
         while batch.len() < BATCH_SPANS {
             let room = BATCH_SPANS.saturating_sub(batch.len());
             if inbox.recv_many(batch, room).await == 0 {
@@ -350,7 +351,7 @@ async fn collect_batch(inbox: &mut Receiver<SpanData>, batch: &mut Vec<SpanData>
         }
     };
     // Later spans go into the next batch.
-    let _ = tokio::time::timeout(BATCH_DELAY, more).await;
+    let _ = tokio::time::timeout(BATCH_DELAY, further_spans).await;
 }
 
 #[cfg(test)]
@@ -370,15 +371,15 @@ mod tests {
 
     #[test]
     fn invalid_options_are_detected_without_a_connection() {
-        for right in [
+        for valid in [
             "http://127.0.0.1:4317",
             "http://[::1]:4317/",
             "http://localhost:4317",
         ] {
-            assert!(options(right).check().is_ok(), "{right}");
+            assert!(options(valid).check().is_ok(), "{valid}");
         }
         let field = |options: &TelemetryOptions| options.check().map_err(|error| error.field());
-        for wrong in [
+        for invalid in [
             "",
             "127.0.0.1:4317",
             "localhost",
@@ -389,15 +390,15 @@ mod tests {
             "http://192.0.2.1:4317",
             "http://localhost.example:4317",
         ] {
-            assert_eq!(field(&options(wrong)), Err("otlp"), "{wrong}");
+            assert_eq!(field(&options(invalid)), Err("otlp"), "{invalid}");
         }
         let with_password = options("http://user:secret@127.0.0.1:4317").check().unwrap_err();
         assert!(!with_password.to_string().contains("secret"), "{with_password}");
-        let stated = TelemetryOptions {
+        let with_plaintext = TelemetryOptions {
             plaintext: true,
             ..options("http://192.0.2.1:4317")
         };
-        assert!(stated.check().is_ok());
+        assert!(with_plaintext.check().is_ok());
         assert_eq!(field(&options("https://otel.example:4317")), Err("ca"));
         for sample in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
             let options = TelemetryOptions {

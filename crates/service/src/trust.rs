@@ -5,16 +5,16 @@ use linewarden_evidence::{BootCount, Sequence};
 use linewarden_registry::CLOCK_SKEW_MAX_MS;
 use serde::{Deserialize, Serialize};
 
-/// Largest stored reason, bytes.
+/// Maximum length of a stored reason, bytes.
 const REASON_BYTES_MAX: usize = 1_024;
-/// Largest stored name of reference values, bytes.
+/// Maximum length of a stored name of reference values, bytes.
 const NAME_BYTES_MAX: usize = 128;
 
 /// Trust in a gateway.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum TrustState {
-    /// No evidence was shown to the current controller.
+    /// The current controller has received no evidence.
     #[default]
     Unproven,
     /// The evidence matches the reference values.
@@ -23,7 +23,7 @@ pub(crate) enum TrustState {
     Untrusted,
 }
 
-/// The last evidence signed by its key.
+/// The last evidence of a gateway that its key has signed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Evidence {
@@ -42,26 +42,26 @@ pub(crate) struct Evidence {
 #[serde(default)]
 pub(crate) struct Trust {
     pub(crate) state: TrustState,
-    /// Start of the state.
+    /// Time of the last change of the state, ms since 1970-01-01 UTC.
     pub(crate) since_ms: u64,
-    /// Reason of distrust.
+    /// The reason if the gateway is untrusted; otherwise empty.
     pub(crate) reason: String,
-    /// Name of its reference values.
+    /// The name of the gateway's reference values.
     pub(crate) reference: String,
     /// Validity of evidence.
     pub(crate) validity_s: u64,
     pub(crate) evidence: Option<Evidence>,
-    /// SHA-256 of its key in hexadecimal.
+    /// SHA-256 of the gateway's evidence key, hexadecimal.
     pub(crate) key: String,
-    /// Boot count and sequence number of the newest state signed by this key.
+    /// Boot count and sequence number of the newest data plane state that this key has signed.
     pub(crate) newest_state: Option<(u64, u64)>,
     /// The last decision of any controller, as recorded in the event log.
     pub(crate) last_decision: Option<bool>,
 }
 
 impl Trust {
-    /// The state after a report, given the state before.
-    pub(crate) fn after_report(report: &TrustReport, before: Option<&Self>, now_ms: u64) -> Self {
+    /// The trust after a report; `previous` is the trust before the report.
+    pub(crate) fn after_report(report: &TrustReport, previous: Option<&Self>, now_ms: u64) -> Self {
         let (state, reason) = match &report.state {
             GatewayTrustState::Unproven => (TrustState::Unproven, String::new()),
             GatewayTrustState::Trusted => (TrustState::Trusted, String::new()),
@@ -69,47 +69,51 @@ impl Trust {
                 (TrustState::Untrusted, bounded(reason, REASON_BYTES_MAX))
             }
         };
-        let evidence = report.last_evidence.map(|(appraised, at_s)| Evidence {
+        let evidence = report.last_evidence.map(|(appraisal, at_s)| Evidence {
             at_s,
-            is_affirmed: appraised.is_affirmed,
-            boot_count: appraised.snapshot.boot_count.0,
-            sequence: appraised.snapshot.sequence.0,
-            program: appraised.snapshot.digests.program.to_string(),
-            tables: appraised.snapshot.digests.tables.to_string(),
-            registers: appraised.snapshot.digests.registers.to_string(),
+            is_affirmed: appraisal.is_affirmed,
+            boot_count: appraisal.snapshot.boot_count.0,
+            sequence: appraisal.snapshot.sequence.0,
+            program: appraisal.snapshot.digests.program.to_string(),
+            tables: appraisal.snapshot.digests.tables.to_string(),
+            registers: appraisal.snapshot.digests.registers.to_string(),
         });
         let key = hex::encode(report.memory.key_fingerprint);
-        let of_key = before.filter(|before| before.key == key);
-        let same_state = before.filter(|before| before.state == state && before.reason == reason);
+        let previous_of_key = previous.filter(|previous| previous.key == key);
+        let with_same_state =
+            previous.filter(|previous| previous.state == state && previous.reason == reason);
         let last_decision = match state {
-            TrustState::Unproven => before.and_then(|before| before.last_decision),
+            TrustState::Unproven => previous.and_then(|previous| previous.last_decision),
             TrustState::Trusted => Some(true),
             TrustState::Untrusted => Some(false),
         };
         Self {
             state,
-            since_ms: same_state.map_or(now_ms, |before| before.since_ms),
+            since_ms: with_same_state.map_or(now_ms, |previous| previous.since_ms),
             reason,
             reference: bounded(&report.reference, NAME_BYTES_MAX),
             validity_s: report.validity_ns / 1_000_000_000,
-            // Evidence shown to another controller may be newer.
-            evidence: [evidence, of_key.and_then(|before| before.evidence.clone())]
-                .into_iter()
-                .flatten()
-                .filter(|evidence| !is_ahead(evidence, now_ms / 1000))
-                .max_by_key(|evidence| evidence.at_s),
-            // The newest state is kept regardless of which controller records last.
+            // The evidence of another controller may be newer.
+            evidence: [
+                evidence,
+                previous_of_key.and_then(|previous| previous.evidence.clone()),
+            ]
+            .into_iter()
+            .flatten()
+            .filter(|evidence| !is_ahead(evidence, now_ms / 1000))
+            .max_by_key(|evidence| evidence.at_s),
+            // The highest state is kept, because another controller may have recorded a newer state.
             newest_state: report
                 .memory
                 .newest_state
-                .map(|(start, number)| (start.0, number.0))
-                .max(of_key.and_then(|before| before.newest_state)),
+                .map(|(boot_count, sequence)| (boot_count.0, sequence.0))
+                .max(previous_of_key.and_then(|previous| previous.newest_state)),
             key,
             last_decision,
         }
     }
 
-    /// The state at a new controller, to which no evidence was shown yet.
+    /// The trust at a new controller, which has received no evidence yet.
     pub(crate) fn reset_for_new_controller(self, now_ms: u64) -> Self {
         Self {
             state: TrustState::Unproven,
@@ -119,9 +123,9 @@ impl Trust {
         }
     }
 
-    /// Whether the state must be recorded immediately: it does not only repeat the same evidence.
-    pub(crate) fn differs(&self, before: Option<&Self>) -> bool {
-        let of = |trust: &Self| {
+    /// Whether the trust differs from the previous trust in more than the time of its evidence.
+    pub(crate) fn differs(&self, previous: Option<&Self>) -> bool {
+        let compared = |trust: &Self| {
             (
                 trust.state,
                 trust.reason.clone(),
@@ -129,22 +133,22 @@ impl Trust {
                 trust.key.clone(),
             )
         };
-        before.map(of) != Some(of(self))
+        previous.map(compared) != Some(compared(self))
     }
 
     /// The memory for another controller; `None` if it cannot be parsed.
     pub(crate) fn memory(&self) -> Option<TrustMemory> {
         let key = hex::decode(&self.key).ok()?.try_into().ok()?;
-        let seen = self
+        let newest_state = self
             .newest_state
-            .map(|(start, number)| (BootCount(start), Sequence(number)));
+            .map(|(boot_count, sequence)| (BootCount(boot_count), Sequence(sequence)));
         Some(TrustMemory {
             key_fingerprint: key,
-            newest_state: seen,
+            newest_state,
         })
     }
 
-    /// The state at this time. A trusted gateway becomes overdue when its evidence expires.
+    /// The name of the state at this time, for the API. A trusted gateway becomes overdue when its evidence expires.
     pub(crate) fn label(&self, now_s: u64) -> &'static str {
         match self.state {
             TrustState::Unproven => "unproven",
@@ -162,7 +166,7 @@ impl Trust {
     }
 }
 
-/// Whether the evidence was received by a clock that was ahead.
+/// Whether the time of the evidence is in the future: the clock of the receiving controller was ahead.
 fn is_ahead(evidence: &Evidence, now_s: u64) -> bool {
     evidence.at_s > now_s.saturating_add(CLOCK_SKEW_MAX_MS / 1000)
 }

@@ -1,19 +1,19 @@
 // The private operation of RSA by the Chinese remainder theorem (RFC 8017, 5.1.2), for masks and tables.
 //
-// Two kernels: `crt_halves` raises each input to dp modulo p and to dq modulo q, by throughput with one or two threads
-// each, by latency with four; `crt_join`, a thirtieth of the work, combines both (Garner) and raises the result to e
-// before it is returned: a fault in one half would reveal the factors (Boneh, DeMillo, Lipton 1997). A result that
-// does not match the input is written as zeros, with status 0.
+// There are two kernels. `crt_halves` raises each input to dp modulo p and to dq modulo q; the variants for throughput
+// use one or two threads for each power, those for latency use four. `crt_join`, with a thirtieth of the work, combines
+// both powers (Garner) and checks the result by raising it to e: a fault in one half would reveal the factors (Boneh,
+// DeMillo, Lipton 1997). A result that does not match the input is written as zeros, with status 0.
 //
-// Exponents are processed in windows of four bits, each of which costs the same multiplications, and all sixteen
-// powers are read for each window.
+// Exponents are processed in windows of four bits. Each window costs the same multiplications and reads all sixteen
+// powers, so that the secret exponent determines no branch and no address.
 #include "kernel.cuh"
 #include "public.cuh"
 
 static const int CRT_WINDOW_BITS = 4;
 static const int CRT_POWERS = 1 << CRT_WINDOW_BITS;
 
-// The powers of one instance: word i of power `index` of a lane is next to those of the block's other threads.
+// The powers of one instance: word i of power `index` of a lane is next to the same word of the block's other threads.
 template <int M, int T>
 struct CrtPowers {
     static const int THREADS = LW_DEVICE ? LW_THREADS : T;
@@ -66,8 +66,8 @@ LW_FN void crt_halves(const CrtArgs& args, u32 item, bool active, const Stage<T>
     Field mont(half.modulus, half.n0);
     typename Field::Number number, other;
 
-    // The input is high R + low. high R^2 / R is the residue of the high part; with the low part added, a second such
-    // multiplication makes the Montgomery form. That form is then raised to the exponent, starting from 1.
+    // The input is high R + low. high R^2 / R is congruent to high R. After low is added, another multiplication by
+    // R^2 / R converts the sum to Montgomery form. The result is then raised to the exponent, starting from 1.
     mont.load(number, input + H);
     mont.stage_row(stage, half.r2);
 #pragma unroll 1
@@ -88,7 +88,8 @@ LW_FN void crt_halves(const CrtArgs& args, u32 item, bool active, const Stage<T>
     mont.one(number);
 #pragma unroll 1
     for (int window = 32 * H / CRT_WINDOW_BITS - 1; window >= -1; window--) {
-        // Four squarings and one power; after the last window times 1, which leaves Montgomery form.
+        // Four squarings and a multiplication by a power; after the last window a multiplication by 1, which converts
+        // the result from Montgomery form.
 #pragma unroll 1
         for (int step = window < 0 ? CRT_WINDOW_BITS : 0; step <= CRT_WINDOW_BITS; step++) {
             if (step < CRT_WINDOW_BITS) {
@@ -117,7 +118,7 @@ LW_FN void crt_quotient(const CrtKey<M * T>& secret, const u32* halves, const St
     typename Field::Number x, y;
     mont.load(x, halves);
     mont.load(y, halves + M * T);
-    // q may be above p, but is below 2 p: both have their topmost bit set.
+    // q may be above p, but is below 2 p: both primes have their topmost bit set.
     mont.canonical(y);
     mont.subtract_mod(x, x, y);
     mont.stage_row(stage, secret.qinv);
@@ -126,7 +127,7 @@ LW_FN void crt_quotient(const CrtKey<M * T>& secret, const u32* halves, const St
     mont.stage(stage, x);
 }
 
-// x = x_q + q h, checked.
+// x = x_q + q h, checked against the input.
 template <int M, int T>
 LW_FN void crt_join(const CrtArgs& args, u32 item, bool active, const Stage<T>& stage) {
     const int N = M * T, H = N / 2;
@@ -141,7 +142,7 @@ LW_FN void crt_join(const CrtArgs& args, u32 item, bool active, const Stage<T>& 
     Field mont(key.n, key.n0);
     typename Field::Number number, other, zero;
     mont.set_word(zero, 0);
-    // q h is below n: the multiplier's result modulo n is the product itself, and with x_q it stays below n.
+    // q h is below n: the result of `multiply` modulo n is the product itself, and its sum with x_q is below n too.
     mont.load(number, secret.q_shift);
     mont.template multiply<Field::FEW_DIGITS>(number, number, stage, 0, H);
     mont.canonical(number);

@@ -18,7 +18,7 @@ struct FdhStage {
     static const int WORDS = OUTPUT + FDH_MESSAGE_WORDS;
 };
 
-// Byte `at` of x, its zero counter and its padding.
+// Byte `at` of the padded message: x, a zero counter, and the padding.
 template <class Bytes>
 LW_FN u32 fdh_padded_byte(const Bytes& x, int length, int blocks, int at) {
     if (at < length) return x.at(at);
@@ -80,8 +80,8 @@ LW_FN void fdh_expand(const Group<T>& group, const Stage<T>& stage, const Bytes&
     group.sync();
 }
 
-// Reduces the output of fdh_expand: out = the N + 4 words modulo n, almost reduced. `shift` holds 2^(32 N + 128) mod
-// n: the topmost four words times `shift`, divided by 2^128, are their residue.
+// Reduces the output of fdh_expand: out = the N + 4 words modulo n, almost reduced. `shift` is 2^(32 N + 128) mod n:
+// the number in the topmost four words times `shift`, divided by 2^128, is the residue of that number times 2^(32 N).
 template <int M, int T>
 LW_FN void fdh_reduce(const Mont<M, T>& mont, typename Mont<M, T>::Number& out, const Stage<T>& stage, const u32* shift) {
     typename Mont<M, T>::Number high;

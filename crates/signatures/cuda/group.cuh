@@ -1,10 +1,11 @@
 // The threads that process one number together, and their exchanges.
 //
-// A group of T neighboring threads of a warp holds one number, a run of limbs each, or processes one item with numbers
-// of their own (p256.cu); a thread's position in the group is its lane. On the device one context is one thread and
-// holds one lane. On the host one context holds all T lanes of a group, one after another: every value that may differ
-// between lanes is an array of HELD, every step is a loop over it, and every exchange is one of the functions here. The
-// same source therefore runs in both environments, and no exchange can be forgotten on one of them.
+// A group is T neighboring threads of a warp. The threads of a group hold one number together, each several neighboring
+// limbs, or process one item, each with its own numbers (p256.cu). A thread's position in the group is its lane. On the
+// device one context is one thread and holds one lane. On the host one context holds all T lanes of a group, one after
+// another: every value that may differ between lanes is an array with HELD elements, every step is a loop over them,
+// and every exchange is one of the functions here. The same source therefore runs in both environments, and no exchange
+// can be missing in one of them.
 #pragma once
 #include "platform.cuh"
 
@@ -14,7 +15,7 @@ struct Group {
     static const int HELD = LW_DEVICE ? 1 : T;
 
     int first_lane;
-    // Number of the group's first lane in the warp.
+    // Position of the group's first thread in the warp.
     int first_bit;
 
     LW_FN Group() {
@@ -28,7 +29,7 @@ struct Group {
 
     LW_FN int lane(int held) const { return first_lane + held; }
 
-    // The value of one lane, to all lanes.
+    // Returns the value of lane `from` to all lanes.
     LW_FN u32 broadcast(const u32 (&value)[HELD], int from) const {
 #if LW_DEVICE
         return T == 1 ? value[0] : __shfl_sync(0xffffffffu, value[0], from, T);
@@ -37,7 +38,7 @@ struct Group {
 #endif
     }
 
-    // Each lane's value to the lane below; the topmost lane gets 0.
+    // Copies each lane's value to the lane below; the topmost lane gets 0.
     LW_FN void send_down(u32 (&out)[HELD], const u32 (&value)[HELD]) const {
 #if LW_DEVICE
         u32 above = T == 1 ? 0 : __shfl_down_sync(0xffffffffu, value[0], 1, T);
@@ -47,7 +48,7 @@ struct Group {
 #endif
     }
 
-    // Each lane's value to the lane above; the lowest lane gets 0.
+    // Copies each lane's value to the lane above; the lowest lane gets 0.
     LW_FN void send_up(u32 (&out)[HELD], const u32 (&value)[HELD]) const {
 #if LW_DEVICE
         u32 below = T == 1 ? 0 : __shfl_up_sync(0xffffffffu, value[0], 1, T);
@@ -57,7 +58,7 @@ struct Group {
 #endif
     }
 
-    // Each lane's value to the lane whose place differs from its own in one bit, `distance`.
+    // Copies each lane's value to the lane whose number differs from its own in one bit, `distance`.
     LW_FN void exchange(u32 (&out)[HELD], const u32 (&value)[HELD], int distance) const {
 #if LW_DEVICE
         out[0] = T == 1 ? value[0] : __shfl_xor_sync(0xffffffffu, value[0], distance, T);
@@ -66,7 +67,7 @@ struct Group {
 #endif
     }
 
-    // One bit of each lane, lane 0's lowest, to all lanes.
+    // Returns one bit of each lane to all lanes, the bit of lane 0 lowest.
     LW_FN u32 gather(const u32 (&bit)[HELD]) const {
 #if LW_DEVICE
         return T == 1 ? bit[0] : (__ballot_sync(0xffffffffu, bit[0] != 0) >> first_bit) & ((1u << T) - 1);
@@ -77,7 +78,8 @@ struct Group {
 #endif
     }
 
-    // Barrier before memory written by another lane is read, and before it is written again.
+    // A barrier: required before a lane reads memory that another lane has written, and before that memory is
+    // overwritten.
     LW_FN void sync() const {
 #if LW_DEVICE
         __syncwarp();
@@ -85,8 +87,8 @@ struct Group {
     }
 };
 
-// Storage of an instance (a group with its item) for words that all its lanes read: shared memory, interleaved word by
-// word with those of the block's other instances, so that neighboring groups use different banks.
+// Storage of an instance (a group with its item) for words that all its lanes read. It is in shared memory, interleaved
+// word by word with the storage of the block's other instances, so that neighboring groups use different banks.
 template <int T>
 struct Stage {
     static const int INSTANCES = LW_DEVICE ? LW_THREADS / T : 1;
@@ -100,14 +102,14 @@ struct Stage {
         words = block;
 #endif
     }
-    // The part that begins at word `first`.
+    // The part of the storage that begins at word `first`.
     LW_FN Stage from(int first) const {
         Stage part = *this;
         part.words += first * INSTANCES;
         return part;
     }
-    // Storage of this thread alone, with a T-th of the words. On the host all lanes share it, for values that are equal
-    // in all lanes.
+    // Storage of this thread alone, with 1 / T of the words. On the host all lanes share it, so that it is only for
+    // values that are equal in all lanes.
     LW_FN Stage<1> of_thread() const {
 #if LW_DEVICE
         return Stage<1>(words - threadIdx.x / T);

@@ -1,11 +1,12 @@
-// Entry points of a kernel: a launch on the device, a call on the host that processes the items one after another.
+// Entry points of a kernel: on the device a __global__ function, on the host a function that processes the items one
+// after another.
 #pragma once
 #include "group.cuh"
 #include "layouts.cuh"
 
-// LW_KERNEL(name, Args, T, count, words, function): T threads per item, `count` items as an expression of `args`,
-// `words` of stage per item, and function(const Args&, u32 item, bool active, const Stage<T>&). Threads beyond the
-// last item process the last item again, since all lanes of a warp take part in exchanges; they are not `active`
+// LW_KERNEL(name, Args, T, items, stage_words, function): T threads per item, `items` as an expression of `args`,
+// `stage_words` of stage per item, and function(const Args&, u32 item, bool active, const Stage<T>&). Threads beyond
+// the last item process the last item again, since all lanes of a warp take part in exchanges; they are not `active`
 // and write no shared results.
 #if LW_DEVICE
 #define LW_KERNEL(name, Args, T, items, stage_words, ...)                                        \
@@ -24,8 +25,8 @@
     }
 #endif
 
-// Offset of a thread's part in memory with a part for each thread: where a block's parts begin, and the thread's
-// position in the block.
+// The block's index, and the thread's index in the block: they determine the thread's part of memory that has a part
+// for each thread.
 LW_FN u32 block_index() {
 #if LW_DEVICE
     return blockIdx.x;

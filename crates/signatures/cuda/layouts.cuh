@@ -1,8 +1,8 @@
 // Argument structures of kernels. src/gpu/layouts.rs has the same structures; sizes and offsets are asserted in both
 // files, and a test compares them.
 //
-// Numbers in keys and tables are limbs of 32 bits, least significant first; signatures and messages are bytes as
-// sent, numbers in them have the most significant byte first. All arrays are aligned to 16 bytes. N is 64 limbs for
+// Numbers in keys and tables are limbs of 32 bits, least significant first. Signatures and messages are bytes as they
+// are sent; numbers in them have the most significant byte first. All arrays are aligned to 16 bytes. N is 64 limbs for
 // moduli of 2,048 bits and 96 for 3,072, H is N / 2.
 #pragma once
 #include "platform.cuh"
@@ -21,7 +21,7 @@ struct RsaKey {
     u32 prefix_bytes;
     u32 first_row;
     u32 unused;
-    // The bytes before r in the hash of a mask.
+    // The bytes that precede r in the input of a mask's hash.
     u8 prefix[96];
 };
 
@@ -35,7 +35,7 @@ struct CrtHalf {
     u32 n0;
     u32 unused[3];
 
-    // Four bits of the exponent, the lowest are window 0.
+    // Four bits of the exponent; window 0 has the lowest bits.
     LW_FN u32 window(int index) const { return exponent[index / 8] >> (4 * (index % 8)) & 15; }
 };
 
@@ -57,7 +57,7 @@ struct PssArgs {
     const u8* signatures;
     // SHA-256, 32 bytes per item.
     const u8* digests;
-    // 1 or 0 per item.
+    // One per item: 1 for a valid signature, otherwise 0.
     u8* verdicts;
     u32 count;
     u32 unused;
@@ -73,7 +73,7 @@ struct RaVerifyArgs {
     const u8* seeds;
     // `components` entries per item.
     const u16* digits;
-    // First row of each position, relative to a key's first row; one more entry ends the last position.
+    // First row of each position, relative to a key's first row; an additional entry is the end of the last position.
     const u32* offsets;
     // Rows of N limbs, hashes of components in Montgomery form.
     const u32* table;
@@ -92,13 +92,13 @@ struct RaSignArgs {
     const u32* table;
     // The slot of each item's mask.
     const u32* slots;
-    // Rows of N limbs, one per slot. Used ones are zero.
+    // Rows of N limbs, one per slot. Used rows are zero.
     u32* masks;
     // 1 for each slot that holds a mask.
     u32* filled;
     // 4 N bytes per item, zero where the status is 0.
     u8* signatures;
-    // 1 per item, or 0: a digit outside its domain, or a slot without a mask.
+    // One per item: 0 for a digit outside its domain or a slot without a mask, otherwise 1.
     u8* statuses;
     u32 count;
     u32 components;
@@ -139,7 +139,8 @@ struct CrtArgs {
 };
 
 struct P256Args {
-    // Tables of multiples: 32 places of 255 for the base point, 13 of 16 for each key, see p256.cu.
+    // Tables of multiples: for the base point 32 digit positions with 255 multiples each, for each key 13 with 16, see
+    // p256.cu.
     const u32* base_table;
     const u32* tables;
     const u32* key_of;
@@ -151,18 +152,18 @@ struct P256Args {
     u32 unused;
 };
 
-// Tables of some points: for each place `multiples` points of 16 limbs, x and y in Montgomery form.
+// Tables of points: for each digit position `multiples` points of 16 limbs, x and y in Montgomery form.
 struct P256TableArgs {
     // x and y of points on the curve, 64 bytes each, most significant byte first.
     const u8* points;
     // Table number of each point.
     const u32* numbers;
     u32* tables;
-    // Total number of places of all points.
+    // Total number of digit positions of all points.
     u32 count;
-    // Number per table.
+    // Digit positions per table.
     u32 places;
-    // Doublings from one place to the next.
+    // Doublings from one digit position to the next.
     u32 bits;
     u32 multiples;
 };
@@ -189,7 +190,7 @@ struct ProbeArgs {
     u32 operation;
 };
 
-// As in layouts.rs.
+// The same assertions are in layouts.rs.
 static_assert(sizeof(RsaKey<64>) == 4 * (3 * 64 + 4) + 96 && sizeof(RsaKey<64>) % 16 == 0, "no padding");
 static_assert(sizeof(RsaKey<96>) == 4 * (3 * 96 + 4) + 96 && sizeof(RsaKey<96>) % 16 == 0, "no padding");
 static_assert(sizeof(CrtHalf<32>) == 4 * (3 * 32 + 4), "no padding");

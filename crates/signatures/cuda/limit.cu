@@ -1,5 +1,5 @@
-// The limit of the other kernels: how many products of 32 by 32 bits, added with carry to 64 bits, a multiprocessor
-// computes in a clock cycle.
+// Measures the limit of the other kernels: how many products of 32 by 32 bits, added with carry to 64 bits, a
+// multiprocessor computes in a clock cycle.
 #include "kernel.cuh"
 #include "mont.cuh"
 

@@ -1,9 +1,9 @@
-// Montgomery multiplication of numbers of N = M T limbs of 32 bits, held by T lanes with M limbs each, least
-// significant first.
+// Montgomery multiplication of numbers of N = M T limbs of 32 bits, least significant first: T lanes hold M limbs each.
+// The modulus is n, and R = 2^(32 N).
 //
-// The method is CIOS (Koc, Acar, Kaliski 1996) with two sums, one of the products at even limbs and one of those at odd
-// limbs, so that the 64-bit products of a sum do not overlap and each is one instruction with carry. After each digit
-// the two sums exchange roles instead of being shifted: limb i + 1 of one is limb i of the other.
+// The method is CIOS (Koc, Acar, Kaliski 1996) with two sums, one of the products at even limbs and one of the products
+// at odd limbs, so that the 64-bit products of a sum do not overlap and each is one instruction with carry. After each
+// digit the two sums exchange roles instead of being shifted: limb i + 1 of one is limb i of the other.
 //
 // Numbers are "almost reduced" (Gueron, "Efficient software implementations of modular exponentiation", 2012): below R
 // = 2^(32 N), not always below n. With R/2 < n < R and factors below R, the sum (a b + q n) / R is below R + n; n is
@@ -14,9 +14,9 @@
 #include "group.cuh"
 
 // The sums of one lane between two digits. Limb i of `even` has weight i; limb i of `odd` weight i - 1, limb 0 being
-// used up; `above` came from the next lane with weight M - 1, `top` has weight M. The total is below 4 * 2^(32 M): the
-// sum over a digit, (2^(32 M) - 1) (2^32 - 1) twice, a previous sum and a limb of weight M, stays below 2^(32 (M + 1) +
-// 1), so that `top` is at most 3.
+// used up; `above` came from the next lane with weight M - 1, `top` has weight M. The total is below 4 * 2^(32 M), so
+// that `top` is at most 3: a digit adds (2^(32 M) - 1) (2^32 - 1) twice and a limb of weight M to the previous total,
+// and the result stays below 2^(32 (M + 1) + 1).
 template <int M>
 struct LaneSums {
     u32 even[M], odd[M];
@@ -75,9 +75,9 @@ struct Mont {
     static_assert(M % 4 == 0, "a lane's limbs are whole quads");
     static const int N = M * T;
     static const int HELD = Group<T>::HELD;
-    // Digits per pass of the multiplier's loop. From one pass to the next ptxas moves many of the sums to other
-    // registers, 60 to 100 moves for M = 32; with sixteen digits per pass that is 8 % of the instructions, and the loop
-    // has 20 KiB. Fewer digits compile faster.
+    // Digits per pass of the loop of `multiply`. From one pass to the next ptxas moves many of the sums to other
+    // registers, with 60 to 100 instructions for M = 32. With sixteen digits per pass, these are 8 % of the
+    // instructions, and the code of the loop has 20 KiB. Fewer digits compile faster.
     static const int MANY_DIGITS = M >= 24 ? 16 : 8;
     static const int FEW_DIGITS = 4;
 
@@ -87,12 +87,12 @@ struct Mont {
 
     Group<T> group;
     Number n;
-    // -n^-1 modulo 2^32. Read from memory: as a literal it makes ptxas choose slower instructions.
+    // -n^-1 modulo 2^32, read from memory: a literal makes ptxas choose slower instructions.
     u32 n0;
 
     LW_FN Mont(const u32* modulus, u32 n0) : n0(n0) { load(n, modulus); }
 
-    // The number with a single word.
+    // Sets a number to the value of one word.
     LW_FN void set_word(Number& out, u32 word) const {
 #pragma unroll
         for (int h = 0; h < HELD; h++) {
@@ -189,7 +189,7 @@ struct Mont {
         group.sync();
     }
 
-    // The same from memory, in the format of `load`.
+    // Writes a number from memory, in the format of `load`, into the stage.
     LW_FN void stage_row(const Stage<T>& to, const u32* row) const {
         group.sync();
 #pragma unroll
@@ -205,7 +205,7 @@ struct Mont {
         group.sync();
     }
 
-    // The same from bytes, in the format of `load_bytes`.
+    // Writes a number from bytes, in the format of `load_bytes`, into the stage.
     LW_FN void stage_bytes(const Stage<T>& to, const u8* from) const {
         Number number;
         load_bytes(number, from);
@@ -242,7 +242,7 @@ struct Mont {
         finish(out, sums);
     }
 
-    // One digit. For the second of two digits the sums have exchanged roles.
+    // Processes one digit. With EXCHANGED, for the second of two digits, the sums have exchanged roles.
     template <bool EXCHANGED>
     LW_FN void row(LaneSums<M> (&sums)[HELD], const Number& a, u32 digit) const {
         u32 lowest[HELD];
@@ -289,7 +289,7 @@ struct Mont {
     }
 
     // Adds a word to the lowest limb of each lane and propagates carries through the lanes; returns the carry out of
-    // the last one.
+    // the last lane.
     LW_FN u32 carry_up(Number& number, const u32 (&carry)[HELD]) const {
         u32 generates[HELD], passes[HELD];
 #pragma unroll
@@ -358,21 +358,23 @@ struct Mont {
         return over + carry_up(out, up);
     }
 
-    // out = a + b modulo n, almost reduced: below 2 R before, and each subtracted n is more than R/2.
+    // out = a + b modulo n, almost reduced. a + b is below 2 R, and n is above R/2, so that subtracting n at most twice
+    // suffices.
     LW_FN void add_mod(Number& out, const Number& a, const Number& b) const {
         u32 over = add(out, a, b);
         over -= subtract(out, out, n, mask_of(over));
         subtract(out, out, n, mask_of(over));
     }
 
-    // out = a - b modulo n, below n for an a below n: a - b is above -R, and two n are more than R.
+    // out = a - b modulo n; below n if a is below n. a - b is above -R, and 2 n is above R, so that adding n at most
+    // twice suffices.
     LW_FN void subtract_mod(Number& out, const Number& a, const Number& b) const {
         u32 under = subtract(out, a, b);
         under -= add(out, out, n, mask_of(under));
         add(out, out, n, mask_of(under));
     }
 
-    // The number reduced below n: an almost reduced number is below 2 n.
+    // Reduces a number below n: an almost reduced number is below 2 n.
     LW_FN void canonical(Number& number) const {
         Number reduced;
         u32 below = subtract(reduced, number, n);
@@ -386,13 +388,13 @@ struct Mont {
         }
     }
 
-    // 1 if the number is below n, else 0.
+    // Returns 1 if the number is below n, otherwise 0.
     LW_FN u32 is_below(const Number& number) const {
         Number difference;
         return subtract(difference, number, n);
     }
 
-    // 1 if all limbs are equal, else 0.
+    // Returns 1 if all limbs are equal, otherwise 0.
     LW_FN u32 is_equal(const Number& a, const Number& b) const {
         u32 differs[HELD];
 #pragma unroll

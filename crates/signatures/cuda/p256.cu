@@ -1,8 +1,9 @@
-// ECDSA verification on P-256 with a digest of 32 bytes (FIPS 186-4, 6.4): R = u1 G + u2 Q, whose x is compared without
-// dividing by Z^2.
+// ECDSA verification on P-256 with a digest of 32 bytes (FIPS 186-4, 6.4): R = u1 G + u2 Q, with the base point G and
+// the public key Q. The x of R is compared with r of the signature without dividing by Z^2.
 //
-// Multiples of G and of all Q are in precomputed tables, so that u1 G takes no doublings and u2 Q fifteen (the arithmetic
-// crate uses the same comb). By latency four threads share the additions, and add their sums.
+// Precomputed tables have multiples of G and of each Q, so that u1 G requires no doublings and u2 Q requires fifteen
+// (the arithmetic crate uses the same comb). In the variant for latency four threads share the additions, and add their
+// sums.
 #include "kernel.cuh"
 #include "mont.cuh"
 #include "p256_point.cuh"
@@ -13,11 +14,12 @@ LW_CONSTANT u32 P256_N_R2[8] = {0xbe79eea2, 0x83244c95, 0x49bd6fa6, 0x4699799c, 
 LW_CONSTANT u32 P256_N_N0 = 0xee00bc4f;
 LW_CONSTANT u32 P256_N_LESS_2[8] = {0xfc63254f, 0xf3b9cac2, 0xa7179e84, 0xbce6faad, 0xffffffff, 0xffffffff, 0, 0xffffffff};
 
-// u2 is read in 52 digits of five bits from -16 to 15: with 16 added at each digit it is one number of 260 bits, whose digits
-// are 16 too high. Digit 4 i + j is multiplied by 2^(20 i) Q, of which there are 16 multiples, and by 2^(5 j).
+// u2 has 52 signed digits of five bits, from -16 to 15. With 16 added to each digit, u2 is a number of 260 bits whose
+// five-bit digits are those digits plus 16. Digit 4 i + j is multiplied by 2^(20 i) Q, for which the table has 16
+// multiples, and by 2^(5 j). Here j is the window and i the position in the table (`place`).
 static const int Q_BITS = 5, Q_BIAS = 16, Q_WINDOWS = 4, Q_PLACES = 13, Q_MULTIPLES = 16;
 LW_CONSTANT u32 P256_BIAS[9] = {0x21084210, 0x08421084, 0x42108421, 0x10842108, 0x84210842, 0x21084210, 0x08421084, 0x42108421, 8};
-// u1 is read in 32 digits of eight bits; for each place a table has all multiples of G except 0.
+// u1 has 32 digits of eight bits; for each digit position a table has all multiples of G except 0.
 static const int G_DIGITS = 32, G_MULTIPLES = 255, AFFINE_WORDS = 16;
 
 // The stage: the multiplier's digits, then powers 1 to 3 of the number to invert; afterwards u1 and, with its bias, u2.
@@ -44,7 +46,7 @@ LW_FN void store_fp(u32* to, const Fp& number) {
     }
 }
 
-// The Montgomery form of 1/s modulo the order, by Fermat: s^(order - 2), two bits at a time.
+// The Montgomery form of 1/s modulo the order, by Fermat's theorem s^(order - 2), two bits at a time.
 LW_FN void invert_scalar(const Scalars& scalars, Scalars::Number& out, const u32 (&s)[8], const Stage<1>& stage) {
     Scalars::Number power;
 #pragma unroll
@@ -52,7 +54,7 @@ LW_FN void invert_scalar(const Scalars& scalars, Scalars::Number& out, const u32
     scalars.stage_row(stage.from(8), P256_N_R2);
 #pragma unroll 1
     for (int index = 1; index <= 3; index++) {
-        // The first multiplication converts s to Montgomery form, the others multiply by it.
+        // The first multiplication converts s to Montgomery form, the others multiply by that form.
         scalars.multiply(power, power, stage.from(8));
         scalars.stage(stage.from(8 * index), power);
     }
@@ -97,11 +99,12 @@ LW_FN int q_digit(const Stage<1>& stage, int index) {
 
 LW_FN u32 g_digit(const Stage<1>& stage, int index) { return stage.get(P256_U1 + index / 4) >> (8 * (index % 4)) & 0xff; }
 
-// The part of u1 G + u2 Q that lane `lane` of T adds up, for the scalars in the stage.
+// The part of u1 G + u2 Q that lane `lane` of T computes, for the scalars in the stage.
 //
-// Of the windows j of u2 the lane processes Q_WINDOWS / T neighboring ones, from the highest down, and doubles its sum up to
-// the position of the next one, finally up to window 0; then it adds its digits of u1. One loop, so that each formula is
-// compiled once. An addition of equal points triggers a doubling: this happens only for deliberately chosen inputs.
+// The lane processes Q_WINDOWS / T neighboring windows j of u2, from the highest to the lowest. After each window it
+// doubles its sum as many times as the next window requires, after the last one as many times as window 0 requires.
+// Then it adds its digits of u1. All this is in one loop, so that each formula is compiled once. An addition of equal
+// points is replaced by a doubling; equal points occur only with deliberately chosen inputs.
 template <int T>
 LW_FN void add_multiples(Point& point, int lane, const u32* table, const u32* base_table, const Stage<1>& stage) {
     const int WINDOWS = Q_WINDOWS / T, DOUBLINGS = T == 1 ? Q_BITS : Q_BITS * (Q_WINDOWS - WINDOWS);
@@ -149,7 +152,7 @@ LW_FN void exchange_fp(const Group<T>& group, Point (&out)[Group<T>::HELD], cons
     }
 }
 
-// Sets each lane's point to the sum of all.
+// Sets each lane's point to the sum of all lanes' points.
 template <int T>
 LW_FN void sum_points(const Group<T>& group, Point (&points)[Group<T>::HELD]) {
 #pragma unroll 1
@@ -167,7 +170,7 @@ LW_FN void sum_points(const Group<T>& group, Point (&points)[Group<T>::HELD]) {
     }
 }
 
-// 1 if the x of the point, modulo the order, is r: if x is r, or r + order where that is below p.
+// Returns 1 if the x of the point, modulo the order, is r: if x is r, or if x is r + order and r + order is below p.
 LW_FN u32 x_is(const Point& point, const u32 (&r)[8]) {
     Fp candidate, square, r2;
     fp_sqr(square, point.z);
@@ -218,7 +221,7 @@ LW_FN void p256_verify(const P256Args& args, u32 item, bool active, const Stage<
     if (active && group.first_lane == 0) args.verdicts[item] = (u8)valid;
 }
 
-// out = 1/a modulo p by Fermat, a^(p - 2).
+// out = 1/a modulo p, by Fermat's theorem a^(p - 2).
 LW_FN void fp_invert(Fp& out, const Fp& a) {
     fp_set(out, P256_ONE);
 #pragma unroll 1
@@ -229,7 +232,8 @@ LW_FN void fp_invert(Fp& out, const Fp& a) {
     }
 }
 
-// One place of a point's table: 2^(bits place) times the multiples from 1 on. The point is on the curve.
+// Writes one digit position, `place`, of a point's table: 2^(bits place) times the multiples of the point from 1 on.
+// The point is on the curve.
 LW_FN void p256_table(const P256TableArgs& args, u32 item, bool active, const Stage<1>&) {
     u32 which = item / args.places, place = item % args.places;
     const u8* from = args.points + (u64)which * 64;
@@ -245,7 +249,8 @@ LW_FN void p256_table(const P256TableArgs& args, u32 item, bool active, const St
     int doublings = (int)(args.bits * place);
 #pragma unroll 1
     for (int multiple = 1 - doublings; multiple <= (int)args.multiples; multiple++) {
-        // Below 1 the point is doubled up to the place; the point at 1 is the addend of all later steps.
+        // Steps below 1 double the point, up to the digit position; the point at step 1 is the addend of all later
+        // steps.
         u32 twice = multiple < 1;
         if (multiple >= 1) {
             fp_invert(t, point.z);

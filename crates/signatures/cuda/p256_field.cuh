@@ -1,8 +1,8 @@
 // Numbers modulo the prime of P-256 (FIPS 186-4, D.1.2.3), p = 2^256 - 2^224 + 2^192 + 2^96 - 1, in Montgomery form
 // with R = 2^256: eight limbs of 32 bits in one thread, least significant first, always below p.
 //
-// p is -1 modulo 2^96, so the quotient digit of Montgomery's reduction is the lowest limb itself, and digit times p
-// requires only additions.
+// p is -1 modulo 2^96, so that the quotient digit of Montgomery's reduction is the lowest limb itself, and multiplying
+// p by the digit requires only additions.
 #pragma once
 #include "carry.cuh"
 
@@ -26,7 +26,7 @@ LW_FN void load_256(u32 (&out)[8], const u8* from) {
     for (int i = 0; i < 8; i++) out[7 - i] = swap_bytes(((const Quad*)from)[i / 4].word[i % 4]);
 }
 
-// 1 if a < b, else 0.
+// Returns 1 if a < b, otherwise 0.
 LW_FN u32 less_256(const u32* a, const u32* b) {
     Carry k;
     sub_cc(a[0], b[0], k);
@@ -51,7 +51,7 @@ LW_FN u32 fp_is_equal(const Fp& a, const Fp& b) {
     return any == 0;
 }
 
-// out = over 2^256 + t, minus p unless that is negative; for sums below 2 p.
+// out = over 2^256 + t, minus p if the result is not negative; for sums below 2 p.
 LW_FN void fp_subtract_once(Fp& out, const u32* t, u32 over) {
     u32 less[8];
     Carry k;
@@ -105,9 +105,9 @@ LW_FN void fp_negate(Fp& a) {
 
 // out = t / 2^256 mod p, for t below p 2^256.
 //
-// Each digit q of the quotient is the lowest remaining limb. Of q p, -q clears that limb, and the rest is q three
-// limbs up, q six limbs up and q (2^32 - 1) seven limbs up. The high word of the last product is at most 2^32 - 2, so
-// the carry of the previous digit is added to it without overflow.
+// Each digit q of the quotient is the lowest remaining limb. q p is the sum of -q, which clears that limb, of q three
+// limbs higher, of q six limbs higher, and of q (2^32 - 1) seven limbs higher. The high word of the last product is at
+// most 2^32 - 2, so the carry of the previous digit is added to it without overflow.
 LW_FN void fp_reduce(Fp& out, u32 (&t)[16]) {
     u32 over = 0;
 #pragma unroll
@@ -127,14 +127,14 @@ LW_FN void fp_reduce(Fp& out, u32 (&t)[16]) {
     fp_subtract_once(out, t + 8, over);
 }
 
-// t = a b, all 16 limbs. The products at even and at odd positions have separate sums, as in mont.cuh.
+// t = a b, with all 16 limbs. The products at even and at odd positions have separate sums, as in mont.cuh.
 LW_FN void multiply_256(u32 (&t)[16], const u32 (&a)[8], const u32 (&b)[8]) {
     u32 odd[16];
     Carry k;
 #pragma unroll
     for (int i = 0; i < 16; i++) t[i] = odd[i] = 0;
-    // Row j adds products to limbs j .. j + 8; those at positions of j's parity go to one sum. The position above a
-    // row is still 0.
+    // Row j adds products to limbs j to j + 8; the products at positions with j's parity are added to one sum, the
+    // others to the other sum. The position above a row is still 0.
 #pragma unroll
     for (int j = 0; j < 8; j++) {
         u32* same = j % 2 == 0 ? t : odd;
@@ -164,7 +164,7 @@ LW_FN void multiply_256(u32 (&t)[16], const u32 (&a)[8], const u32 (&b)[8]) {
     t[15] = addc(t[15], odd[14], k);
 }
 
-// t = a^2: the 28 products of different limbs once, doubled, and the eight squares.
+// t = a^2: the 28 products of different limbs, computed once and doubled, and the eight squares.
 LW_FN void square_256(u32 (&t)[16], const u32 (&a)[8]) {
     u32 odd[16];
     Carry k;
@@ -172,7 +172,7 @@ LW_FN void square_256(u32 (&t)[16], const u32 (&a)[8]) {
     for (int i = 0; i < 16; i++) t[i] = odd[i] = 0;
 #pragma unroll
     for (int j = 0; j < 7; j++) {
-        // Positions 2 j + 1, 2 j + 3, .. are odd for any j.
+        // Positions 2 j + 1, 2 j + 3 and so on are odd for any j.
         odd[2 * j] = mad_lo_cc(a[j + 1], a[j], odd[2 * j], k);
         odd[2 * j + 1] = madc_hi_cc(a[j + 1], a[j], odd[2 * j + 1], k);
 #pragma unroll

@@ -1,6 +1,6 @@
-// Points of P-256, y^2 = x^3 - 3 x + b, in Jacobian coordinates: (X / Z^2, Y / Z^3), infinity having Z = 0.
-// Coordinates are in Montgomery form. Formulas from the Explicit-Formulas Database (Bernstein, Lange): dbl-2001-b,
-// add-2007-bl without its doublings, madd-2007-bl likewise.
+// Points of P-256, y^2 = x^3 - 3 x + b, in Jacobian coordinates: (X / Z^2, Y / Z^3), infinity having Z = 0. Coordinates
+// are in Montgomery form. The formulas are from the Explicit-Formulas Database (Bernstein, Lange): dbl-2001-b, and
+// add-2007-bl and madd-2007-bl without their doublings.
 #pragma once
 #include "p256_field.cuh"
 
@@ -52,8 +52,8 @@ LW_FN void point_double(Point& p) {
     fp_sub(p.y, p.y, gamma);
 }
 
-// The common end of both additions: p = p + q, where (u, s) are p's coordinates for the common denominator, and h
-// and r are q's minus those. z must be the product of the two points' z.
+// The common last part of both additions: p = p + q, where (u, s) are p's coordinates for the common denominator, and h
+// and r are q's coordinates minus p's. z must be the product of the two points' z.
 LW_FN void point_finish_add(Point& p, const Fp& u, const Fp& s, const Fp& h, const Fp& r, const Fp& z) {
     Fp hh, hhh, v;
     fp_mul(p.z, z, h);
@@ -71,7 +71,7 @@ LW_FN void point_finish_add(Point& p, const Fp& u, const Fp& s, const Fp& h, con
 }
 
 // p = p + q for any p and any q except infinity. If both are the same point, p is unchanged and 1 is returned: the
-// caller doubles. Opposite points give Z = 0.
+// caller must double the point. Opposite points give Z = 0.
 LW_FN u32 point_add(Point& p, const Point& q) {
     if (fp_is_zero(p.z)) {
         p = q;
@@ -94,7 +94,7 @@ LW_FN u32 point_add(Point& p, const Point& q) {
     return 0;
 }
 
-// The same for a q with z = 1.
+// `point_add` for a q with z = 1.
 LW_FN u32 point_add_affine(Point& p, const Fp& x, const Fp& y) {
     if (fp_is_zero(p.z)) {
         point_set_affine(p, x, y);

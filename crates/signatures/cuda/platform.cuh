@@ -7,9 +7,9 @@ typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
-// LW_CALL is for functions that a kernel uses at dozens of places: a real function call keeps the code short, and
-// ptxas, whose time grows faster than the kernel's length, at about a second per unit. Arguments are passed in
-// registers.
+// LW_CALL is for functions that a kernel uses in dozens of places. A function call that is not inlined keeps the code
+// short, so that ptxas, whose time grows faster than the kernel's length, needs about a second per unit. Arguments are
+// passed in registers.
 #ifdef __CUDACC__
 #define LW_DEVICE 1
 #define LW_FN __device__ __forceinline__
@@ -24,7 +24,7 @@ typedef unsigned long long u64;
 #define LW_CONSTANT alignas(16) static const
 #endif
 
-// Threads per block, for every kernel unless it states otherwise.
+// Threads per block of every kernel that does not state another number.
 #define LW_THREADS 128
 
 // Words that are read and written together; rows of tables and numbers in memory are multiples of this unit and aligned
@@ -49,7 +49,7 @@ LW_FN u32 rotate_right(u32 x, int bits) {
 #endif
 }
 
-// The low word of two words shifted right as one, 0 <= bits < 32.
+// Shifts two words right as one number and returns the low word, 0 <= bits < 32.
 LW_FN u32 shift_pair_right(u32 high, u32 low, int bits) {
 #if LW_DEVICE
     return __funnelshift_r(low, high, bits);
@@ -58,13 +58,14 @@ LW_FN u32 shift_pair_right(u32 high, u32 low, int bits) {
 #endif
 }
 
-// The 32 bits that begin `8 bytes` after the first bit of `high`, of the two words read as one, 0 < bytes < 4.
+// Reads two words as eight bytes, most significant first, and returns the four bytes from byte `bytes` on, 0 < bytes <
+// 4.
 LW_FN u32 join_words(u32 high, u32 low, int bytes) { return high << (8 * bytes) | low >> (32 - 8 * bytes); }
 
-// All ones if the bit is 1, zero if it is 0.
+// Returns all ones if the bit is 1, zero if it is 0.
 LW_FN u32 mask_of(u32 bit) { return 0u - bit; }
 
-// All ones if a equals b, without a branch.
+// Returns all ones if a equals b, otherwise zero, without a branch.
 LW_FN u32 mask_equal(u32 a, u32 b) {
     u32 difference = a ^ b;
     return ((difference | (0u - difference)) >> 31) - 1u;

@@ -1,5 +1,5 @@
-// Single operations of the arithmetic, for tests with operands that make carries propagate, for each split of
-// numbers over lanes that a kernel uses. Product code never launches these.
+// Single operations of the arithmetic, for tests with operands that make carries propagate. There is a kernel for each
+// division of numbers among lanes that other kernels use. Only tests launch these kernels.
 #include "kernel.cuh"
 #include "mont.cuh"
 #include "p256_field.cuh"
@@ -32,8 +32,8 @@ LW_FN void probe(const ProbeArgs& args, u32 item, bool active, const Stage<T>& s
     if (active) mont.store(args.out + first, a);
 }
 
-// The same operations modulo the prime of P-256; halves and fours do not apply. Canonical numbers only;
-// `PROBE_MULTIPLY_HALF` squares a.
+// The same operations modulo the prime of P-256, except those for half of the digits and for four digits. Numbers are
+// below the prime. `PROBE_MULTIPLY_HALF` squares a.
 LW_FN void probe_prime(const ProbeArgs& args, u32 item, bool active, const Stage<1>&) {
     Fp a, b;
     for (int i = 0; i < 8; i++) {

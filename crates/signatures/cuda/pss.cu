@@ -1,17 +1,16 @@
-// RSA-PSS with SHA-256, MGF1 with SHA-256 and a salt of 32 bytes (RFC 8017, 8.1.2 and 9.1.2), down to one verdict an
-// item.
+// RSA-PSS with SHA-256, MGF1 with SHA-256 and a salt of 32 bytes (RFC 8017, 8.1.2 and 9.1.2), with one result per item.
 #include "kernel.cuh"
 #include "public.cuh"
 #include "sha256.cuh"
 
-// Word i of the encoded message, stored in the stage as a number: most significant word first.
+// Word i, most significant first, of the encoded message, which is in the stage as a number.
 template <int N, int T>
 LW_FN u32 encoded_word(const Stage<T>& stage, int i) {
     return stage.get(N - 1 - i);
 }
 
-// Eight words that begin one byte before the end of word `first`, as H and the salt do: the length of the encoded
-// message is a multiple of four and one byte follows H.
+// Reads eight words that begin with the last byte of word `first`. H and the salt begin there: the length of the
+// encoded message is a multiple of four, and one byte follows H.
 template <int N, int T>
 LW_FN void read_shifted(u32* out, const Stage<T>& stage, int first) {
 #pragma unroll
@@ -20,8 +19,8 @@ LW_FN void read_shifted(u32* out, const Stage<T>& stage, int first) {
     }
 }
 
-// Removes the mask from the data block, in place: bytes 0 .. 4 N - 33, whose last word also holds the first byte of
-// H.
+// Removes the mask from the data block, in place. The data block is bytes 0 to 4 N - 34; its last word also holds the
+// first byte of H.
 template <int N, int T>
 LW_FN void unmask(const Group<T>& group, const Stage<T>& stage, const u32 (&h)[8]) {
     const int BLOCKS = (4 * N - 33 + 31) / 32;
@@ -47,7 +46,7 @@ LW_FN void unmask(const Group<T>& group, const Stage<T>& stage, const u32 (&h)[8
     group.sync();
 }
 
-// EMSA-PSS-VERIFY with emBits = 32 N - 1: 1 if the encoded message in the stage is one of this digest.
+// EMSA-PSS-VERIFY with emBits = 32 N - 1: returns 1 if the encoded message in the stage is consistent with this digest.
 template <int N, int T>
 LW_FN u32 pss_is_consistent(const Group<T>& group, const Stage<T>& stage, const u8* digest) {
     u32 h[8], salt[8];
@@ -57,7 +56,8 @@ LW_FN u32 pss_is_consistent(const Group<T>& group, const Stage<T>& stage, const 
     wrong |= encoded_word<N>(stage, 0) >> 31;
     group.sync();
     unmask<N>(group, stage, h);
-    // Steps 9 and 10: that bit cleared, zeros, one byte of 1, the salt.
+    // Steps 9 and 10: after the bit above emBits is cleared, the data block has zeros, a byte with the value 1, and the
+    // salt.
     wrong |= encoded_word<N>(stage, 0) & 0x7fffffffu;
 #pragma unroll 1
     for (int i = 1; i < N - 17; i++) wrong |= encoded_word<N>(stage, i);
@@ -104,7 +104,7 @@ LW_FN void pss_verify(const PssArgs& args, u32 item, bool active, const Stage<T>
     if (active && mont.group.first_lane == 0) args.verdicts[item] = (u8)valid;
 }
 
-// By throughput and by latency.
+// Each size has a variant for throughput, with fewer threads, and one for latency.
 LW_KERNEL(pss_2048_t2, PssArgs, 2, args.count, 64, pss_verify<32, 2>)
 LW_KERNEL(pss_2048_t8, PssArgs, 8, args.count, 64, pss_verify<8, 8>)
 LW_KERNEL(pss_3072_t4, PssArgs, 4, args.count, 96, pss_verify<24, 4>)

@@ -2,12 +2,12 @@
 #pragma once
 #include "mont.cuh"
 
-// Number of multiplications: into Montgomery form, sixteen squarings, and times the number itself, which leaves
-// Montgomery form.
+// Number of multiplications: the conversion to Montgomery form, sixteen squarings, and the multiplication by the
+// original number, which converts the result from Montgomery form.
 static const u32 E_STEPS = 18;
 
-// number = number^e mod n, almost reduced. The stage is overwritten. `stage_again` writes the original number into
-// the stage: keeping it in registers would allow fewer warps per multiprocessor. PASS as in Mont::multiply.
+// number = number^e mod n, almost reduced. The stage is overwritten. `stage_again` writes the original number into the
+// stage: keeping it in registers would allow fewer warps per multiprocessor. PASS is the parameter of Mont::multiply.
 template <int PASS, int M, int T, class StageAgain>
 LW_FN void raise_to_e(const Mont<M, T>& mont, typename Mont<M, T>::Number& number, const Stage<T>& stage, const u32* r2,
                       const StageAgain& stage_again) {

@@ -13,7 +13,8 @@ struct SeedBytes {
 
 static const int SEED_BYTES = 32;
 
-// The stage of a verification: the multiplier, then the finished product; before both, the hash.
+// The stage of a verification: the digits for `multiply`, then the complete product. Before both are written, the hash
+// uses the stage.
 template <int N>
 struct RaStage {
     static const int KEPT = N;
@@ -21,16 +22,17 @@ struct RaStage {
     static_assert(WORDS >= FdhStage<N>::WORDS, "the hash fits in");
 };
 
-// The row of component `position` in a table, if the digit is in its domain; else an existing row, and `inside`
-// becomes 0.
+// Returns the row of component `position` in a table if the digit is in its domain. Otherwise returns an existing row
+// and sets `inside` to 0.
 LW_FN u64 component_row(const u32* offsets, const u16* digits, u32 position, u32 first_row, u32& inside) {
     u32 first = offsets[position], digit = digits[position];
     if (digit >= offsets[position + 1] - first) digit = inside = 0;
     return (u64)first_row + first + digit;
 }
 
-// sigma^e = H(prefix | r) h[m_1] .. h[m_a] mod n. The hash is not in Montgomery form and the components are, so each
-// product leaves Montgomery form; so does sigma^e.
+// Checks sigma^e = H(prefix | r) h[m_1] .. h[m_a] mod n: sigma is the signature, e the public exponent, r the name of
+// the mask, m_i component i of the message, and h[m_i] the hash of that component. The hash H is not in Montgomery form
+// and the components' hashes are, so that no product is in Montgomery form; nor is sigma^e.
 template <int M, int T>
 LW_FN void ra_verify(const RaVerifyArgs& args, u32 item, bool active, const Stage<T>& stage) {
     const int N = M * T;
@@ -46,8 +48,8 @@ LW_FN void ra_verify(const RaVerifyArgs& args, u32 item, bool active, const Stag
     fdh_reduce(mont, number, stage, key.shift);
     const Stage<T> kept = stage.from(RaStage<N>::KEPT);
     u32 valid = 1;
-    // First the product of the components, stored when complete, then the power of the signature: one loop, so that
-    // the multiplier is compiled once.
+    // Computes the product of the components and stores it, then the power of the signature. Both are in one loop, so
+    // that `multiply` is compiled once.
 #pragma unroll 1
     for (u32 step = 0; step < args.components + E_STEPS; step++) {
         if (step < args.components) {
@@ -73,7 +75,7 @@ LW_FN void ra_verify(const RaVerifyArgs& args, u32 item, bool active, const Stag
     if (active && mont.group.first_lane == 0) args.verdicts[item] = (u8)valid;
 }
 
-// Takes the mask out of a slot, once: a second item with the same slot finds it empty.
+// Takes the mask of a slot, once: for another item with the same slot, the slot is empty.
 LW_FN u32 take_slot(u32* filled) {
 #if LW_DEVICE
     return atomicExch(filled, 0u);
@@ -84,7 +86,8 @@ LW_FN u32 take_slot(u32* filled) {
 #endif
 }
 
-// sigma = beta Gamma[m_1] .. Gamma[m_a] mod n. The mask is consumed in any case.
+// Computes the signature sigma = beta Gamma[m_1] .. Gamma[m_a] mod n, with the mask beta and the component signatures
+// Gamma. The mask is consumed in any case.
 template <int M, int T>
 LW_FN void ra_sign(const RaSignArgs& args, u32 item, bool active, const Stage<T>& stage) {
     const int N = M * T;
@@ -116,7 +119,7 @@ LW_FN void ra_sign(const RaSignArgs& args, u32 item, bool active, const Stage<T>
     if (active && mont.group.first_lane == 0) args.statuses[item] = (u8)valid;
 }
 
-// By throughput and by latency.
+// Each size has a variant for throughput, with fewer threads, and one for latency.
 LW_KERNEL(ra_verify_2048_t2, RaVerifyArgs, 2, args.count, RaStage<64>::WORDS, ra_verify<32, 2>)
 LW_KERNEL(ra_verify_2048_t8, RaVerifyArgs, 8, args.count, RaStage<64>::WORDS, ra_verify<8, 8>)
 LW_KERNEL(ra_verify_3072_t4, RaVerifyArgs, 4, args.count, RaStage<96>::WORDS, ra_verify<24, 4>)

@@ -26,7 +26,7 @@ LW_FN void sha256_block(u32 (&state)[8], u32 (&w)[16]) {
     for (int first = 0; first < 64; first += 16) {
 #pragma unroll
         for (int i = 0; i < 16; i++) {
-            // In each round the variable names rotate instead of the eight values.
+            // Instead of the eight values, the variable names rotate from round to round.
             u32 a = v[(16 - i) % 8], b = v[(17 - i) % 8], c = v[(18 - i) % 8], &d = v[(19 - i) % 8];
             u32 e = v[(20 - i) % 8], f = v[(21 - i) % 8], g = v[(22 - i) % 8], &h = v[(23 - i) % 8];
             u32 sum = h + (rotate_right(e, 6) ^ rotate_right(e, 11) ^ rotate_right(e, 25)) + ((e & f) ^ (~e & g)) +

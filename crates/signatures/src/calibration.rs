@@ -3,9 +3,9 @@
 //! A lane takes as long for an invalid signature as for a valid one. Messages of known signers with random numbers as signatures
 //! therefore serve as samples. No sample is ever accepted: samples never reach [`Receiver::accept`].
 //!
-//! A lane caches hashed components of RA, and makes tables of points, for messages with valid signatures only. For samples a lane does
-//! both as if the signatures were valid, for a few signers. The measurement is then the time of a signer's messages after the first
-//! ones.
+//! A lane caches hashed components of RA, and makes tables of points, for messages with valid signatures only. For
+//! samples a lane does both as if the signatures were valid, for a few signers. The measured time is then that of a
+//! signer's later messages.
 
 use linewarden_arithmetic::Backend;
 use rand_chacha::ChaCha8Rng;
@@ -26,7 +26,7 @@ const SIGNERS_MAX: usize = 8;
 const SAMPLES_PER_SIGNER: usize = 8;
 /// Payload bytes for keys without a layout.
 const PAYLOAD_BYTES: usize = 64;
-/// Attempts to find a signature in its range: one in 16 of Ed25519's numbers is.
+/// Attempts to find a signature in its range: one in 16 random numbers is in the range of Ed25519.
 const TRIES: usize = 512;
 /// Measurements of each size; the median counts.
 const REPEATS: usize = 3;
@@ -35,27 +35,30 @@ const REPEATS: usize = 3;
 pub struct Samples(Vec<(Class, Vec<Checked>)>);
 
 impl Samples {
-    /// Samples of the receiver's signers, for each class of their keys; of signers with places on devices if any has one. The signatures
-    /// follow from `random`.
+    /// Samples of the receiver's signers, for each class of their keys. If any signer of a class has a place on a
+    /// device, only such signers are used. `random` determines the signatures.
     #[must_use]
-    pub fn new(receiver: &Receiver, places: Option<&KeyPlacement>, now: TimeMs, random: [u8; 32]) -> Self {
+    pub fn new(receiver: &Receiver, placement: Option<&KeyPlacement>, now: TimeMs, random: [u8; 32]) -> Self {
         let mut random = ChaCha8Rng::from_seed(random);
         let mut samples = Vec::new();
         for class in Class::all() {
-            let of_class = receiver
+            let class_keys = receiver
                 .signers()
                 .filter(|key| self::class(key.scheme()) == class);
-            let (placed, others): (Vec<_>, Vec<_>) =
-                of_class.partition(|key| places.is_none_or(|places| places.is_placed(key)));
-            let of_class = if placed.is_empty() { others } else { placed };
-            let of_keys = of_class
+            let (placed, unplaced): (Vec<_>, Vec<_>) =
+                class_keys.partition(|key| placement.is_none_or(|placement| placement.is_placed(key)));
+            let class_keys = if placed.is_empty() { unplaced } else { placed };
+            let messages_by_key = class_keys
                 .into_iter()
                 .filter_map(|key| samples_of_key(receiver, key, now, &mut random));
-            let of_keys: Vec<Vec<Checked>> = of_keys.take(SIGNERS_MAX).collect();
-            // Interleaved, as messages of many signers arrive.
-            let turns = 0..of_keys.iter().map(Vec::len).max().unwrap_or(0);
-            let messages =
-                turns.flat_map(|turn| of_keys.iter().filter_map(move |of_key| of_key.get(turn).cloned()));
+            let messages_by_key: Vec<Vec<Checked>> = messages_by_key.take(SIGNERS_MAX).collect();
+            // Interleaved, like arriving messages of many signers.
+            let turns = 0..messages_by_key.iter().map(Vec::len).max().unwrap_or(0);
+            let messages = turns.flat_map(|turn| {
+                messages_by_key
+                    .iter()
+                    .filter_map(move |messages| messages.get(turn).cloned())
+            });
             let messages: Vec<Checked> = messages.collect();
             if !messages.is_empty() {
                 samples.push((class, messages));
@@ -79,9 +82,9 @@ impl Samples {
             if measured.costs.of(*class).is_none() {
                 continue;
             }
-            let some = |count| messages.iter().cycle().take(count).cloned().collect();
-            let line = measure(lane, *class, &sizes(&measured), REPEATS, some)?;
-            measured = measured.with_class(*class, line);
+            let take_samples = |count| messages.iter().cycle().take(count).cloned().collect();
+            let cost_model = measure(lane, *class, &sizes(&measured), REPEATS, take_samples)?;
+            measured = measured.with_class(*class, cost_model);
         }
         Ok(measured)
     }
@@ -97,7 +100,8 @@ fn sizes(spec: &LaneSpec) -> Vec<usize> {
     sizes.into_iter().collect()
 }
 
-/// Messages of one signer that fail only at the verification of the signature. `None` if the signer was revoked.
+/// Messages of one signer that fail only at the verification of the signature. `None` if the receiver refuses them earlier, for example
+/// because the signer was revoked.
 fn samples_of_key(
     receiver: &Receiver,
     key: &PublicKey,

@@ -18,7 +18,7 @@
 //! | [`gpu`] | batches on a CUDA device |
 //! | [`lane`] | verification of signatures: one at a time, eight at a time, on a GPU |
 //! | [`receive`] | checks of a received message before and after a lane |
-//! | [`scheduler`] | assignment of messages to lanes: queue, policies, the core without I/O, the engine with threads |
+//! | [`scheduler`] | assignment of messages to lanes: queue, policies, the decisions without I/O, the engine with threads |
 //! | [`calibration`] | cost of each lane, measured before the first message arrives |
 //! | [`service`] | receiver, scheduler and lanes combined |
 //! | [`simulator`] | the scheduler in virtual time: traffic, lanes with measured rates, reports, comparison of policies |

@@ -40,20 +40,20 @@ fn rsa(key: &RsaPublic, signature: &[u8]) -> Result<(), Refusal> {
         return Err(Refusal::WrongLength);
     }
     // n is odd: n - 1 differs from n in the last bit only.
-    let (Some((last, rest)), Some((last_of_modulus, rest_of_modulus))) =
+    let (Some((last, head)), Some((modulus_last, modulus_head))) =
         (signature.split_last(), modulus.split_last())
     else {
         return Err(Refusal::WrongLength);
     };
-    let tiny = *last <= 1 && rest.iter().all(|byte| *byte == 0);
-    let at_the_end = rest == rest_of_modulus && *last == *last_of_modulus - 1;
-    match tiny || at_the_end || signature >= modulus {
+    let is_0_or_1 = *last <= 1 && head.iter().all(|byte| *byte == 0);
+    let is_n_minus_1 = head == modulus_head && *last == *modulus_last - 1;
+    match is_0_or_1 || is_n_minus_1 || signature >= modulus {
         true => Err(Refusal::OutOfRange),
         false => Ok(()),
     }
 }
 
-/// `0 < r < n` and `0 < s < n`, or `0 < s <= n / 2` of the lower half: with `(r, s)`, `(r, n - s)` verifies too.
+/// `0 < r < n` and `0 < s < n`. With `low_s`, `0 < s <= n / 2`, since `(r, n - s)` is valid if `(r, s)` is.
 fn p256(signature: &[u8], low_s: bool) -> Result<(), Refusal> {
     let (numbers, []) = signature.as_chunks::<32>() else {
         return Err(Refusal::WrongLength);
@@ -79,14 +79,15 @@ const P256_HALF: [u64; 4] = {
     [a >> 1, a << 63 | b >> 1, b << 63 | c >> 1, c << 63 | d >> 1]
 };
 
-/// The form of an ECDSA signature that every receiver accepts: `(r, n - s)` where s is in the upper half. `None` for an invalid signature.
+/// The form of an ECDSA signature that every receiver accepts: `(r, n - s)` if s is in the upper half. `None` for a signature of another
+/// length than 64 bytes.
 pub(crate) fn lower_half(signature: &[u8]) -> Option<Vec<u8>> {
     let (r, s) = signature.split_first_chunk::<32>()?;
     let mut number = words(s.as_array()?, u64::from_be_bytes);
     if number > P256_HALF {
         let mut borrow = false;
-        for (limb, of_order) in number.iter_mut().zip(P256_ORDER).rev() {
-            (*limb, borrow) = of_order.borrowing_sub(*limb, borrow);
+        for (limb, order_limb) in number.iter_mut().zip(P256_ORDER).rev() {
+            (*limb, borrow) = order_limb.borrowing_sub(*limb, borrow);
         }
     }
     Some([r.as_slice(), number.map(u64::to_be_bytes).as_flattened()].concat())
@@ -113,8 +114,8 @@ fn ed25519(signature: &[u8]) -> Result<(), Refusal> {
     let [top, rest @ ..] = &mut y;
     *top &= u64::MAX >> 1;
     // p = 2^255 - 19.
-    let canonical = *top < u64::MAX >> 1 || *rest < [u64::MAX, u64::MAX, 0u64.wrapping_sub(19)];
-    match canonical {
+    let is_canonical = *top < u64::MAX >> 1 || *rest < [u64::MAX, u64::MAX, 0u64.wrapping_sub(19)];
+    match is_canonical {
         true => Ok(()),
         false => Err(Refusal::Malleable),
     }
@@ -144,26 +145,26 @@ mod tests {
     #[test]
     fn low_s_accepts_one_of_two_forms_of_an_ecdsa_signature() {
         let one = number([0; 4], 1);
-        let of = |r: [u8; 32], s: [u8; 32]| p256(&[r, s].concat(), true);
-        let any = |r: [u8; 32], s: [u8; 32]| p256(&[r, s].concat(), false);
+        let check_low_s = |r: [u8; 32], s: [u8; 32]| p256(&[r, s].concat(), true);
+        let check_any_s = |r: [u8; 32], s: [u8; 32]| p256(&[r, s].concat(), false);
         for s in [one, number(P256_HALF, -1), number(P256_HALF, 0)] {
-            assert_eq!(of(one, s), Ok(()));
-            // The other form, and the lower form of that.
+            assert_eq!(check_low_s(one, s), Ok(()));
+            // The other form of the signature, which converts to the lower form.
             let high = BigUint::from_bytes_be(P256_ORDER.map(u64::to_be_bytes).as_flattened())
                 - BigUint::from_bytes_be(&s);
             let high: [u8; 32] = high.to_bytes_be().try_into().unwrap();
-            assert_eq!(of(one, high), Err(Refusal::Malleable));
-            assert_eq!((any(one, s), any(one, high)), (Ok(()), Ok(())));
+            assert_eq!(check_low_s(one, high), Err(Refusal::Malleable));
+            assert_eq!((check_any_s(one, s), check_any_s(one, high)), (Ok(()), Ok(())));
             assert_eq!(lower_half(&[one, high].concat()).unwrap(), [one, s].concat());
             assert_eq!(lower_half(&[one, s].concat()).unwrap(), [one, s].concat());
         }
         let highest = number(P256_ORDER, -1);
-        assert_eq!(of(highest, one), Ok(()));
-        assert_eq!(of(one, number(P256_HALF, 1)), Err(Refusal::Malleable));
-        for outside in [[0; 32], number(P256_ORDER, 0), number(P256_ORDER, 1), [0xff; 32]] {
-            assert_eq!(of(outside, one), Err(Refusal::OutOfRange));
-            assert_eq!(of(one, outside), Err(Refusal::OutOfRange));
-            assert_eq!(any(one, outside), Err(Refusal::OutOfRange));
+        assert_eq!(check_low_s(highest, one), Ok(()));
+        assert_eq!(check_low_s(one, number(P256_HALF, 1)), Err(Refusal::Malleable));
+        for out_of_range in [[0; 32], number(P256_ORDER, 0), number(P256_ORDER, 1), [0xff; 32]] {
+            assert_eq!(check_low_s(out_of_range, one), Err(Refusal::OutOfRange));
+            assert_eq!(check_low_s(one, out_of_range), Err(Refusal::OutOfRange));
+            assert_eq!(check_any_s(one, out_of_range), Err(Refusal::OutOfRange));
         }
         assert_eq!(p256(&[1; 63], false), Err(Refusal::WrongLength));
         assert_eq!(p256(&[1; 96], true), Err(Refusal::WrongLength));

@@ -68,7 +68,7 @@ refusals! {
 }
 
 impl Refusal {
-    /// The number.
+    /// The number in this list.
     #[must_use]
     pub const fn number(self) -> u8 {
         self as u8

@@ -1,8 +1,9 @@
-//! Lock-free memory of the receiving thread: senders of valid messages and sources of invalid ones, seen recently.
+//! Lock-free tables that lanes fill for the receiving thread: recent senders of valid messages, and recent sources of
+//! invalid messages.
 //!
-//! A table of fixed size, in which each slot keeps the latest entry. An entry may be overwritten early; the sender then counts as new. The
-//! hashes are keyed, so that an attacker cannot choose colliding ones. The scheduler keeps its own records; this table serves drops before the
-//! scheduler.
+//! A table has a fixed size, and each slot keeps its latest entry. An entry may be overwritten early; its sender then
+//! counts as new. The hashes are keyed, so that an attacker cannot choose colliding entries. The scheduler keeps
+//! records of its own; these tables are for decisions before a message reaches the scheduler.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,7 +11,7 @@ use crate::scheduler::{Source, Span, Time};
 use crate::udp::QUEUED_MAX;
 
 /// Slots, a power of two, used in pairs.
-const PLACES: usize = 1 << 16;
+const SLOTS: usize = 1 << 16;
 /// Bits of a hash that distinguish the entries of a pair of slots.
 const TAG_BITS: u32 = 40;
 /// Resolution of recorded times.
@@ -23,7 +24,7 @@ pub(crate) struct RecentSources(Box<[AtomicU64]>);
 
 impl Default for RecentSources {
     fn default() -> Self {
-        Self(std::iter::repeat_with(AtomicU64::default).take(PLACES).collect())
+        Self(std::iter::repeat_with(AtomicU64::default).take(SLOTS).collect())
     }
 }
 
@@ -34,32 +35,32 @@ fn tick(now: Time) -> u64 {
 
 impl RecentSources {
     fn pair(&self, source: Source) -> &[AtomicU64] {
-        let place = (source.0 as usize % PLACES) & !1;
-        self.0.get(place..place + 2).unwrap_or_default()
+        let index = (source.0 as usize % SLOTS) & !1;
+        self.0.get(index..index + 2).unwrap_or_default()
     }
 
     /// Records a source, or a sender.
     pub(crate) fn record(&self, source: Source, now: Time) {
-        let (tag, noted) = (source.0 >> (64 - TAG_BITS), tick(now));
-        let entry = tag << (64 - TAG_BITS) | noted;
+        let (tag, recorded) = (source.0 >> (64 - TAG_BITS), tick(now));
+        let entry = tag << (64 - TAG_BITS) | recorded;
         let pair = self.pair(source);
-        let own = pair
+        let matching = pair
             .iter()
-            .find(|place| place.load(Ordering::Relaxed) >> (64 - TAG_BITS) == tag);
+            .find(|slot| slot.load(Ordering::Relaxed) >> (64 - TAG_BITS) == tag);
         let oldest = || {
             pair.iter()
-                .max_by_key(|place| age(place.load(Ordering::Relaxed), noted))
+                .max_by_key(|slot| age(slot.load(Ordering::Relaxed), recorded))
         };
-        if let Some(place) = own.or_else(oldest) {
-            place.store(entry, Ordering::Relaxed);
+        if let Some(slot) = matching.or_else(oldest) {
+            slot.store(entry, Ordering::Relaxed);
         }
     }
 
     /// Whether the source was recorded recently.
     pub(crate) fn contains(&self, source: Source, now: Time) -> bool {
         let (tag, now) = (source.0 >> (64 - TAG_BITS), tick(now));
-        self.pair(source).iter().any(|place| {
-            let entry = place.load(Ordering::Relaxed);
+        self.pair(source).iter().any(|slot| {
+            let entry = slot.load(Ordering::Relaxed);
             entry >> (64 - TAG_BITS) == tag && age(entry, now) <= MEMORY.as_nanos() / TICK.as_nanos()
         })
     }
@@ -67,11 +68,11 @@ impl RecentSources {
     /// Removes a source.
     pub(crate) fn forget(&self, source: Source) {
         let tag = source.0 >> (64 - TAG_BITS);
-        for place in self.pair(source) {
-            let entry = place.load(Ordering::Relaxed);
+        for slot in self.pair(source) {
+            let entry = slot.load(Ordering::Relaxed);
             if entry >> (64 - TAG_BITS) == tag {
-                // An entry that another thread refreshed in between stays.
-                let _ = place.compare_exchange(entry, 0, Ordering::Relaxed, Ordering::Relaxed);
+                // An entry that another thread has meanwhile refreshed stays.
+                let _ = slot.compare_exchange(entry, 0, Ordering::Relaxed, Ordering::Relaxed);
             }
         }
     }
@@ -85,7 +86,7 @@ fn age(entry: u64, now: u64) -> u64 {
     let ticks = (1 << (64 - TAG_BITS)) - 1;
     match entry & ticks {
         0 => u64::MAX,
-        noted => Some((now + ticks - noted) % ticks)
+        recorded => Some((now + ticks - recorded) % ticks)
             .filter(|age| *age < ticks - WAITED_MAX)
             .unwrap_or(0),
     }
@@ -97,8 +98,9 @@ pub(crate) struct NewSenderLimit {
 }
 
 impl NewSenderLimit {
-    /// Interval between tokens, and burst size.
+    /// Interval between tokens.
     pub(crate) const INTERVAL: Span = Span::from_micros(200);
+    /// Tokens of a full bucket.
     const BURST: u64 = 64;
 
     pub(crate) fn new() -> Self {
@@ -106,11 +108,11 @@ impl NewSenderLimit {
     }
 
     pub(crate) fn try_take(&mut self, now: Time) -> bool {
-        let takes = self.full_at.saturating_since(now) <= Self::INTERVAL.times(Self::BURST - 1);
-        if takes {
+        let is_allowed = self.full_at.saturating_since(now) <= Self::INTERVAL.times(Self::BURST - 1);
+        if is_allowed {
             self.full_at = self.full_at.max(now) + Self::INTERVAL;
         }
-        takes
+        is_allowed
     }
 }
 
@@ -124,36 +126,40 @@ mod tests {
 
     #[test]
     fn recently_recorded_sources_are_known() {
-        let recently = RecentSources::default();
+        let sources = RecentSources::default();
         // Two sources that share a pair of slots, and one in another pair.
-        let [one, two, third, other] = [5 << 40 | 8, 6 << 40 | 9, 7 << 40 | 8, 5 << 40 | 10].map(Source);
-        assert!(!recently.contains(one, at(0)));
-        recently.record(one, at(0));
-        recently.record(two, at(1));
+        let [first, second, third, unrelated] =
+            [5 << 40 | 8, 6 << 40 | 9, 7 << 40 | 8, 5 << 40 | 10].map(Source);
+        assert!(!sources.contains(first, at(0)));
+        sources.record(first, at(0));
+        sources.record(second, at(1));
         assert!(
-            recently.contains(one, at(30))
-                && recently.contains(two, at(30))
-                && !recently.contains(other, at(30))
+            sources.contains(first, at(30))
+                && sources.contains(second, at(30))
+                && !sources.contains(unrelated, at(30))
         );
         assert!(
-            recently.contains(two, at(0)),
-            "arrived before the other was recorded"
+            sources.contains(second, at(0)),
+            "arrived before the other source was recorded"
         );
         assert!(
-            !recently.contains(one, at(61)) && recently.contains(two, at(61)),
+            !sources.contains(first, at(61)) && sources.contains(second, at(61)),
             "expired"
         );
-        recently.record(one, at(61));
-        recently.record(third, at(62));
-        assert!(recently.contains(one, at(62)) && recently.contains(third, at(62)));
-        assert!(!recently.contains(two, at(62)), "the oldest entry is replaced");
-        recently.forget(one);
-        assert!(!recently.contains(one, at(62)) && recently.contains(third, at(62)));
-        assert!(!recently.contains(one, at(7 * 86_400)), "half of the ticks later");
+        sources.record(first, at(61));
+        sources.record(third, at(62));
+        assert!(sources.contains(first, at(62)) && sources.contains(third, at(62)));
+        assert!(!sources.contains(second, at(62)), "the oldest entry is replaced");
+        sources.forget(first);
+        assert!(!sources.contains(first, at(62)) && sources.contains(third, at(62)));
+        assert!(
+            !sources.contains(first, at(7 * 86_400)),
+            "more than half of the range of ticks later"
+        );
         // Tick numbers wrap after twelve days.
         let days = at(13 * 86_400);
-        recently.record(one, days);
-        assert!(recently.contains(one, days));
+        sources.record(first, days);
+        assert!(sources.contains(first, days));
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub enum Scheme {
     Ed25519 = 6,
 }
 
-/// The name of an unknown scheme.
+/// No scheme has this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "unknown signature scheme {0:?}; expected ra-rsa2048, ra-rsa3072, rsa-pss2048, rsa-pss3072, ecdsa-p256 or ed25519"
@@ -89,7 +89,7 @@ impl Scheme {
         }
     }
 
-    /// Security strength as a power of two (NIST SP 800-57 part 1, table 2).
+    /// Security strength in bits (NIST SP 800-57 part 1, table 2).
     #[must_use]
     pub const fn security_bits(self) -> u32 {
         match self {

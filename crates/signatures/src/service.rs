@@ -26,7 +26,7 @@ use crate::udp::{Datagram, FilterAttachment, UdpReceiver};
 
 /// Receives verified messages. Called from the threads of lanes.
 pub trait VerifiedMessageSink: Send + Sync {
-    /// A valid, fresh message, accepted for the first time, and its latency since arrival.
+    /// Receives a valid, fresh message, accepted for the first time, and its latency since arrival.
     fn verified(&self, message: Verified, latency: Span);
 }
 
@@ -55,22 +55,22 @@ pub fn class(scheme: Scheme) -> Class {
     }
 }
 
-/// The work of hashing a component of RA, in thousandths of an ordinary message. Cost models in units of work match the measured times of
-/// lanes.
+/// The work of hashing a component of RA, in thousandths of an ordinary message. With this number, predicted times match the measured times
+/// of lanes.
 const COMPONENT_WORK: u32 = 200;
-/// The work of an ECDSA or Ed25519 message whose signer has no precomputed table.
+/// The work of an ECDSA or Ed25519 message whose signer has no precomputed table, in thousandths of an ordinary message.
 const NEW_SIGNER_WORK: u32 = 2_500;
 
-/// The work of a message. For unknown senders, who choose the components, the cached components are looked up. For known senders, the work
-/// is the recent average of their messages.
-fn work(message: &Checked, known: bool) -> u32 {
+/// The work of a message. For unknown senders, which choose the components, the work counts the components that are not cached. For known
+/// senders, it counts the recent average of such components in the signer's valid messages.
+fn work(message: &Checked, is_known: bool) -> u32 {
     let key = message.key();
     let (ra, digits) = match (key.material(), message.rapid()) {
         (Material::Ra(ra), Some((digits, _))) => (ra, digits),
         (Material::EcdsaP256(..) | Material::Ed25519(..), _) if !key.has_table() => return NEW_SIGNER_WORK,
         _ => return ORDINARY_WORK,
     };
-    let missing = if known {
+    let missing = if is_known {
         ra.average_missing()
     } else {
         ra.missing(digits)
@@ -113,13 +113,13 @@ impl Lane<Checked> for GpuLane {
     }
 }
 
-/// The engine adds the name of the lane.
+/// Converts the error; the engine adds the name of the lane.
 fn to_lane_lost(lost: VerifierLost) -> LaneLost {
     LaneLost(lost.reason)
 }
 
-fn outcome(holds: bool) -> Outcome {
-    match holds {
+fn outcome(is_valid: bool) -> Outcome {
+    match is_valid {
         true => Outcome::Accepted,
         false => Outcome::Rejected,
     }
@@ -154,32 +154,36 @@ struct Shared {
 }
 
 impl Sink<Checked> for Shared {
-    fn done(&self, done: BatchResult<'_, Checked>) {
-        let results = done.payloads.drain(..).zip(done.entries).zip(done.outcomes);
+    fn done(&self, batch_result: BatchResult<'_, Checked>) {
+        let results = batch_result
+            .payloads
+            .drain(..)
+            .zip(batch_result.entries)
+            .zip(batch_result.outcomes);
         for ((message, entry), outcome) in results {
             // Invalid signatures are counted without taking the lock.
             if *outcome != Outcome::Accepted {
                 self.refusals.count(Refusal::WrongSignature);
                 if entry.is_unknown_sender {
-                    self.suspect_sources.record(entry.meta.source, done.at);
+                    self.suspect_sources.record(entry.meta.source, batch_result.at);
                     self.known_senders.forget(entry.meta.sender);
                 }
                 continue;
             }
-            let admitted = {
+            let accepted = {
                 let mut receiver = self.receiver.write().unwrap_or_else(PoisonError::into_inner);
                 let now = (self.clock)();
                 receiver.accept(message, true, now)
             };
-            match admitted {
+            match accepted {
                 Ok(verified) => {
-                    if let Some(places) = &self.placement {
-                        places.record_accepted(verified.message().key(), done.at);
+                    if let Some(placement) = &self.placement {
+                        placement.record_accepted(verified.message().key(), batch_result.at);
                     }
-                    self.known_senders.record(entry.meta.sender, done.at);
+                    self.known_senders.record(entry.meta.sender, batch_result.at);
                     self.verified.fetch_add(1, Ordering::Relaxed);
                     self.sink
-                        .verified(verified, done.at.saturating_since(entry.meta.arrived));
+                        .verified(verified, batch_result.at.saturating_since(entry.meta.arrived));
                 }
                 Err(refusal) => {
                     *outcome = Outcome::Discarded;
@@ -189,7 +193,7 @@ impl Sink<Checked> for Shared {
         }
     }
 
-    /// The core counts dropped jobs.
+    /// Only releases the jobs: the scheduler counts them.
     fn dropped(&self, dropped: &mut Vec<Dropped<Checked>>) {
         dropped.clear();
     }
@@ -199,18 +203,19 @@ impl Sink<Checked> for Shared {
 pub struct Lanes {
     /// Each lane with its spec.
     pub lanes: Vec<(LaneSpec, Box<dyn Lane<Checked>>)>,
-    /// Signers whose messages devices among the lanes verify, if there are devices.
+    /// The signers that have a place on a GPU; GPU lanes verify only their messages. `None` if no lane is a GPU lane.
     pub placement: Option<Arc<KeyPlacement>>,
 }
 
-/// A CPU lane does the same work for a signer without a place on a device, at the same cost.
+/// Adds the classes for signers without a place on a device. A CPU lane supports each of these classes at the cost of
+/// the class for signers with a place.
 fn with_unplaced_classes(mut spec: LaneSpec) -> LaneSpec {
     if spec.kind == LaneKind::Accelerator {
         return spec;
     }
     for class in Class::all() {
-        if let (Some(line), Some(unplaced)) = (*spec.costs.of(class), class.unplaced()) {
-            spec = spec.with_class(unplaced, line);
+        if let (Some(cost_model), Some(unplaced)) = (*spec.costs.of(class), class.unplaced()) {
+            spec = spec.with_class(unplaced, cost_model);
         }
     }
     spec
@@ -319,10 +324,7 @@ impl Service {
         receiver: Receiver,
         config: Config,
         policy: Box<dyn Policy>,
-        Lanes {
-            lanes,
-            placement: places,
-        }: Lanes,
+        Lanes { lanes, placement }: Lanes,
         delivery: Arc<dyn VerifiedMessageSink>,
         clock: Clock,
         random: [[u8; 16]; 2],
@@ -331,7 +333,7 @@ impl Service {
         let shared = Arc::new(Shared {
             receiver: RwLock::new(receiver),
             sink: delivery,
-            placement: places,
+            placement,
             clock,
             refusals: RefusalCounts::default(),
             received: AtomicU64::new(0),
@@ -381,18 +383,20 @@ impl Service {
                 return Err(refusal);
             }
         };
-        let from = Origin::from_address(address, key, &self.sources);
+        let origin = Origin::from_address(address, key, &self.sources);
         let mut unknown = None;
-        if self.shared.known_senders.contains(from.sender, arrived) {
-            self.flood.record_known(address, key, from.sender, arrived);
+        if self.shared.known_senders.contains(origin.sender, arrived) {
+            self.flood.record_known(address, key, origin.sender, arrived);
         } else {
-            let is_crowded = self.submitter.is_overloaded();
-            let when = (arrived, is_crowded);
-            let counted = self.flood.record_unknown_sender(address, key, from.sender, when);
-            if is_crowded && self.is_dropped_on_overload(from.source, (key, counted), arrived)? {
+            let is_overloaded = self.submitter.is_overloaded();
+            let when = (arrived, is_overloaded);
+            let unknown_message = self
+                .flood
+                .record_unknown_sender(address, key, origin.sender, when);
+            if is_overloaded && self.is_dropped_on_overload(origin.source, (key, unknown_message), arrived)? {
                 return Ok(None);
             }
-            unknown = Some(counted);
+            unknown = Some(unknown_message);
         }
         let screened = self.screen(datagram);
         if let Some(unknown) = unknown {
@@ -401,16 +405,16 @@ impl Service {
                 Err(_) => self.flood.record_refusal(unknown),
             }
         }
-        let (message, fresh_for) = screened?;
+        let (message, remaining_validity) = screened?;
         let priority = message.stamp().priority;
         let meta = Meta {
-            sender: from.sender,
+            sender: origin.sender,
             work: work(&message, unknown.is_none()),
             deadline: arrived + deadline(priority),
             // A message verified after this time would be refused as too old.
-            expires: self.submitter.now() + fresh_for,
+            expires: self.submitter.now() + remaining_validity,
             fingerprint: Some(self.fingerprints.of(message.bytes())),
-            ..Meta::new(self.class(&message), priority, from.source, arrived)
+            ..Meta::new(self.class(&message), priority, origin.source, arrived)
         };
         Ok(Some(Job {
             meta,
@@ -418,8 +422,8 @@ impl Service {
         }))
     }
 
-    /// Records a malformed message. With a known sender's identity it passes every filter, so it is not counted: a filter would not drop
-    /// it.
+    /// Records a malformed message. A message with a known sender's identity counts as passing, since no filter would
+    /// drop the message.
     fn record_malformed(&mut self, datagram: &Datagram<'_>, arrived: Time) {
         let address = datagram.sender.ip();
         let Some(key) = Envelope::named_signer(datagram.bytes) else {
@@ -446,8 +450,8 @@ impl Service {
             .read()
             .unwrap_or_else(PoisonError::into_inner);
         let message = receiver.screen(datagram.bytes.to_vec(), now)?;
-        let fresh_for_ms = receiver.remaining_validity_ms(message.stamp(), now);
-        Ok((message, Span::from_millis(fresh_for_ms)))
+        let remaining_ms = receiver.remaining_validity_ms(message.stamp(), now);
+        Ok((message, Span::from_millis(remaining_ms)))
     }
 
     /// Whether to drop the message of an unknown sender because of overload. A message that names an unknown signer is refused, and does
@@ -489,8 +493,8 @@ impl Service {
     /// The socket's drop counter cannot be read, or a filter cannot be detached.
     pub fn update_flood_filter(&mut self, inbox: &mut UdpReceiver) -> io::Result<Option<FloodFilter>> {
         let now = self.submitter.now();
-        let before = self.flood.filter_status();
-        if before.is_some() && !inbox.has_filter() {
+        let previous = self.flood.filter_status();
+        if previous.is_some() && !inbox.has_filter() {
             self.flood.record_new_socket(now);
         }
         let received_until = self.submitter.at(inbox.received_until());
@@ -517,15 +521,12 @@ impl Service {
                 }));
             }
         }
-        let filtering = self.flood.filter_status();
-        let kind =
-            |filtering: Option<FilterStatus>| filtering.map(|filtering| filtering.known_senders.is_some());
-        if kind(before) == kind(filtering) {
+        let current = self.flood.filter_status();
+        let kind = |status: Option<FilterStatus>| status.map(|status| status.known_senders.is_some());
+        if kind(previous) == kind(current) {
             return Ok(None);
         }
-        Ok(Some(
-            filtering.map_or(FloodFilter::Detached, FloodFilter::Attached),
-        ))
+        Ok(Some(current.map_or(FloodFilter::Detached, FloodFilter::Attached)))
     }
 
     /// Counts datagrams that the kernel dropped while a filter was attached. Call before making a report.
@@ -544,7 +545,7 @@ impl Service {
     fn class(&self, message: &Checked) -> Class {
         let class = class(message.key().scheme());
         match (class.unplaced(), &self.shared.placement) {
-            (Some(unplaced), Some(places)) if !places.is_placed(message.key()) => unplaced,
+            (Some(unplaced), Some(placement)) if !placement.is_placed(message.key()) => unplaced,
             _ => class,
         }
     }
@@ -568,7 +569,7 @@ impl Service {
     /// The counters so far.
     ///
     /// # Errors
-    /// Only errors of the histogram types.
+    /// The latency histograms could not be created or added.
     pub fn report(&self) -> Result<Report, EngineError> {
         Ok(report(&self.shared, self.engine.snapshot()?))
     }
@@ -576,7 +577,7 @@ impl Service {
     /// Shuts down: enqueued messages are verified and delivered first.
     ///
     /// # Errors
-    /// Only errors of the histogram types.
+    /// The latency histograms could not be created or added.
     pub fn finish(mut self) -> Result<Report, EngineError> {
         // Submitting fails only after a shutdown, and the only shutdown is here.
         let _ = self.submit();
@@ -587,8 +588,8 @@ impl Service {
 }
 
 fn report(shared: &Shared, mut engine: Snapshot) -> Report {
-    let crowded_out = shared.dropped_on_overload.load(Ordering::Relaxed);
-    engine.counters.shed.add(ShedReason::Overload, crowded_out);
+    let dropped = shared.dropped_on_overload.load(Ordering::Relaxed);
+    engine.counters.shed.add(ShedReason::Overload, dropped);
     let counts = Refusal::ALL.iter().zip(&shared.refusals.0);
     Report {
         received: shared.received.load(Ordering::Relaxed),
@@ -607,22 +608,22 @@ mod tests {
 
     #[test]
     fn cpu_lanes_verify_messages_without_a_place_on_a_device() {
-        let line = crate::scheduler::model::CostModel::new(Span::from_micros(1), 1e4);
-        let of = |kind| {
+        let cost_model = crate::scheduler::model::CostModel::new(Span::from_micros(1), 1e4);
+        let classes_of = |kind| {
             let spec = LaneSpec::new("a lane", kind)
-                .with_class(Class::RA_VERIFY, line)
-                .with_class(Class::P256_VERIFY, line);
-            let lines = with_unplaced_classes(spec).costs;
+                .with_class(Class::RA_VERIFY, cost_model)
+                .with_class(Class::P256_VERIFY, cost_model);
+            let cost_models = with_unplaced_classes(spec).costs;
             Class::all()
-                .filter(|class| lines.of(*class).is_some())
+                .filter(|class| cost_models.of(*class).is_some())
                 .collect::<Vec<_>>()
         };
-        let both = [Class::RA_VERIFY, Class::P256_VERIFY];
-        assert_eq!(of(LaneKind::Accelerator), both);
+        let classes = [Class::RA_VERIFY, Class::P256_VERIFY];
+        assert_eq!(classes_of(LaneKind::Accelerator), classes);
         assert_eq!(
-            of(LaneKind::Cpu),
+            classes_of(LaneKind::Cpu),
             [
-                both.as_slice(),
+                classes.as_slice(),
                 &[Class::RA_VERIFY_UNPLACED, Class::P256_VERIFY_UNPLACED]
             ]
             .concat()

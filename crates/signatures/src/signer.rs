@@ -1,4 +1,4 @@
-//! Signing messages with one key: with masks while masks are available, else without.
+//! Signing messages with one key: with masks while masks are available, otherwise without masks.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,7 +35,7 @@ pub enum SignError {
     /// The mask file cannot be used.
     #[error(transparent)]
     Masks(#[from] MaskFileError),
-    /// Signing without a mask requires a random number.
+    /// The name of a new mask, or of an unmasked signature, requires random bytes.
     #[error("getting random bytes failed: {0}")]
     Entropy(getrandom::Error),
     /// RA requires the table of the key.
@@ -50,7 +50,7 @@ pub(crate) type NamedSignature = ([u8; MASK_NAME_BYTES], Vec<u8>);
 #[derive(Debug, Clone)]
 pub struct PreparedMessage {
     draft: Draft,
-    /// For RA.
+    /// For RA, the number of each component's value.
     digits: Option<Digits>,
 }
 
@@ -59,7 +59,7 @@ pub struct PreparedMessage {
 pub struct Signed {
     /// The complete message.
     pub bytes: Vec<u8>,
-    /// How it was signed.
+    /// How the message was signed.
     pub method: SigningMethod,
 }
 
@@ -67,7 +67,8 @@ pub struct Signed {
 pub struct Signer {
     key: Arc<PrivateKey>,
     table: Option<Table>,
-    /// Lock order: before the pool. Not held while a mask is taken out of the pool, since reading a block waits for the disk.
+    /// Locked before the pool. If the pool has enough masks, the file is not locked, since the lock may be held by a thread that waits for
+    /// the disk.
     file: Mutex<Option<MaskFile>>,
     /// Unused masks that are no longer in any file.
     pool: Mutex<Vec<Mask>>,
@@ -132,7 +133,7 @@ impl Signer {
         self.file().as_ref().map_or(0, MaskFile::remaining)
     }
 
-    /// Makes masks of fresh random names and adds them to the pool in memory; none for a plain key.
+    /// Makes masks with new random names and adds them to the pool in memory; none for a plain key.
     ///
     /// # Errors
     /// No random bytes, or the check of a result failed.
@@ -196,16 +197,16 @@ impl Signer {
     /// Signs messages: for RA each with a mask while masks are available, then without.
     ///
     /// # Errors
-    /// No random bytes, an unusable mask file, or a failure of the library. Then nothing is signed; masks taken for the messages
-    /// are lost.
+    /// No random bytes, an unusable mask file, or a failure of the library. No message is signed then, and masks taken
+    /// for the messages are lost.
     pub fn sign(&self, messages: &[&PreparedMessage]) -> Result<Vec<Signed>, SignError> {
         self.sign_with(messages, sign_products)
     }
 
-    /// As [`Signer::sign`], with the signatures made by `products` from the table, masks and components, in order.
+    /// Like [`Signer::sign`], but `products` makes the signatures from the table, masks and components, in order.
     ///
     /// # Errors
-    /// As [`Signer::sign`], and the errors of `products`.
+    /// As for [`Signer::sign`], and the errors of `products`.
     pub(crate) fn sign_with<E: From<SignError>>(
         &self,
         messages: &[&PreparedMessage],
@@ -233,10 +234,10 @@ impl Signer {
         Ok(signed)
     }
 
-    /// As [`Signer::sign`], but RA signs without masks and keeps the available ones.
+    /// Like [`Signer::sign`], but RA signs without masks and keeps the available masks.
     ///
     /// # Errors
-    /// As [`Signer::sign`].
+    /// As for [`Signer::sign`].
     pub fn sign_without_masks(&self, messages: &[&PreparedMessage]) -> Result<Vec<Signed>, SignError> {
         match self.key.ra() {
             None => self.sign(messages),
@@ -272,7 +273,7 @@ impl Signer {
         }
     }
 
-    /// A thread that panicked leaves each mask either used or unused.
+    /// Ignores poisoning: a panic leaves each mask either used or unused.
     fn pool(&self) -> MutexGuard<'_, Vec<Mask>> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -309,12 +310,12 @@ fn sign_products(
     digits: &[&Digits],
 ) -> Result<Vec<NamedSignature>, SignError> {
     let names: Vec<_> = masks.iter().map(|mask| *mask.name()).collect();
-    let work = masks.into_iter().zip(digits.iter().copied()).collect();
-    let signatures = table.sign_all(work).map_err(PrivateKeyError::from)?;
+    let jobs = masks.into_iter().zip(digits.iter().copied()).collect();
+    let signatures = table.sign_all(jobs).map_err(PrivateKeyError::from)?;
     Ok(names.into_iter().zip(signatures).collect())
 }
 
-/// 256 random bits of the operating system: unique in practice.
+/// A new mask name: 256 random bits of the operating system, unique in practice.
 pub(crate) fn fresh_name() -> Result<[u8; MASK_NAME_BYTES], SignError> {
     let mut name = [0; MASK_NAME_BYTES];
     getrandom::fill(&mut name).map_err(SignError::Entropy)?;

@@ -20,9 +20,10 @@ use crate::scheduler::{
 use crate::scheme::Scheme;
 use crate::signer::{PreparedMessage, SignError, Signed, Signer, SigningMethod};
 
-/// Limit of messages in flight; a sender with more waits. A submission larger than the limit is admitted alone.
+/// Highest limit of messages in flight; [`SigningService::submit`] waits while the limit is reached. A submission larger than the limit
+/// waits until no message is in flight.
 pub const IN_FLIGHT_MAX: usize = 4_096;
-/// Lower limit of messages in flight, which is also the limit at the start.
+/// Lowest limit of messages in flight, and the limit at the start.
 const IN_FLIGHT_MIN: usize = 64;
 /// How long a message may wait for its signature. The stamp is older than the signature, and receivers refuse messages older than five
 /// seconds. The limit in flight shrinks if lanes take longer.
@@ -79,20 +80,20 @@ pub struct SigningSettings {
 /// Signed messages by method.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SigningCounts {
-    /// With a plain scheme.
+    /// Messages signed with a plain scheme.
     pub plain: u64,
-    /// With RA and a mask.
+    /// Messages signed with RA and a mask.
     pub masked: u64,
-    /// With RA and without a mask.
+    /// Messages signed with RA and without a mask.
     pub unmasked: u64,
-    /// Dropped by the scheduler: every CPU lane failed at the message, or one submission was too large.
+    /// Messages that were not signed: signing failed, no lane could process them, or their submission was too large.
     pub failed: u64,
 }
 
 impl SigningCounts {
     /// All signed messages.
     #[must_use]
-    pub fn total(self) -> u64 {
+    pub fn signed(self) -> u64 {
         self.plain + self.masked + self.unmasked
     }
 }
@@ -126,7 +127,7 @@ struct InFlight {
 }
 
 impl InFlight {
-    /// Removes messages from the count that give no information about waiting times.
+    /// Removes from the count messages that give no information about waiting times.
     fn remove(&mut self, count: usize) {
         self.count = self.count.saturating_sub(count);
     }
@@ -155,12 +156,12 @@ impl Shared {
 
     fn counts(&self) -> SigningCounts {
         let [plain, masked, unmasked] = self.counts.each_ref().map(|count| count.load(Ordering::Relaxed));
-        let lost = self.failed.load(Ordering::Relaxed);
+        let failed = self.failed.load(Ordering::Relaxed);
         SigningCounts {
             plain,
             masked,
             unmasked,
-            failed: lost,
+            failed,
         }
     }
 
@@ -171,16 +172,17 @@ impl Shared {
 
     /// Waits until `count` more messages may be in flight.
     fn wait_for_capacity(&self, count: usize) -> MutexGuard<'_, InFlight> {
-        let flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
-        let too_many =
-            |flight: &mut InFlight| flight.count > 0 && count > 0 && flight.count + count > flight.limit;
-        let flight = self.completed.wait_while(flight, too_many);
-        flight.unwrap_or_else(PoisonError::into_inner)
+        let in_flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+        let too_many = |in_flight: &mut InFlight| {
+            in_flight.count > 0 && count > 0 && in_flight.count + count > in_flight.limit
+        };
+        let in_flight = self.completed.wait_while(in_flight, too_many);
+        in_flight.unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Sink<SigningJob> for Shared {
-    fn done(&self, done: BatchResult<'_, SigningJob>) {
+    fn done(&self, result: BatchResult<'_, SigningJob>) {
         /// Completes the messages when dropped, even if the sink panics.
         struct CompletionGuard<'a>(&'a Shared, usize, Span);
         impl Drop for CompletionGuard<'_> {
@@ -188,17 +190,17 @@ impl Sink<SigningJob> for Shared {
                 self.0.complete(|flight| flight.complete(self.1, self.2));
             }
         }
-        let waited = done
+        let waited = result
             .entries
             .iter()
-            .map(|entry| done.at.saturating_since(entry.meta.arrived));
-        let _landing = CompletionGuard(self, done.payloads.len(), waited.max().unwrap_or_default());
-        let handed_in = done.payloads.len();
-        let signed = done.payloads.drain(..).filter_map(|item| item.signed);
+            .map(|entry| result.at.saturating_since(entry.meta.arrived));
+        let _guard = CompletionGuard(self, result.payloads.len(), waited.max().unwrap_or_default());
+        let count = result.payloads.len();
+        let signed = result.payloads.drain(..).filter_map(|job| job.signed);
         let (messages, methods): (Vec<_>, Vec<_>) =
             signed.map(|signed| (signed.bytes, signed.method)).unzip();
         self.failed
-            .fetch_add((handed_in - methods.len()) as u64, Ordering::Relaxed);
+            .fetch_add((count - methods.len()) as u64, Ordering::Relaxed);
         self.sink.signed(messages);
         methods.into_iter().for_each(|method| self.count(method));
     }
@@ -212,7 +214,7 @@ impl Sink<SigningJob> for Shared {
 }
 
 impl SigningLane {
-    /// Stores the results of a batch. An error that another lane would also have is kept for the sender.
+    /// Stores the results of a batch. An error, which every lane would have, is kept until [`SigningService::take_last_error`] is called.
     fn finish(
         &self,
         signed: Result<Vec<Signed>, SignError>,
@@ -221,8 +223,8 @@ impl SigningLane {
     ) {
         match signed {
             Ok(signed) => {
-                for (item, signed) in jobs.iter_mut().zip(signed) {
-                    item.signed = Some(signed);
+                for (job, signed) in jobs.iter_mut().zip(signed) {
+                    job.signed = Some(signed);
                     outcomes.push(Outcome::Accepted);
                 }
             }
@@ -241,7 +243,7 @@ impl Lane<SigningJob> for SigningLane {
         jobs: &mut [SigningJob],
         outcomes: &mut Vec<Outcome>,
     ) -> Result<(), LaneLost> {
-        let messages: Vec<&PreparedMessage> = jobs.iter().map(|item| &item.message).collect();
+        let messages: Vec<&PreparedMessage> = jobs.iter().map(|job| &job.message).collect();
         // The scheduler assigns masks to batches; a batch uses no more masks than assigned.
         let signed = match class {
             Class::RSA_SIGN => self.signer.sign_without_masks(&messages),
@@ -270,7 +272,7 @@ impl Lane<SigningJob> for GpuSigningLane {
         jobs: &mut [SigningJob],
         outcomes: &mut Vec<Outcome>,
     ) -> Result<(), LaneLost> {
-        let messages: Vec<&PreparedMessage> = jobs.iter().map(|item| &item.message).collect();
+        let messages: Vec<&PreparedMessage> = jobs.iter().map(|job| &job.message).collect();
         let (device, signer) = (&mut self.gpu, &self.signing.signer);
         // Masks are taken only after the device is ready to sign.
         if let Some((table, digits)) = messages
@@ -316,7 +318,7 @@ impl SigningService {
     ) -> Result<Self, EngineError> {
         signer.warm_up();
         let class = class(signer.public().scheme());
-        let problem = Arc::new(Mutex::new(None));
+        let last_error = Arc::new(Mutex::new(None));
         let shared = Arc::new(Shared {
             sink: dispatch,
             counts: [const { AtomicU64::new(0) }; 3],
@@ -329,7 +331,7 @@ impl SigningService {
         });
         let signing = || SigningLane {
             signer: Arc::clone(&signer),
-            last_error: Arc::clone(&problem),
+            last_error: Arc::clone(&last_error),
         };
         let lane = |number| {
             (
@@ -354,13 +356,13 @@ impl SigningService {
             class,
             engine,
             shared,
-            last_error: problem,
+            last_error,
             jobs: Vec::new(),
         })
     }
 
-    /// Waits until `count` messages may be submitted at once. A caller that stamps messages after this call keeps no stamped message
-    /// waiting, except those being signed.
+    /// Waits until `count` messages may be submitted at once. A caller that stamps messages after this call keeps no
+    /// stamped message waiting, except messages that are being signed.
     pub fn wait_for_capacity(&self, count: usize) {
         drop(self.shared.wait_for_capacity(count));
     }
@@ -396,7 +398,7 @@ impl SigningService {
     /// Snapshot of the engine.
     ///
     /// # Errors
-    /// Only errors of the histogram types.
+    /// The latency histograms could not be created or added.
     pub fn snapshot(&self) -> Result<Snapshot, EngineError> {
         self.engine.snapshot()
     }
@@ -419,17 +421,17 @@ impl SigningService {
     /// Shuts down: enqueued payloads are signed and delivered first. Returns the counts, the engine's snapshot and the last error.
     ///
     /// # Errors
-    /// Only errors of the histogram types.
+    /// The latency histograms could not be created or added.
     pub fn finish(mut self) -> Result<(SigningCounts, Snapshot, Option<SignError>), EngineError> {
         // Submitting fails only after a shutdown, and the only shutdown is here.
         let _ = self.submit();
-        let problem = Arc::clone(&self.last_error);
+        let last_error = Arc::clone(&self.last_error);
         let shared = Arc::clone(&self.shared);
-        let (left, snapshot) = self.engine.shut_down(ShutdownMode::CompleteJobs)?;
-        let problem = problem.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let (unfinished, snapshot) = self.engine.shut_down(ShutdownMode::CompleteJobs)?;
+        let last_error = last_error.lock().unwrap_or_else(PoisonError::into_inner).take();
         let mut counts = shared.counts();
-        counts.failed += left.len() as u64;
-        Ok((counts, snapshot, problem))
+        counts.failed += unfinished.len() as u64;
+        Ok((counts, snapshot, last_error))
     }
 }
 
@@ -452,7 +454,8 @@ fn spec(number: usize, settings: SigningSettings) -> LaneSpec {
         (Class::P256_SIGN, 40_000.0),
         (Class::ED25519_SIGN, 60_000.0),
     ];
-    // Eight signatures in one batch take as long as about four single ones; without vector instructions a batch gains nothing.
+    // Eight signatures in one batch take as long as about four single signatures; without vector instructions a batch
+    // gains nothing.
     let grain = Backend::widest().map_or(1, |_| 8);
     let spec = LaneSpec::new(format!("cpu {number}"), LaneKind::Cpu).with_grain(grain);
     let spec = rates.into_iter().fold(spec, |spec, (class, rate)| {
@@ -490,7 +493,7 @@ fn gpu_signing_lane(
 /// Time limit of one refill on a GPU: one CRT signature takes some milliseconds, and a full batch takes as long.
 const GPU_SLICE: Span = Span::from_millis(20);
 
-/// The service trusts the priority of its own messages.
+/// Configuration of the scheduler. No quota applies to sources, since the service trusts the priorities of its own messages.
 fn config(class: Class, stock: usize, settings: SigningSettings) -> Config {
     let unbounded = Rate {
         burst: u32::MAX,
@@ -525,11 +528,11 @@ mod tests {
     use crate::lane::{KeyMemory, KeyPlacement};
 
     fn items(signer: &Signer) -> Vec<SigningJob> {
-        let item = |payload: &[u8; 1]| SigningJob {
+        let job = |payload: &[u8; 1]| SigningJob {
             message: signer.prepare(stamp(), PayloadKind::Opaque, payload).unwrap(),
             signed: None,
         };
-        PAYLOADS.iter().map(item).collect()
+        PAYLOADS.iter().map(job).collect()
     }
 
     /// Kernels compiled for this CPU emulate a GPU that is lost after `calls` calls.
@@ -571,15 +574,15 @@ mod tests {
 
     fn check(signer: &Signer, items: &[SigningJob], methods: [SigningMethod; 3]) {
         let public = signer.public().ra().unwrap();
-        for ((item, method), payload) in items.iter().zip(methods).zip(PAYLOADS) {
-            let signed = item.signed.as_ref().unwrap();
+        for ((job, method), payload) in items.iter().zip(methods).zip(PAYLOADS) {
+            let signed = job.signed.as_ref().unwrap();
             assert_eq!(signed.method, method);
-            let (rest, number) = signed.bytes.split_at(signed.bytes.len() - 256);
+            let (head, number) = signed.bytes.split_at(signed.bytes.len() - 256);
             let digits = public
                 .layout()
                 .digits(stamp(), PayloadKind::Opaque, &payload)
                 .unwrap();
-            assert!(public.verify(rest.last_chunk().unwrap(), &digits, number));
+            assert!(public.verify(head.last_chunk().unwrap(), &digits, number));
         }
     }
 
@@ -621,7 +624,7 @@ mod tests {
                 check(&signer, &items, [SigningMethod::Masked; 3]);
                 return None;
             }
-            assert!(outcomes.is_empty() && items.iter().all(|item| item.signed.is_none()));
+            assert!(outcomes.is_empty() && items.iter().all(|job| job.signed.is_none()));
             Some(before - signer.masks())
         };
         let (mut too_few, mut enough) = (0u64, 1);
@@ -629,24 +632,25 @@ mod tests {
             (too_few, enough) = (enough, 2 * enough);
         }
         while enough - too_few > 1 {
-            let between = u64::midpoint(too_few, enough);
-            match masks_taken(between) {
-                Some(_) => too_few = between,
-                None => enough = between,
+            let middle = u64::midpoint(too_few, enough);
+            match masks_taken(middle) {
+                Some(_) => too_few = middle,
+                None => enough = middle,
             }
         }
         // Most calls upload the table in parts: test a few of those, and each call that signs or verifies.
         let last = enough - 32;
-        let some = (0..last).step_by(61).chain(last..enough);
-        let taken: Vec<u64> = some.map(|calls| masks_taken(calls).unwrap()).collect();
+        let call_counts = (0..last).step_by(61).chain(last..enough);
+        let taken: Vec<u64> = call_counts.map(|calls| masks_taken(calls).unwrap()).collect();
         println!("{enough} calls; masks taken: {taken:?}");
         assert!(taken.is_sorted() && taken.last() == Some(&3));
-        // The device existed when it failed.
+        // In the last 32 cases, the device was opened and failed later.
         assert!(gpu(last).is_ok() && taken[taken.len() - 32..].contains(&0));
         assert!(taken.iter().all(|taken| [0, 3].contains(taken)));
     }
 
-    /// CPU lanes that sign `per_s` messages a second, and a sender with an unlimited backlog, in submissions of 64.
+    /// The longest wait of a message, if CPU lanes sign `per_s` messages a second, and a caller with an unlimited backlog makes submissions
+    /// of 64 messages.
     fn longest_wait_ms(per_s: u64) -> u64 {
         let mut flight = InFlight {
             count: 0,
@@ -668,10 +672,10 @@ mod tests {
 
     #[test]
     fn no_message_waits_until_its_stamp_is_too_old() {
-        // RSA-3072 on one CPU lane, and on a slow one; RA with masks; Ed25519 on eight.
-        for (per_s, most_ms) in [(440, 350), (64, 1_000), (20_000, 300), (400_000, 11)] {
+        // RSA-3072 on one CPU lane, and on a slow lane; RA with masks on one lane; Ed25519 on eight lanes.
+        for (per_s, max_ms) in [(440, 350), (64, 1_000), (20_000, 300), (400_000, 11)] {
             let waited_ms = longest_wait_ms(per_s);
-            assert!(waited_ms <= most_ms, "{per_s}/s: {waited_ms} ms");
+            assert!(waited_ms <= max_ms, "{per_s}/s: {waited_ms} ms");
         }
         // A lane that is fast enough reaches the limit in flight.
         assert_eq!(longest_wait_ms(400_000), IN_FLIGHT_MAX as u64 * 1_000 / 400_000);

@@ -44,11 +44,14 @@ mod tests {
 
     #[test]
     fn all_addresses_of_a_host_have_one_network() {
-        let of = |text: &str| network(text.parse().unwrap());
-        assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff:ffff:ffff:ffff"));
-        assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
-        assert_ne!(of("fe80::1"), of("fe80::2"));
-        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
-        assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
+        let network_of = |text: &str| network(text.parse().unwrap());
+        assert_eq!(
+            network_of("2001:db8:1:2::1"),
+            network_of("2001:db8:1:2:ffff:ffff:ffff:ffff")
+        );
+        assert_ne!(network_of("2001:db8:1:2::1"), network_of("2001:db8:1:3::1"));
+        assert_ne!(network_of("fe80::1"), network_of("fe80::2"));
+        assert_eq!(network_of("::ffff:192.0.2.1"), network_of("192.0.2.1"));
+        assert_ne!(network_of("192.0.2.1"), network_of("192.0.2.2"));
     }
 }

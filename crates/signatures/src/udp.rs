@@ -37,14 +37,14 @@ pub struct Datagram<'a> {
     pub bytes: &'a [u8],
     /// Claimed sender address.
     pub sender: SocketAddr,
-    /// When the kernel received it.
+    /// Time at which the kernel received the datagram.
     pub arrived: Instant,
 }
 
 /// Result of attaching a filter.
 #[derive(Debug)]
 pub(crate) enum FilterAttachment {
-    /// `replaced`: the filter took the place of another one, so that the socket always had one.
+    /// `replaced`: whether the filter replaced another filter without a gap.
     Attached { replaced: bool },
     /// The kernel rejected the filter.
     Rejected(io::Error),
@@ -68,7 +68,7 @@ pub struct UdpReceiver {
 
 impl fmt::Debug for UdpReceiver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Inbox").field(&self.socket).finish()
+        f.debug_tuple("UdpReceiver").field(&self.socket).finish()
     }
 }
 
@@ -93,7 +93,8 @@ impl UdpReceiver {
             socket.bind_device(Some(if_indextoname(interface)?.to_bytes()))?;
         }
         socket.bind(&with_scope_id(address, interface).into())?;
-        // Excludes datagrams to the group on interfaces that another program of the machine has joined.
+        // Excludes datagrams to the group that arrive only because another program of the machine has joined the group
+        // on another interface.
         match group {
             IpAddr::V4(group) if group.is_multicast() => {
                 socket.set_multicast_all_v4(false)?;
@@ -135,33 +136,34 @@ impl UdpReceiver {
         Ok(self.dropped)
     }
 
-    /// The kernel has one counter for all reasons.
+    /// Updates the counts from the kernel's counter, which does not distinguish reasons.
     fn count(&mut self) -> io::Result<()> {
         self.counted_at = Instant::now();
         let drops = linewarden_socket::kernel_drops(&self.socket)?;
-        let more = drops.wrapping_sub(std::mem::replace(&mut self.drops, drops)) & u64::from(u32::MAX);
+        let new_drops = drops.wrapping_sub(std::mem::replace(&mut self.drops, drops)) & u64::from(u32::MAX);
         *if self.has_filter {
             &mut self.filtered
         } else {
             &mut self.dropped
-        } += more;
+        } += new_drops;
         Ok(())
     }
 
-    /// Attaches a filter in place of the current one. If the kernel rejects it, the socket has no filter.
+    /// Attaches a filter, which replaces the current filter. If the kernel rejects the new filter, the socket has no
+    /// filter.
     pub(crate) fn attach_filter(&mut self, program: &[SockFilter]) -> io::Result<FilterAttachment> {
         self.count()?;
         let mut replaced = self.has_filter;
-        let mut attached = SockRef::from(&self.socket).attach_filter(program);
-        if attached.is_err() && self.has_filter {
+        let mut result = SockRef::from(&self.socket).attach_filter(program);
+        if result.is_err() && self.has_filter {
             // The memory for filters is limited (`net.core.optmem_max`): one filter may fit where two do not.
             self.detach_filter()?;
             replaced = false;
-            attached = SockRef::from(&self.socket).attach_filter(program);
+            result = SockRef::from(&self.socket).attach_filter(program);
         }
-        self.has_filter = attached.is_ok();
+        self.has_filter = result.is_ok();
         Ok(
-            attached.map_or_else(FilterAttachment::Rejected, |()| FilterAttachment::Attached {
+            result.map_or_else(FilterAttachment::Rejected, |()| FilterAttachment::Attached {
                 replaced,
             }),
         )
@@ -195,12 +197,12 @@ impl UdpReceiver {
     ///
     /// # Errors
     /// Reading the kernel's counters failed.
-    pub fn replace(&mut self, other: Self) -> io::Result<()> {
+    pub fn replace(&mut self, replacement: Self) -> io::Result<()> {
         self.count()?;
         *self = Self {
             dropped: self.dropped,
             filtered: self.filtered,
-            ..other
+            ..replacement
         };
         Ok(())
     }
@@ -213,13 +215,14 @@ impl UdpReceiver {
         self.socket.local_addr()
     }
 
-    /// Waits for datagrams, and hands up to [`BATCH`] to `each`. Returns their number, 0 after a timeout.
+    /// Waits for datagrams, and passes up to [`BATCH`] datagrams to `on_datagram`. Returns their number, 0 after a
+    /// timeout.
     ///
     /// # Errors
     /// A system call failed.
-    pub fn receive(&mut self, mut each: impl FnMut(Datagram<'_>)) -> io::Result<usize> {
-        let begun = Instant::now();
-        if begun.duration_since(self.counted_at) >= COUNT_INTERVAL {
+    pub fn receive(&mut self, mut on_datagram: impl FnMut(Datagram<'_>)) -> io::Result<usize> {
+        let begin = Instant::now();
+        if begin.duration_since(self.counted_at) >= COUNT_INTERVAL {
             self.count()?;
         }
         let mut slices: Vec<[IoSliceMut<'_>; 1]> = self
@@ -232,14 +235,15 @@ impl UdpReceiver {
         let received = match recvmmsg(socket, &mut self.headers, slices.iter_mut(), flags, None) {
             Ok(received) => received,
             Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::EINTR) => {
-                self.received_until = begun;
+                self.received_until = begin;
                 return Ok(0);
             }
             Err(error) => return Err(error.into()),
         };
-        // In this order: if the thread is interrupted in between, datagrams appear older than they are, never newer.
-        let (now, of_stamps) = (Instant::now(), SystemTime::now());
-        let of_stamps = of_stamps
+        // The order matters: if the thread is interrupted between both calls, datagrams appear older than they are,
+        // never newer.
+        let (now, wall_clock) = (Instant::now(), SystemTime::now());
+        let wall_clock = wall_clock
             .duration_since(SystemTime::UNIX_EPOCH)
             .unwrap_or_default();
         let received: Vec<(usize, SocketAddr, Instant)> = received
@@ -249,7 +253,7 @@ impl UdpReceiver {
                     ControlMessageOwned::ScmTimestampns(stamp) => Some(Duration::from(stamp)),
                     _ => None,
                 });
-                let queued = stamps.next().and_then(|stamp| of_stamps.checked_sub(stamp));
+                let queued = stamps.next().and_then(|stamp| wall_clock.checked_sub(stamp));
                 (
                     datagram.bytes,
                     datagram
@@ -263,7 +267,7 @@ impl UdpReceiver {
             })
             .collect();
         for ((bytes, sender, arrived), buffer) in received.iter().zip(&self.buffers) {
-            each(Datagram {
+            on_datagram(Datagram {
                 bytes: buffer.get(..*bytes).unwrap_or_default(),
                 sender: *sender,
                 arrived: *arrived,
@@ -287,20 +291,20 @@ fn enlarge_buffer(socket: &Socket) -> io::Result<usize> {
 /// milliseconds; with `CAP_SYS_NICE` also niceness -5. A thread with a real-time policy keeps its policy.
 pub fn prioritize_receiving_thread() {
     const NICE: i32 = -5;
-    let Some(before) = scheduling() else { return };
-    if before.sched_policy != libc::SCHED_OTHER as u32 {
+    let Some(current) = scheduling() else { return };
+    if current.sched_policy != libc::SCHED_OTHER as u32 {
         return;
     }
-    let short = libc::sched_attr {
+    let short_slices = libc::sched_attr {
         sched_runtime: 100_000,
-        ..before
+        ..current
     };
-    let first = libc::sched_attr {
-        sched_nice: NICE.min(before.sched_nice),
-        ..short
+    let preferred = libc::sched_attr {
+        sched_nice: NICE.min(current.sched_nice),
+        ..short_slices
     };
-    // If both together are not permitted, try the niceness alone.
-    if !set_scheduling(&first) && !set_scheduling(&short) {
+    // Tries both settings, then the short time slices alone, then the niceness alone.
+    if !set_scheduling(&preferred) && !set_scheduling(&short_slices) {
         // On Linux the call sets the niceness of the calling thread.
         let _ = rustix::process::setpriority_process(None, NICE);
     }
@@ -314,17 +318,17 @@ fn scheduling() -> Option<libc::sched_attr> {
     // SAFETY: `sched_attr` has only integer fields, for which zeros are valid.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
     let size = size_of::<libc::sched_attr>() as libc::c_uint;
-    let place = &raw mut attributes;
+    let pointer = &raw mut attributes;
     // SAFETY: the kernel writes at most the given number of bytes, which is the size of the attributes; they outlive the call.
-    let got = unsafe { libc::syscall(libc::SYS_sched_getattr, THIS_THREAD, place, size, NO_FLAGS) };
-    (got == 0).then_some(attributes)
+    let status = unsafe { libc::syscall(libc::SYS_sched_getattr, THIS_THREAD, pointer, size, NO_FLAGS) };
+    (status == 0).then_some(attributes)
 }
 
 /// Sets the scheduling attributes of the calling thread; returns false if the kernel refuses.
 fn set_scheduling(attributes: &libc::sched_attr) -> bool {
-    let place = &raw const *attributes;
+    let pointer = &raw const *attributes;
     // SAFETY: the kernel reads as many bytes as the attributes state; they outlive the call.
-    unsafe { libc::syscall(libc::SYS_sched_setattr, THIS_THREAD, place, NO_FLAGS) == 0 }
+    unsafe { libc::syscall(libc::SYS_sched_setattr, THIS_THREAD, pointer, NO_FLAGS) == 0 }
 }
 
 /// The address, with the interface as scope of a link-local group.
@@ -369,8 +373,8 @@ impl UdpSender {
             IpAddr::V4(group) if group.is_multicast() => {
                 socket.set_multicast_ttl_v4(hops.into())?;
                 if interface != 0 {
-                    let any = Ipv4Addr::UNSPECIFIED;
-                    set_ip_multicast_if_with_ifindex(&socket, &any, &any, interface)?;
+                    let unspecified = Ipv4Addr::UNSPECIFIED;
+                    set_ip_multicast_if_with_ifindex(&socket, &unspecified, &unspecified, interface)?;
                 }
             }
             IpAddr::V6(group) if group.is_multicast() => {
@@ -393,11 +397,11 @@ impl UdpSender {
         let address = SockaddrStorage::from(self.address);
         let mut headers = MultiHeaders::preallocate(BATCH.min(messages.len()), None);
         for batch in messages.chunks(BATCH) {
-            let mut rest = batch;
-            while !rest.is_empty() {
+            let mut remaining = batch;
+            while !remaining.is_empty() {
                 let slices: Vec<[IoSlice<'_>; 1]> =
-                    rest.iter().map(|message| [IoSlice::new(message)]).collect();
-                let addresses = vec![Some(address); rest.len()];
+                    remaining.iter().map(|message| [IoSlice::new(message)]).collect();
+                let addresses = vec![Some(address); remaining.len()];
                 let socket = self.socket.as_raw_fd();
                 let sent = sendmmsg(socket, &mut headers, &slices, &addresses, [], MsgFlags::empty());
                 let sent = match sent {
@@ -405,7 +409,7 @@ impl UdpSender {
                     Err(nix::errno::Errno::EINTR) => 0,
                     Err(error) => return Err(error.into()),
                 };
-                rest = rest.get(sent..).unwrap_or_default();
+                remaining = remaining.get(sent..).unwrap_or_default();
             }
         }
         Ok(())
@@ -416,25 +420,25 @@ impl UdpSender {
 mod tests {
     use super::*;
 
-    fn exchange(at: SocketAddr) {
+    fn exchange(address: SocketAddr) {
         let wait = Duration::from_secs(10);
-        let mut inbox = UdpReceiver::open(at, 0, wait).unwrap();
+        let mut inbox = UdpReceiver::open(address, 0, wait).unwrap();
         let outbox = UdpSender::open(inbox.address().unwrap(), 0, 0).unwrap();
         let messages: Vec<Vec<u8>> = (0..150u8)
             .map(|number| vec![number; usize::from(number) + 1])
             .collect();
         outbox.send(&messages).unwrap();
-        let mut seen = Vec::new();
-        while seen.len() < messages.len() {
+        let mut received = Vec::new();
+        while received.len() < messages.len() {
             let received = inbox
                 .receive(|datagram| {
-                    assert!(datagram.sender.ip().is_loopback() || at.ip().is_multicast());
-                    seen.push(datagram.bytes.to_vec());
+                    assert!(datagram.sender.ip().is_loopback() || address.ip().is_multicast());
+                    received.push(datagram.bytes.to_vec());
                 })
                 .unwrap();
             assert!(received > 0 && received <= BATCH);
         }
-        assert_eq!(seen, messages);
+        assert_eq!(received, messages);
     }
 
     #[test]
@@ -452,8 +456,8 @@ mod tests {
     /// A datagram longer than any message arrives as one byte more than the longest message, and so is refused.
     #[test]
     fn an_oversized_datagram_stays_oversized() {
-        let at = "127.0.0.1:0".parse().unwrap();
-        let mut inbox = UdpReceiver::open(at, 0, Duration::from_secs(10)).unwrap();
+        let address = "127.0.0.1:0".parse().unwrap();
+        let mut inbox = UdpReceiver::open(address, 0, Duration::from_secs(10)).unwrap();
         let outbox = UdpSender::open(inbox.address().unwrap(), 0, 0).unwrap();
         outbox.send(&[vec![1; 9000]]).unwrap();
         let mut bytes = 0;
@@ -500,7 +504,7 @@ mod tests {
     }
 
     fn program(length: u32) -> Vec<SockFilter> {
-        // As many loads of an immediate number, and a return that drops the datagram.
+        // `length` - 1 loads of an immediate number, and a return that drops the datagram.
         let loads = (1..length).map(|_| SockFilter::new(0, 0, 0, 7));
         let end = SockFilter::new(libc::BPF_RET as u16, 0, 0, 0);
         loads.chain([end]).collect()
@@ -534,9 +538,9 @@ mod tests {
         assert_eq!(inbox.dropped().unwrap(), 0);
     }
 
-    /// The previous filter is detached, too.
+    /// The kernel's rejection also detaches the previous filter.
     #[test]
-    fn a_filter_that_the_kernel_rejects_leaves_the_socket_without_one() {
+    fn a_filter_that_the_kernel_rejects_leaves_the_socket_without_a_filter() {
         let mut inbox =
             UdpReceiver::open("127.0.0.1:0".parse().unwrap(), 0, Duration::from_secs(10)).unwrap();
         assert!(matches!(
@@ -559,7 +563,8 @@ mod tests {
         let wait = Duration::from_secs(10);
         let mut inbox = UdpReceiver::open("127.0.0.1:0".parse().unwrap(), 0, wait).unwrap();
         let outbox = UdpSender::open(inbox.address().unwrap(), 0, 0).unwrap();
-        // The kernel starts time-stamping some time after the request. Twice: the second time, the headers already hold values.
+        // The kernel starts time-stamping some time after the request. Two successful rounds: in the second, the
+        // headers already contain values.
         let begin = Instant::now();
         let mut stamped = 0;
         while stamped < 2 {
@@ -569,8 +574,9 @@ mod tests {
             let sent = Instant::now();
             let mut arrived = Vec::new();
             inbox.receive(|datagram| arrived.push(datagram.arrived)).unwrap();
-            let all = arrived.len() == 3 && arrived.iter().all(|arrived| (before..=sent).contains(arrived));
-            stamped = if all { stamped + 1 } else { 0 };
+            let are_all_in_range =
+                arrived.len() == 3 && arrived.iter().all(|arrived| (before..=sent).contains(arrived));
+            stamped = if are_all_in_range { stamped + 1 } else { 0 };
         }
     }
 }

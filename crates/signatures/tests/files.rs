@@ -30,14 +30,14 @@ fn mode(path: &Path) -> u32 {
 #[test]
 fn keys_of_all_schemes_are_read_back() {
     for scheme in Scheme::ALL {
-        let place = tempfile::tempdir().unwrap();
-        let directory = SignerDirectory::at(place.path());
+        let temporary = tempfile::tempdir().unwrap();
+        let directory = SignerDirectory::at(temporary.path());
         let key = key(scheme);
         directory.create(key, None, &sealing_key()).unwrap();
-        assert_eq!(mode(&place.path().join("key")), 0o600);
-        let read = directory.key(&sealing_key()).unwrap();
-        assert_eq!(read.public().id(), key.public().id());
-        assert_eq!(read.to_bytes().unwrap(), key.to_bytes().unwrap());
+        assert_eq!(mode(&temporary.path().join("key")), 0o600);
+        let key_read = directory.key(&sealing_key()).unwrap();
+        assert_eq!(key_read.public().id(), key.public().id());
+        assert_eq!(key_read.to_bytes().unwrap(), key.to_bytes().unwrap());
         assert_eq!(
             read_public(&directory.public_path()).unwrap().id(),
             key.public().id()
@@ -46,9 +46,9 @@ fn keys_of_all_schemes_are_read_back() {
             directory.create(key, None, &sealing_key()).is_err(),
             "an existing signer is not overwritten"
         );
-        let other = SealingKey::from_bytes([8; 32]);
+        let other_sealing_key = SealingKey::from_bytes([8; 32]);
         assert!(matches!(
-            directory.key(&other),
+            directory.key(&other_sealing_key),
             Err(SignerFileError::Sealed(SealedFileError::NotAuthentic { .. }))
         ));
     }
@@ -64,10 +64,10 @@ fn private_keys_with_changed_or_missing_bytes_are_refused() {
             "{length} bytes"
         );
     }
-    let place = tempfile::tempdir().unwrap();
-    let directory = SignerDirectory::at(place.path());
+    let temporary = tempfile::tempdir().unwrap();
+    let directory = SignerDirectory::at(temporary.path());
     directory.create(key, None, &sealing_key()).unwrap();
-    let path = place.path().join("key");
+    let path = temporary.path().join("key");
     let original = std::fs::read(&path).unwrap();
     for offset in 0..original.len() {
         let mut changed = original.clone();
@@ -83,12 +83,12 @@ fn private_keys_with_changed_or_missing_bytes_are_refused() {
 
 #[test]
 fn a_sealed_file_is_bound_to_its_kind_and_signer() {
-    let place = tempfile::tempdir().unwrap();
-    let path = place.path().join("file");
+    let temporary = tempfile::tempdir().unwrap();
+    let path = temporary.path().join("file");
     let id = key(Scheme::Ed25519).public().id();
     create_sealed(&path, SealedKind::Table, id, &sealing_key(), b"rows").unwrap();
-    let (of, secret) = open_sealed(&path, SealedKind::Table, &sealing_key(), 4).unwrap();
-    assert_eq!((of, secret.as_slice()), (id, b"rows".as_slice()));
+    let (file_signer, secret) = open_sealed(&path, SealedKind::Table, &sealing_key(), 4).unwrap();
+    assert_eq!((file_signer, secret.as_slice()), (id, b"rows".as_slice()));
     assert!(matches!(
         open_sealed(&path, SealedKind::Key, &sealing_key(), 4),
         Err(SealedFileError::WrongKind { .. })
@@ -112,8 +112,8 @@ fn a_sealed_file_is_bound_to_its_kind_and_signer() {
 
 #[test]
 fn sealing_keys_are_64_digits_readable_by_their_owner_only() {
-    let place = tempfile::tempdir().unwrap();
-    let path = place.path().join("seal.key");
+    let temporary = tempfile::tempdir().unwrap();
+    let path = temporary.path().join("seal.key");
     SealingKey::create(&path).unwrap();
     assert_eq!(mode(&path), 0o600);
     assert!(SealingKey::read(&path).is_ok());
@@ -122,19 +122,19 @@ fn sealing_keys_are_64_digits_readable_by_their_owner_only() {
         "an existing key is not overwritten"
     );
     let text = std::fs::read_to_string(&path).unwrap();
-    for wrong in [
+    for invalid_text in [
         "",
         "00",
         &text[1..],
         &text.replace(|digit: char| digit.is_ascii_hexdigit(), "x"),
     ] {
-        std::fs::write(&path, wrong).unwrap();
+        std::fs::write(&path, invalid_text).unwrap();
         assert!(
             matches!(
                 SealingKey::read(&path),
                 Err(SignerFileError::InvalidSealingKey { .. })
             ),
-            "{wrong:?}"
+            "{invalid_text:?}"
         );
     }
     std::fs::write(&path, &text).unwrap();

@@ -69,7 +69,7 @@ struct TracedProcess {
 /// A completed system call.
 struct Call {
     number: i64,
-    /// The first argument: the file, for the three recorded calls.
+    /// The first argument; for the calls that the test evaluates, the file.
     descriptor: u64,
     /// The fourth argument: the offset of `pread64` and `pwrite64`.
     offset: u64,
@@ -107,7 +107,7 @@ impl TracedProcess {
     }
 
     /// Records the call that started or completed.
-    fn note_call(&mut self) {
+    fn record_call(&mut self) {
         let info = ptrace::syscall_info(self.thread).unwrap();
         if info.op == libc::PTRACE_SYSCALL_INFO_ENTRY {
             // SAFETY: the kernel has filled the structure for this operation.
@@ -121,13 +121,13 @@ impl TracedProcess {
         } else if info.op == libc::PTRACE_SYSCALL_INFO_EXIT
             && let Some(call) = self.calls.last_mut()
         {
-            // SAFETY: as above.
+            // SAFETY: the kernel has filled the structure for this operation.
             call.failed = unsafe { info.u.exit }.is_error != 0;
         }
     }
 
-    /// Runs the process for a number of stops, one before and one after each system call, and kills it there. Returns whether the
-    /// process got so far.
+    /// Runs the process for a number of stops, one before and one after each system call, and kills it there. Returns
+    /// whether the process reached the last stop.
     fn kill_at(&mut self, stops: usize) -> bool {
         let mut stdin = self.child.stdin.take().unwrap();
         ptrace::interrupt(self.thread).unwrap();
@@ -135,16 +135,16 @@ impl TracedProcess {
         let wait = || waitpid(thread, Some(WaitPidFlag::__WALL));
         assert!(matches!(wait().unwrap(), WaitStatus::PtraceEvent(..)));
         stdin.write_all(&[0]).unwrap();
-        let mut left = stops;
+        let mut remaining_stops = stops;
         let reached = loop {
-            if left == 0 {
+            if remaining_stops == 0 {
                 break true;
             }
             ptrace::syscall(self.thread, None).unwrap();
             match wait() {
                 Ok(WaitStatus::PtraceSyscall(_)) => {
-                    self.note_call();
-                    left -= 1;
+                    self.record_call();
+                    remaining_stops -= 1;
                 }
                 Ok(WaitStatus::PtraceEvent(..)) => {}
                 Ok(WaitStatus::Exited(..)) | Err(Errno::ECHILD) => break false,
@@ -152,7 +152,7 @@ impl TracedProcess {
             }
         };
         self.child.kill().unwrap();
-        // The thread first: only its tracer can reap it.
+        // Reaps the thread first, since only its tracer can reap it.
         let _ = wait();
         self.child.wait().unwrap();
         reached
@@ -180,7 +180,7 @@ fn blocks_read_after_a_sync(calls: &[Call]) -> usize {
             libc::SYS_pread64 if call.offset >= BLOCKS_OFFSET => {
                 assert!(durable, "block {blocks} is read before its reservation is synced");
                 blocks += 1;
-                // The next block needs a reservation of its own.
+                // The next block needs its own reservation.
                 durable = false;
             }
             _ => {}
@@ -196,7 +196,7 @@ fn no_block_is_used_twice_after_a_kill_at_any_call() {
     }
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("masks");
-    let mut with_losses = 0;
+    let mut runs_with_losses = 0;
     for stops in 1.. {
         let _ = std::fs::remove_file(&path);
         let mut file = open(&path, true);
@@ -217,20 +217,20 @@ fn no_block_is_used_twice_after_a_kill_at_any_call() {
         while let Some(masks) = file.take_block().unwrap() {
             blocks.push(masks[0].name()[1]);
         }
-        let once: HashSet<u8> = blocks.iter().copied().collect();
-        assert_eq!(once.len(), blocks.len(), "killed at stop {stops}: {blocks:?}");
+        let distinct: HashSet<u8> = blocks.iter().copied().collect();
+        assert_eq!(distinct.len(), blocks.len(), "killed at stop {stops}: {blocks:?}");
         assert!(
             blocks.len() + 1 >= usize::from(BLOCKS),
             "killed at stop {stops}: {blocks:?}"
         );
-        with_losses += usize::from(blocks.len() < usize::from(BLOCKS));
+        runs_with_losses += usize::from(blocks.len() < usize::from(BLOCKS));
         if !reached {
             // The process ended by itself, after completing its work.
             assert_eq!(blocks_read_after_a_sync(&process.calls), usize::from(BLOCKS));
             assert_eq!(blocks.len(), usize::from(BLOCKS));
             assert!(
-                stops > 40 && with_losses > 0,
-                "{stops} stops, {with_losses} with losses"
+                stops > 40 && runs_with_losses > 0,
+                "{stops} stops, {runs_with_losses} with losses"
             );
             return;
         }

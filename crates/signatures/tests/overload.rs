@@ -54,7 +54,7 @@ impl VerifiedMessageSink for LaneControl {
     }
 }
 
-/// Verifies while the control allows it.
+/// A lane that verifies messages while the control allows it.
 struct ControlledLane(SingleLane, Arc<LaneControl>);
 
 impl Lane<Checked> for ControlledLane {
@@ -73,17 +73,17 @@ fn now() -> TimeMs {
     NOW
 }
 
-fn service(lanes_control: &Arc<LaneControl>) -> Service {
+fn service(lane_control: &Arc<LaneControl>) -> Service {
     // The spec claims a millisecond per message: 50 waiting messages are an overload.
-    let line = CostModel::new(Span::ZERO, 1_000.0);
-    let spec = LaneSpec::new("gated", LaneKind::Cpu).with_class(Class::ED25519_VERIFY, line);
+    let cost_model = CostModel::new(Span::ZERO, 1_000.0);
+    let spec = LaneSpec::new("gated", LaneKind::Cpu).with_class(Class::ED25519_VERIFY, cost_model);
     let lane: Box<dyn Lane<Checked>> =
-        Box::new(ControlledLane(SingleLane::default(), Arc::clone(lanes_control)));
+        Box::new(ControlledLane(SingleLane::default(), Arc::clone(lane_control)));
     let lanes = Lanes {
         lanes: vec![(spec, lane)],
         placement: None,
     };
-    let delivery: Arc<dyn VerifiedMessageSink> = Arc::<LaneControl>::clone(lanes_control);
+    let delivery: Arc<dyn VerifiedMessageSink> = Arc::<LaneControl>::clone(lane_control);
     let policy = Box::new(Adaptive::default());
     Service::start(
         receiver(),
@@ -97,7 +97,7 @@ fn service(lanes_control: &Arc<LaneControl>) -> Service {
     .unwrap()
 }
 
-fn take(service: &mut Service, bytes: &[u8], sender: &str) {
+fn submit_datagram(service: &mut Service, bytes: &[u8], sender: &str) {
     let sender: SocketAddr = sender.parse().unwrap();
     let arrived = Instant::now();
     service.enqueue(&Datagram {
@@ -112,9 +112,9 @@ fn take(service: &mut Service, bytes: &[u8], sender: &str) {
 #[test]
 fn the_latency_of_a_message_begins_when_the_message_arrives() {
     let waited = Duration::from_millis(20);
-    let lanes_control = Arc::new(LaneControl::default());
-    lanes_control.set(true);
-    let mut service = service(&lanes_control);
+    let lane_control = Arc::new(LaneControl::default());
+    lane_control.set(true);
+    let mut service = service(&lane_control);
     let arrived = Instant::now();
     while arrived.elapsed() < waited {
         std::thread::yield_now();
@@ -126,8 +126,8 @@ fn the_latency_of_a_message_begins_when_the_message_arrives() {
         arrived,
     });
     service.submit().unwrap();
-    lanes_control.wait_until(|(_, verified)| *verified == 1);
-    let latency = *lanes_control.latency.lock().unwrap();
+    lane_control.wait_until(|(_, verified)| *verified == 1);
+    let latency = *lane_control.latency.lock().unwrap();
     assert!(latency >= waited.into(), "{latency:?}");
 }
 
@@ -135,12 +135,12 @@ fn message(number: u8) -> Vec<u8> {
     sign(Scheme::Ed25519, stamp(NOW, 1), number)
 }
 
-/// The same message with invalid signatures.
+/// A message with an invalid signature, which depends on the number.
 fn forged(number: u32) -> Vec<u8> {
     let mut forged = message(9);
-    let place = forged.len() - 64;
-    for (byte, of_number) in forged[place + 32..].iter_mut().zip(number.to_le_bytes()) {
-        *byte ^= of_number;
+    let offset = forged.len() - 64;
+    for (byte, number_byte) in forged[offset + 32..].iter_mut().zip(number.to_le_bytes()) {
+        *byte ^= number_byte;
     }
     forged
 }
@@ -149,7 +149,7 @@ fn forged(number: u32) -> Vec<u8> {
 fn overload(service: &mut Service) {
     for number in 0..1_100 {
         let [high, low] = (number as u16).to_be_bytes();
-        take(service, &forged(2 + number), &format!("203.0.{high}.{low}:9"));
+        submit_datagram(service, &forged(2 + number), &format!("203.0.{high}.{low}:9"));
     }
 }
 
@@ -164,69 +164,69 @@ const FLOOD: &str = "192.0.2.66:9";
 
 #[test]
 fn overload_drops_messages_of_suspects_but_not_of_known_senders() {
-    let lanes_control = Arc::new(LaneControl::default());
-    let mut service = service(&lanes_control);
-    lanes_control.set(true);
+    let lane_control = Arc::new(LaneControl::default());
+    let mut service = service(&lane_control);
+    lane_control.set(true);
     // One sender becomes known; one source becomes suspect.
-    take(&mut service, &forged(1), FLOOD);
-    take(&mut service, &message(1), GENUINE);
-    lanes_control.wait_until(|(_, verified)| *verified == 1);
+    submit_datagram(&mut service, &forged(1), FLOOD);
+    submit_datagram(&mut service, &message(1), GENUINE);
+    lane_control.wait_until(|(_, verified)| *verified == 1);
     assert_eq!(service.report().unwrap().refused, [(Refusal::WrongSignature, 1)]);
-    lanes_control.set(false);
+    lane_control.set(false);
     overload(&mut service);
-    let before = dropped_on_overload(&service.report().unwrap());
+    let dropped_before = dropped_on_overload(&service.report().unwrap());
     for number in 0..100 {
-        take(&mut service, &forged(5_000 + number), FLOOD);
+        submit_datagram(&mut service, &forged(5_000 + number), FLOOD);
     }
     assert_eq!(
         dropped_on_overload(&service.report().unwrap()),
-        before + 100,
+        dropped_before + 100,
         "suspects"
     );
     for number in 2..=101 {
-        take(&mut service, &message(number), GENUINE);
+        submit_datagram(&mut service, &message(number), GENUINE);
     }
     assert_eq!(
         dropped_on_overload(&service.report().unwrap()),
-        before + 100,
+        dropped_before + 100,
         "a known sender"
     );
     // Some messages of new sources are accepted, since otherwise no new sender could become known.
     for number in 0..1_000u16 {
         let [high, low] = number.to_be_bytes();
-        take(
+        submit_datagram(
             &mut service,
             &forged(6_000 + u32::from(number)),
             &format!("198.51.{high}.{low}:9"),
         );
     }
-    let of_new = dropped_on_overload(&service.report().unwrap()) - before - 100;
+    let dropped_new = dropped_on_overload(&service.report().unwrap()) - dropped_before - 100;
     assert!(
-        of_new < 1_000,
-        "{of_new} of 1,000 new sources' messages were dropped"
+        dropped_new < 1_000,
+        "{dropped_new} of 1,000 new sources' messages were dropped"
     );
-    lanes_control.set(true);
+    lane_control.set(true);
     let report = service.finish().unwrap();
     assert_eq!(report.verified, 101);
 }
 
 #[test]
 fn messages_of_unknown_signers_use_no_tokens_of_new_senders() {
-    let lanes_control = Arc::new(LaneControl::default());
-    let mut service = service(&lanes_control);
+    let lane_control = Arc::new(LaneControl::default());
+    let mut service = service(&lane_control);
     overload(&mut service);
-    let before = dropped_on_overload(&service.report().unwrap());
-    let mut unknown = message(1);
-    unknown[4] ^= 1;
+    let dropped_before = dropped_on_overload(&service.report().unwrap());
+    let mut unknown_signer = message(1);
+    unknown_signer[4] ^= 1;
     for number in 0..1_000u16 {
         let [high, low] = number.to_be_bytes();
-        take(&mut service, &unknown, &format!("198.51.{high}.{low}:9"));
+        submit_datagram(&mut service, &unknown_signer, &format!("198.51.{high}.{low}:9"));
     }
     let report = service.report().unwrap();
     assert_eq!(report.refused, [(Refusal::UnknownSigner, 1_000)]);
-    take(&mut service, &message(1), GENUINE);
-    assert_eq!(dropped_on_overload(&service.report().unwrap()), before);
-    lanes_control.set(true);
+    submit_datagram(&mut service, &message(1), GENUINE);
+    assert_eq!(dropped_on_overload(&service.report().unwrap()), dropped_before);
+    lane_control.set(true);
     assert_eq!(service.finish().unwrap().verified, 1);
 }
 
@@ -243,14 +243,15 @@ fn receive_until(service: &mut Service, inbox: &mut UdpReceiver, changed: impl F
     }
 }
 
-/// The messages are refused immediately: lanes are not overloaded. Each datagram is received, counted as overload, or lost.
+/// The messages of the flood are refused immediately, so that lanes are not overloaded. Each datagram is received,
+/// counted as overload, or lost.
 #[test]
 fn the_kernel_drops_a_flood_except_known_senders() {
-    let lanes_control = Arc::new(LaneControl::default());
-    lanes_control.set(true);
-    let mut service = service(&lanes_control);
-    let at = "127.0.0.1:0".parse().unwrap();
-    let mut inbox = UdpReceiver::open(at, 0, Duration::from_millis(1)).unwrap();
+    let lane_control = Arc::new(LaneControl::default());
+    lane_control.set(true);
+    let mut service = service(&lane_control);
+    let address = "127.0.0.1:0".parse().unwrap();
+    let mut inbox = UdpReceiver::open(address, 0, Duration::from_millis(1)).unwrap();
     let receiver = inbox.address().unwrap();
     let genuine = UdpSocket::bind("127.0.0.2:0").unwrap();
     genuine.send_to(&message(1), receiver).unwrap();
@@ -262,7 +263,7 @@ fn the_kernel_drops_a_flood_except_known_senders() {
     malformed[3] = 0xff;
     let (sent, ended) = (AtomicU64::new(1), AtomicBool::new(false));
     std::thread::scope(|scope| {
-        let ended_with = StopOnDrop(&ended);
+        let stop_flood = StopOnDrop(&ended);
         scope.spawn(|| {
             let flood = UdpSender::open(receiver, 0, 0).unwrap();
             let batch = vec![malformed; BATCH];
@@ -274,7 +275,7 @@ fn the_kernel_drops_a_flood_except_known_senders() {
         receive_until(
             &mut service,
             &mut inbox,
-            |change| matches!(change, FloodFilter::Attached(filtering) if filtering.known_senders == Some(1)),
+            |change| matches!(change, FloodFilter::Attached(status) if status.known_senders == Some(1)),
         );
         for number in 2..=50 {
             genuine.send_to(&message(number), receiver).unwrap();
@@ -284,7 +285,7 @@ fn the_kernel_drops_a_flood_except_known_senders() {
             inbox.receive(|datagram| service.enqueue(&datagram)).unwrap();
             service.submit().unwrap();
         }
-        drop(ended_with);
+        drop(stop_flood);
     });
     receive_until(&mut service, &mut inbox, |change| {
         matches!(change, FloodFilter::Detached)
@@ -294,8 +295,8 @@ fn the_kernel_drops_a_flood_except_known_senders() {
     let report = service.finish().unwrap();
     let filtered = dropped_on_overload(&report);
     assert!(filtered > 0);
-    let all = report.received + filtered + inbox.dropped().unwrap();
-    assert_eq!(all, sent.load(Ordering::Relaxed));
+    let accounted = report.received + filtered + inbox.dropped().unwrap();
+    assert_eq!(accounted, sent.load(Ordering::Relaxed));
 }
 
 /// Stops a thread when dropped, even if the test fails.

@@ -22,8 +22,8 @@ use num_bigint::BigUint;
 
 fn receive(receiver: &mut Receiver, bytes: &[u8], now: TimeMs) -> Result<Verified, Refusal> {
     let checked = receiver.screen(bytes.to_vec(), now)?;
-    let holds = SingleLane::default().verify_one(&checked);
-    receiver.accept(checked, holds, now)
+    let is_valid = SingleLane::default().verify_one(&checked);
+    receiver.accept(checked, is_valid, now)
 }
 
 /// The reason why a fresh receiver refuses this message.
@@ -68,7 +68,8 @@ fn one_of_two_copies_in_verification_is_accepted() {
     }
 }
 
-/// Signers of other systems do not choose the form with the lower s. Converting one form into the other makes no other message.
+/// Signers of other systems may not choose the form with the lower s. Converting one form to the other does not make a
+/// new message.
 #[test]
 fn both_forms_of_an_ecdsa_signature_are_one_message() {
     let low = sign(Scheme::EcdsaP256, stamp(NOW, 0), 5);
@@ -76,8 +77,8 @@ fn both_forms_of_an_ecdsa_signature_are_one_message() {
     let order = "ffffffff00000000ffffffffffffffffbce6faada7179e84f3b9cac2fc632551";
     let order = BigUint::parse_bytes(order.as_bytes(), 16).unwrap();
     let mut high = low.clone();
-    let other = (order - BigUint::from_bytes_be(&low[split..])).to_bytes_be();
-    high[split..].copy_from_slice(&other);
+    let high_s = (order - BigUint::from_bytes_be(&low[split..])).to_bytes_be();
+    high[split..].copy_from_slice(&high_s);
     for [first, second] in [[&low, &high], [&high, &low]] {
         let mut receiver = receiver();
         // The second form is in verification before the first one is accepted, or arrives later.
@@ -104,9 +105,9 @@ fn a_forgery_does_not_block_the_valid_message() {
     for scheme in Scheme::ALL {
         let bytes = sign(scheme, stamp(NOW, 0), 6);
         let mut forged = bytes.clone();
-        // The last byte but one: for any scheme, the number stays in its range.
-        let place = forged.len() - 2;
-        forged[place] ^= 1;
+        // Changes the last byte but one, so that the number stays in its range with every scheme.
+        let offset = forged.len() - 2;
+        forged[offset] ^= 1;
         assert!(receive(&mut receiver, &forged, NOW).is_err(), "{scheme}");
         assert!(receive(&mut receiver, &bytes, NOW).is_ok(), "{scheme}");
     }
@@ -140,39 +141,39 @@ fn no_bit_of_a_message_may_change() {
 #[test]
 fn header_fields_are_checked_in_order() {
     let bytes = sign(Scheme::Ed25519, stamp(NOW, 3), 2);
-    let with = |offset: usize, value: u8| {
+    let refusal_with = |offset: usize, value: u8| {
         let mut changed = bytes.clone();
         changed[offset] = value;
         refusal(&changed)
     };
-    assert_eq!(with(0, b'l'), Some(Refusal::Malformed));
-    assert_eq!(with(2, 2), Some(Refusal::UnsupportedVersion));
-    assert_eq!(with(3, 0), Some(Refusal::UnknownScheme));
-    assert_eq!(with(3, 7), Some(Refusal::UnknownScheme));
+    assert_eq!(refusal_with(0, b'l'), Some(Refusal::Malformed));
+    assert_eq!(refusal_with(2, 2), Some(Refusal::UnsupportedVersion));
+    assert_eq!(refusal_with(3, 0), Some(Refusal::UnknownScheme));
+    assert_eq!(refusal_with(3, 7), Some(Refusal::UnknownScheme));
     assert_eq!(
-        with(3, Scheme::EcdsaP256.number()),
+        refusal_with(3, Scheme::EcdsaP256.number()),
         Some(Refusal::KeySchemeMismatch)
     );
-    assert_eq!(with(4, bytes[4] ^ 1), Some(Refusal::UnknownSigner));
-    assert_eq!(with(12, bytes[12] | 0x10), Some(Refusal::Malformed));
-    assert_eq!(with(18, 3), Some(Refusal::Malformed));
+    assert_eq!(refusal_with(4, bytes[4] ^ 1), Some(Refusal::UnknownSigner));
+    assert_eq!(refusal_with(12, bytes[12] | 0x10), Some(Refusal::Malformed));
+    assert_eq!(refusal_with(18, 3), Some(Refusal::Malformed));
     assert_eq!(
-        with(18, PayloadKind::Submessages.number()),
+        refusal_with(18, PayloadKind::Submessages.number()),
         Some(Refusal::WrongLayout)
     );
-    assert_eq!(with(19, 4), Some(Refusal::WrongLength));
-    assert_eq!(with(19, 5), Some(Refusal::WrongLength));
+    assert_eq!(refusal_with(19, 4), Some(Refusal::WrongLength));
+    assert_eq!(refusal_with(19, 5), Some(Refusal::WrongLength));
 }
 
 #[test]
 fn a_signature_of_another_key_of_the_same_scheme_is_invalid() {
     use linewarden_signatures::key::PrivateKey;
     for scheme in [Scheme::EcdsaP256, Scheme::Ed25519, Scheme::RsaPss2048] {
-        let other = PrivateKey::generate(scheme, None).unwrap();
-        let mut receiver = receiver_of([key(scheme).public(), other.public()].into_iter());
+        let other_key = PrivateKey::generate(scheme, None).unwrap();
+        let mut receiver = receiver_of([key(scheme).public(), other_key.public()].into_iter());
         let mut bytes = sign(scheme, stamp(NOW, 0), 9);
         assert!(receive(&mut receiver, &bytes, NOW).is_ok());
-        bytes[4..12].copy_from_slice(&other.public().id().0);
+        bytes[4..12].copy_from_slice(&other_key.public().id().0);
         let reason = receive(&mut receiver, &bytes, NOW).unwrap_err();
         // With RSA the number may exceed the other modulus.
         assert!(
@@ -186,11 +187,11 @@ fn a_signature_of_another_key_of_the_same_scheme_is_invalid() {
 fn stamps_must_be_recent() {
     let window = Window::DEFAULT;
     let (age, ahead) = (u64::from(window.age_ms_max), u64::from(window.ahead_ms_max));
-    let at = |ms: u64| refusal(&sign(Scheme::Ed25519, stamp(TimeMs::since_2020(ms), 0), 1));
-    assert_eq!(at(NOW.ms() - age), None);
-    assert_eq!(at(NOW.ms() - age - 1), Some(Refusal::TooOld));
-    assert_eq!(at(NOW.ms() + ahead), None);
-    assert_eq!(at(NOW.ms() + ahead + 1), Some(Refusal::TooNew));
+    let refusal_at = |ms: u64| refusal(&sign(Scheme::Ed25519, stamp(TimeMs::since_2020(ms), 0), 1));
+    assert_eq!(refusal_at(NOW.ms() - age), None);
+    assert_eq!(refusal_at(NOW.ms() - age - 1), Some(Refusal::TooOld));
+    assert_eq!(refusal_at(NOW.ms() + ahead), None);
+    assert_eq!(refusal_at(NOW.ms() + ahead + 1), Some(Refusal::TooNew));
     // The message may become too old while it waits.
     let mut receiver = receiver();
     let bytes = sign(Scheme::Ed25519, stamp(NOW, 0), 1);
@@ -221,7 +222,7 @@ fn waiting_messages_of_revoked_signers_are_refused() {
 fn a_payload_of_another_layout_is_refused_before_verification() {
     for scheme in [Scheme::RaRsa2048, Scheme::RaRsa3072] {
         let public = key(scheme).public();
-        let of = |kind, payload: &[u8]| {
+        let refusal_of = |kind, payload: &[u8]| {
             let draft = UnsignedMessage {
                 scheme,
                 key_id: public.id(),
@@ -233,24 +234,33 @@ fn a_payload_of_another_layout_is_refused_before_verification() {
             refusal(&message.with_mask(&mask_name(1), &vec![7; scheme.signature_bytes()]))
         };
         assert_eq!(
-            of(PayloadKind::Submessages, &[2, 1, 255]),
+            refusal_of(PayloadKind::Submessages, &[2, 1, 255]),
             Some(Refusal::WrongSignature)
         );
         assert_eq!(
-            of(PayloadKind::Submessages, &[3, 1, 255]),
+            refusal_of(PayloadKind::Submessages, &[3, 1, 255]),
             Some(Refusal::WrongLayout)
         );
         assert_eq!(
-            of(PayloadKind::Submessages, &[2, 2, 255]),
+            refusal_of(PayloadKind::Submessages, &[2, 2, 255]),
             Some(Refusal::WrongLayout)
         );
-        assert_eq!(of(PayloadKind::Submessages, &[2, 1]), Some(Refusal::WrongLayout));
         assert_eq!(
-            of(PayloadKind::Submessages, &[2, 1, 0, 0]),
+            refusal_of(PayloadKind::Submessages, &[2, 1]),
             Some(Refusal::WrongLayout)
         );
-        assert_eq!(of(PayloadKind::Opaque, &[2, 1, 255]), Some(Refusal::WrongLayout));
-        assert_eq!(of(PayloadKind::Submessages, &[]), Some(Refusal::WrongLayout));
+        assert_eq!(
+            refusal_of(PayloadKind::Submessages, &[2, 1, 0, 0]),
+            Some(Refusal::WrongLayout)
+        );
+        assert_eq!(
+            refusal_of(PayloadKind::Opaque, &[2, 1, 255]),
+            Some(Refusal::WrongLayout)
+        );
+        assert_eq!(
+            refusal_of(PayloadKind::Submessages, &[]),
+            Some(Refusal::WrongLayout)
+        );
     }
 }
 
@@ -259,7 +269,7 @@ fn numbers_out_of_their_ranges_are_refused() {
     for scheme in Scheme::ALL {
         let bytes = sign(scheme, stamp(NOW, 0), 3);
         let split = bytes.len() - scheme.signature_bytes();
-        let with = |signature: &[u8]| refusal(&[&bytes[..split], signature].concat());
+        let refusal_with = |signature: &[u8]| refusal(&[&bytes[..split], signature].concat());
         let size = scheme.signature_bytes();
         let number = |last: u8| {
             let mut number = vec![0; size];
@@ -282,21 +292,21 @@ fn numbers_out_of_their_ranges_are_refused() {
             (two_below, Refusal::WrongSignature),
             (vec![0xff; size], Refusal::OutOfRange),
         ] {
-            assert_eq!(with(&signature), Some(reason), "{scheme}");
+            assert_eq!(refusal_with(&signature), Some(reason), "{scheme}");
         }
     }
 }
 
 fn one_less(number: &[u8]) -> Vec<u8> {
-    let mut less = number.to_vec();
-    for byte in less.iter_mut().rev() {
+    let mut result = number.to_vec();
+    for byte in result.iter_mut().rev() {
         let (next, borrow) = byte.overflowing_sub(1);
         *byte = next;
         if !borrow {
             break;
         }
     }
-    less
+    result
 }
 
 fn modulus_of(json: &str) -> Vec<u8> {
@@ -314,11 +324,11 @@ fn a_full_replay_memory_refuses_messages_until_entries_expire() {
     let message = |number| sign(Scheme::Ed25519, stamp(NOW, 0), number);
     assert!(receive(&mut receiver, &message(1), NOW).is_ok());
     assert!(receive(&mut receiver, &message(2), NOW).is_ok());
-    let refused = receive(&mut receiver, &message(3), NOW).unwrap_err();
-    assert_eq!(refused, Refusal::ReplayMemoryFull);
+    let refusal = receive(&mut receiver, &message(3), NOW).unwrap_err();
+    assert_eq!(refusal, Refusal::ReplayMemoryFull);
     let later = TimeMs::since_2020(NOW.ms() + 2 * Window::DEFAULT.length_ms());
-    let fresh = sign(Scheme::Ed25519, stamp(later, 0), 3);
-    assert!(receive(&mut receiver, &fresh, later).is_ok());
+    let later_message = sign(Scheme::Ed25519, stamp(later, 0), 3);
+    assert!(receive(&mut receiver, &later_message, later).is_ok());
 }
 
 /// A receiver may not know messages accepted before its start, or before the clock was set back.
@@ -330,17 +340,20 @@ fn messages_outside_the_replay_memory_are_refused() {
         let replays = ReplayMemory::new(Window::DEFAULT, 100, [1; 16]).accept_since(first);
         Receiver::new(signers, Revocations::default(), Window::DEFAULT, replays)
     };
-    let at = |ms: u64| TimeMs::since_2020(NOW.ms() + ms);
-    let message = |ms| sign(Scheme::Ed25519, stamp(at(ms), 0), 1);
-    let mut receiver = receiver_since(at(0));
-    let before = sign(Scheme::Ed25519, stamp(TimeMs::since_2020(NOW.ms() - 1), 0), 1);
-    assert_eq!(receive(&mut receiver, &before, NOW).unwrap_err(), Refusal::TooOld);
+    let time_after = |ms: u64| TimeMs::since_2020(NOW.ms() + ms);
+    let message = |ms| sign(Scheme::Ed25519, stamp(time_after(ms), 0), 1);
+    let mut receiver = receiver_since(time_after(0));
+    let earlier_message = sign(Scheme::Ed25519, stamp(TimeMs::since_2020(NOW.ms() - 1), 0), 1);
+    assert_eq!(
+        receive(&mut receiver, &earlier_message, NOW).unwrap_err(),
+        Refusal::TooOld
+    );
     assert!(receive(&mut receiver, &message(0), NOW).is_ok());
     // Long afterwards, the clock is set back to a time at which the first message would be fresh.
     let later = u64::from(Window::DEFAULT.age_ms_max) * 10;
-    assert!(receive(&mut receiver, &message(later), at(later)).is_ok());
+    assert!(receive(&mut receiver, &message(later), time_after(later)).is_ok());
     assert_eq!(
-        receive(&mut receiver, &message(0), at(0)).unwrap_err(),
+        receive(&mut receiver, &message(0), time_after(0)).unwrap_err(),
         Refusal::TooOld
     );
 }

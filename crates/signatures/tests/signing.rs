@@ -1,4 +1,4 @@
-//! A signer behind the scheduler: each payload leaves once, signed, with a mask of its own.
+//! A signer behind the scheduler: each payload leaves once, signed, with its own mask.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -36,7 +36,7 @@ impl SignedMessageSink for SentMessages {
     }
 }
 
-/// Keys are copied only in tests, through the file format.
+/// A signer with a copy of the key of this scheme. Only tests copy keys, by means of the file format.
 fn signer(scheme: Scheme) -> Arc<Signer> {
     let key = PrivateKey::from_bytes(&key(scheme).to_bytes().unwrap()).unwrap();
     let table = (scheme == Scheme::RaRsa2048).then(|| {
@@ -85,13 +85,13 @@ fn exchange(mut service: SigningService, sent: &SentMessages, scheme: Scheme, co
     let (counts, _, problem) = service.finish().unwrap();
     assert!(problem.is_none(), "{problem:?}");
     let (mut receiver, mut lane) = (receiver(), SingleLane::default());
-    let mut found = Vec::new();
+    let mut received = Vec::new();
     for message in sent.0.lock().unwrap().drain(..) {
         let checked = receiver.screen(message, NOW).unwrap();
-        let holds = lane.verify_one(&checked);
-        found.push(
+        let is_valid = lane.verify_one(&checked);
+        received.push(
             receiver
-                .accept(checked, holds, NOW)
+                .accept(checked, is_valid, NOW)
                 .unwrap()
                 .message()
                 .payload()
@@ -99,8 +99,8 @@ fn exchange(mut service: SigningService, sent: &SentMessages, scheme: Scheme, co
         );
     }
     expected.sort();
-    found.sort();
-    assert_eq!(found, expected);
+    received.sort();
+    assert_eq!(received, expected);
     counts
 }
 
@@ -109,11 +109,11 @@ fn every_scheme_signs_each_payload_once() {
     for scheme in [Scheme::RsaPss2048, Scheme::EcdsaP256, Scheme::Ed25519] {
         let (service, sent) = start(&signer(scheme), 2, 16);
         let counts = exchange(service, &sent, scheme, 150);
-        assert_eq!((counts.plain, counts.total()), (150, 150), "{scheme:?}");
+        assert_eq!((counts.plain, counts.signed()), (150, 150), "{scheme:?}");
     }
     let (service, sent) = start(&signer(Scheme::RaRsa2048), 2, 0);
     let counts = exchange(service, &sent, Scheme::RaRsa2048, 50);
-    assert_eq!((counts.unmasked, counts.total()), (50, 50));
+    assert_eq!((counts.unmasked, counts.signed()), (50, 50));
 }
 
 #[test]
@@ -189,13 +189,13 @@ fn an_idle_gpu_makes_masks_until_it_is_lost() {
     }
     let (counts, _, problem) = service.finish().unwrap();
     assert!(problem.is_none() && counts.failed == 0, "{problem:?}");
-    assert_eq!(counts.total(), count);
+    assert_eq!(counts.signed(), count);
     let (mut receiver, mut lane) = (receiver(), SingleLane::default());
     for message in sent.0.lock().unwrap().drain(..) {
         let checked = receiver.screen(message, NOW).unwrap();
-        let holds = lane.verify_one(&checked);
+        let is_valid = lane.verify_one(&checked);
         receiver
-            .accept(checked, holds, NOW)
+            .accept(checked, is_valid, NOW)
             .expect("no mask is used twice");
     }
 }
@@ -203,13 +203,13 @@ fn an_idle_gpu_makes_masks_until_it_is_lost() {
 #[test]
 fn invalid_payloads_are_refused_immediately() {
     let (mut service, _) = start(&signer(Scheme::RaRsa2048), 1, 0);
-    let refused = service.enqueue(stamp(NOW, 1), PayloadKind::Opaque, b"text");
+    let result = service.enqueue(stamp(NOW, 1), PayloadKind::Opaque, b"text");
     assert!(
-        matches!(refused, Err(SignError::Payload(Refusal::WrongLayout))),
-        "{refused:?}"
+        matches!(result, Err(SignError::Payload(Refusal::WrongLayout))),
+        "{result:?}"
     );
     let (counts, _, problem) = service.finish().unwrap();
-    assert_eq!((counts.total(), problem.is_none()), (0, true));
+    assert_eq!((counts.signed(), problem.is_none()), (0, true));
 }
 
 /// More messages than may be in flight: the sender waits, and no message is shed.

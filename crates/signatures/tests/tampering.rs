@@ -35,15 +35,19 @@ enum Corruption {
 }
 
 fn corruption() -> impl Strategy<Value = Corruption> {
-    let at = any::<Index>;
+    let any_index = any::<Index>;
     prop_oneof![
-        (at(), 0u8..8).prop_map(|(at, bit)| Corruption::Flip(at, bit)),
-        (at(), any::<u8>()).prop_map(|(at, byte)| Corruption::Overwrite(at, byte)),
-        (at(), prop::collection::vec(any::<u8>(), 1..9))
-            .prop_map(|(at, bytes)| Corruption::Insert(at, bytes)),
-        (at(), 1usize..40).prop_map(|(at, length)| Corruption::Remove(at, length)),
-        at().prop_map(Corruption::Truncate),
-        (at(), at(), 1usize..40).prop_map(|(from, to, length)| Corruption::Copy { from, to, length }),
+        (any_index(), 0u8..8).prop_map(|(index, bit)| Corruption::Flip(index, bit)),
+        (any_index(), any::<u8>()).prop_map(|(index, byte)| Corruption::Overwrite(index, byte)),
+        (any_index(), prop::collection::vec(any::<u8>(), 1..9))
+            .prop_map(|(index, bytes)| Corruption::Insert(index, bytes)),
+        (any_index(), 1usize..40).prop_map(|(index, length)| Corruption::Remove(index, length)),
+        any_index().prop_map(Corruption::Truncate),
+        (any_index(), any_index(), 1usize..40).prop_map(|(from, to, length)| Corruption::Copy {
+            from,
+            to,
+            length
+        }),
     ]
 }
 
@@ -51,25 +55,27 @@ fn corruptions() -> impl Strategy<Value = Vec<Corruption>> {
     prop::collection::vec(corruption(), 1..4)
 }
 
-fn corrupt(bytes: &[u8], damages: &[Corruption]) -> Vec<u8> {
+fn corrupt(bytes: &[u8], changes: &[Corruption]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
-    for corruption in damages {
+    for corruption in changes {
         if bytes.is_empty() {
             break;
         }
-        let length_there = bytes.len();
-        let place = |index: &Index| index.index(length_there);
+        let byte_count = bytes.len();
+        let position = |index: &Index| index.index(byte_count);
         match corruption {
-            Corruption::Flip(at, bit) => bytes[place(at)] ^= 1 << bit,
-            Corruption::Overwrite(at, byte) => bytes[place(at)] = *byte,
-            Corruption::Insert(at, more) => drop(bytes.splice(place(at)..place(at), more.iter().copied())),
-            Corruption::Remove(at, length) => {
-                drop(bytes.drain(place(at)..(place(at) + length).min(length_there)));
+            Corruption::Flip(index, bit) => bytes[position(index)] ^= 1 << bit,
+            Corruption::Overwrite(index, byte) => bytes[position(index)] = *byte,
+            Corruption::Insert(index, inserted) => {
+                drop(bytes.splice(position(index)..position(index), inserted.iter().copied()))
             }
-            Corruption::Truncate(at) => bytes.truncate(place(at)),
+            Corruption::Remove(index, length) => {
+                drop(bytes.drain(position(index)..(position(index) + length).min(byte_count)));
+            }
+            Corruption::Truncate(index) => bytes.truncate(position(index)),
             Corruption::Copy { from, to, length } => {
-                let copied = bytes[place(from)..(place(from) + length).min(length_there)].to_vec();
-                drop(bytes.splice(place(to)..place(to), copied));
+                let copied = bytes[position(from)..(position(from) + length).min(byte_count)].to_vec();
+                drop(bytes.splice(position(to)..position(to), copied));
             }
         }
     }
@@ -81,7 +87,7 @@ static MESSAGES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     let messages = Scheme::ALL.map(|scheme| sign(scheme, stamp(NOW, 3), 7));
     messages.into()
 });
-/// As files have them.
+/// The private keys as files contain them.
 static PRIVATE: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     let keys = Scheme::ALL.map(|scheme| key(scheme).to_bytes().unwrap().to_vec());
     keys.into()
@@ -90,32 +96,32 @@ static PRIVATE: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
 proptest! {
     /// A changed message that is accepted would be a forgery.
     #[test]
-    fn no_changed_message_is_accepted(scheme in 0usize..6, damages in corruptions()) {
+    fn no_changed_message_is_accepted(scheme in 0usize..6, changes in corruptions()) {
         let message = &MESSAGES[scheme];
-        let changed = corrupt(message, &damages);
+        let changed = corrupt(message, &changes);
         if let Ok(checked) = RECEIVER.screen(changed.clone(), NOW) {
             prop_assert_eq!(SingleLane::default().verify_one(&checked), changed == *message);
         }
     }
 
     #[test]
-    fn a_public_key_is_refused_or_survives_json(scheme in 0usize..6, damages in corruptions()) {
+    fn a_public_key_is_refused_or_survives_json(scheme in 0usize..6, changes in corruptions()) {
         let text = key(Scheme::ALL[scheme]).public().to_json().unwrap();
-        let changed = corrupt(text.as_bytes(), &damages);
+        let changed = corrupt(text.as_bytes(), &changes);
         if let Ok(changed) = String::from_utf8(changed)
             && let Ok(key) = PublicKey::from_json(&changed)
         {
-            let again = PublicKey::from_json(&key.to_json().unwrap()).unwrap();
-            prop_assert_eq!((again.scheme(), again.id()), (key.scheme(), key.id()));
+            let reread = PublicKey::from_json(&key.to_json().unwrap()).unwrap();
+            prop_assert_eq!((reread.scheme(), reread.id()), (key.scheme(), key.id()));
         }
     }
 
     #[test]
-    fn a_changed_private_key_is_refused_or_complete(scheme in 0usize..6, damages in corruptions()) {
-        let changed = corrupt(&PRIVATE[scheme], &damages);
+    fn a_changed_private_key_is_refused_or_complete(scheme in 0usize..6, changes in corruptions()) {
+        let changed = corrupt(&PRIVATE[scheme], &changes);
         if let Ok(key) = PrivateKey::from_bytes(&changed) {
-            let again = PrivateKey::from_bytes(&key.to_bytes().unwrap()).unwrap();
-            prop_assert_eq!(again.public().id(), key.public().id());
+            let reread = PrivateKey::from_bytes(&key.to_bytes().unwrap()).unwrap();
+            prop_assert_eq!(reread.public().id(), key.public().id());
         }
     }
 
@@ -123,10 +129,10 @@ proptest! {
     fn a_safety_message_is_refused_or_encoded_to_the_same_bytes(
         bytes in prop::collection::vec(any::<u8>(), 30..45),
         genuine in any::<bool>(),
-        damages in corruptions(),
+        changes in corruptions(),
     ) {
         const FRAME: &str = "001425004043030280ffdbfba868b3584ec40824646400320032000c888fc834e37fff0aaa960fa0";
-        let bytes = if genuine { corrupt(&hex::decode(FRAME).unwrap(), &damages) } else { bytes };
+        let bytes = if genuine { corrupt(&hex::decode(FRAME).unwrap(), &changes) } else { bytes };
         if let Ok(message) = CoreData::decode_frame(&bytes) {
             prop_assert_eq!(&message.encode_frame()[..], &bytes[..]);
         }
@@ -136,11 +142,11 @@ proptest! {
     }
 
     #[test]
-    fn a_revocation_list_has_no_more_signers_than_lines(damages in corruptions()) {
+    fn a_revocation_list_has_no_more_signers_than_lines(changes in corruptions()) {
         let list = "linewarden revoked 1\n# stolen\n0011223344556677 truck 7\nffeeddccbbaa9988\nend\n";
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("revoked");
-        std::fs::write(&path, corrupt(list.as_bytes(), &damages)).unwrap();
+        std::fs::write(&path, corrupt(list.as_bytes(), &changes)).unwrap();
         if let Ok(revoked) = Revocations::read(&path) {
             let lines = std::fs::read_to_string(&path).unwrap().lines().count();
             prop_assert!(revoked.len() <= lines - 2);
@@ -149,22 +155,22 @@ proptest! {
 
     /// Compiled kernels from the cache directory cause no panic.
     #[test]
-    fn invalid_machine_code_causes_no_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), elf in any::<bool>()) {
+    fn invalid_machine_code_causes_no_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), is_elf in any::<bool>()) {
         let head = [0x7f, b'E', b'L', b'F', 2, 1, 1];
-        let bytes = if elf { [&head[..], &bytes].concat() } else { bytes };
+        let bytes = if is_elf { [&head[..], &bytes].concat() } else { bytes };
         if let Some(cubin) = Cubin::parse(&bytes) {
             let _ = cubin.resources("pss_verify_2048");
         }
     }
 
     #[test]
-    fn a_trace_is_refused_or_written_unchanged(damages in corruptions()) {
+    fn a_trace_is_refused_or_written_unchanged(changes in corruptions()) {
         let text = TRACE.as_slice();
-        if let Ok(records) = trace::read(&corrupt(text, &damages)[..]) {
+        if let Ok(records) = trace::read(&corrupt(text, &changes)[..]) {
             let mut written = Vec::new();
             trace::write(&records, &mut written).unwrap();
-            let again = trace::read(&written[..]).unwrap();
-            prop_assert_eq!(again.len(), records.len());
+            let reread = trace::read(&written[..]).unwrap();
+            prop_assert_eq!(reread.len(), records.len());
         }
     }
 }

@@ -11,14 +11,14 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _};
 
-/// Counts of `SO_MEMINFO` (`linux/sock_diag.h`); the last one is `SK_MEMINFO_DROPS`.
+/// Number of values that `SO_MEMINFO` returns (`linux/sock_diag.h`); the last value is `SK_MEMINFO_DROPS`.
 const MEMINFO_COUNTS: usize = 9;
 
-/// Packets of this socket that the kernel dropped since it was opened: no room in the receive buffer, or wrong
-/// checksums. The kernel counts modulo 2^32.
+/// Returns the number of packets that the kernel has dropped since the socket was opened, because the receive buffer was
+/// full or a checksum was wrong. The counter wraps at 2^32.
 ///
 /// # Errors
-/// Errors of the kernel: not a socket, or a type without this counter.
+/// The descriptor is not a socket, or the socket type has no such counter.
 pub fn kernel_drops(socket: impl AsFd) -> io::Result<u64> {
     let mut counts = [0u32; MEMINFO_COUNTS];
     let mut length = size_of_val(&counts) as libc::socklen_t;
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_packets_without_room_are_counted() {
+    fn packets_that_do_not_fit_in_the_receive_buffer_are_counted() {
         let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
         receiver.set_nonblocking(true).unwrap();
         assert_eq!(kernel_drops(&receiver).unwrap(), 0);

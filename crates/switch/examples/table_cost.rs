@@ -1,7 +1,7 @@
 //! Cost of table lookups: `cargo run --release -p linewarden-switch --example table_cost`.
 //!
-//! Looks up random keys of entries, drawn in advance so that branch predictors and caches do not contain the order. Prints the
-//! minimum of several runs in ns per lookup, including access to the entry.
+//! Looks up keys of entries in random order, so that branch predictors and caches do not know the next key. Prints the minimum
+//! of several runs in ns per lookup, including access to the entry.
 
 use linewarden_switch::tables::{
     ActionCall, ActionData, ActionId, DefaultPolicy, FieldMatch, HashSeed, KeyField, KeySpec, MatchKind,
@@ -78,7 +78,7 @@ fn table(fields: &[(MatchKind, u32)], size: usize) -> Result<Table, Box<dyn Erro
 
 fn insert(table: &mut Table, matches: &[FieldMatch], priority: i32) -> Result<(), Box<dyn Error>> {
     let data = ActionData::from_slice(&priority.to_be_bytes());
-    let new = NewEntry {
+    let new_entry = NewEntry {
         key: table.spec().key.key(matches, Priority(priority))?,
         target: Target::Action(ActionCall {
             action: ActionId(1),
@@ -88,7 +88,7 @@ fn insert(table: &mut Table, matches: &[FieldMatch], priority: i32) -> Result<()
         constant: false,
     };
     // Random keys may repeat.
-    table.insert(new).map(|_| ()).or_else(|error| match error {
+    table.insert(new_entry).map(|_| ()).or_else(|error| match error {
         TableError::AlreadyExists { .. } => Ok(()),
         other => Err(other.into()),
     })
@@ -136,9 +136,13 @@ fn prefixes(
     let common = 0x2001_0db8_u128 << 96;
     for _ in 0..count {
         let prefix_bits = rng.random_range(lengths.clone());
-        let any = value(rng, bits);
-        let address = if bits == 128 { common | (any >> 24) } else { any };
-        let host = if prefix_bits == bits {
+        let random_bits = value(rng, bits);
+        let address = if bits == 128 {
+            common | (random_bits >> 24)
+        } else {
+            random_bits
+        };
+        let host_bits = if prefix_bits == bits {
             0
         } else {
             address & (u128::MAX >> (128 - bits + prefix_bits))
@@ -146,7 +150,7 @@ fn prefixes(
         insert(
             &mut table,
             &[FieldMatch::Lpm {
-                value: bytes(address ^ host, bits),
+                value: bytes(address ^ host_bits, bits),
                 prefix_bits,
             }],
             0,
@@ -155,7 +159,7 @@ fn prefixes(
     }
     measure(rng, name, &table, &keys);
     keys.truncate(64);
-    measure(rng, "  64 addresses of these", &table, &keys);
+    measure(rng, "  64 of these addresses", &table, &keys);
     Ok(())
 }
 
@@ -165,9 +169,9 @@ const FIVE_TUPLE: [u32; 5] = [32, 32, 16, 16, 8];
 fn ternary(rng: &mut ChaCha8Rng, name: &str, masks: usize, count: usize) -> Result<(), Box<dyn Error>> {
     let mut table = table(&FIVE_TUPLE.map(|bits| (MatchKind::Ternary, bits)), count)?;
     let masks: Vec<[u128; 5]> = (0..masks)
-        .map(|at| {
+        .map(|index| {
             FIVE_TUPLE.map(|bits| {
-                if at == 0 || rng.random_bool(0.7) {
+                if index == 0 || rng.random_bool(0.7) {
                     u128::MAX >> (128 - bits)
                 } else {
                     0
@@ -197,7 +201,7 @@ fn ternary(rng: &mut ChaCha8Rng, name: &str, masks: usize, count: usize) -> Resu
 
 fn measure(rng: &mut ChaCha8Rng, name: &str, table: &Table, keys: &[Vec<u8>]) {
     let length = keys.first().map_or(1, Vec::len);
-    let drawn: Vec<u8> = (0..LOOKUPS)
+    let lookup_keys: Vec<u8> = (0..LOOKUPS)
         .filter_map(|_| keys.get(rng.random_range(0..keys.len())))
         .flat_map(|key| key.iter().copied())
         .collect();
@@ -205,7 +209,7 @@ fn measure(rng: &mut ChaCha8Rng, name: &str, table: &Table, keys: &[Vec<u8>]) {
     for _ in 0..RUNS {
         let start = Instant::now();
         let mut sum = 0;
-        for key in drawn.chunks_exact(length) {
+        for key in lookup_keys.chunks_exact(length) {
             if let Some(Target::Action(call)) = table.lookup(black_box(key)).map(|entry| entry.target()) {
                 sum += u64::from(call.action.0) + u64::from(call.data.first().copied().unwrap_or(0));
             }
@@ -220,7 +224,7 @@ fn measure(rng: &mut ChaCha8Rng, name: &str, table: &Table, keys: &[Vec<u8>]) {
     );
 }
 
-/// Cost of a snapshot, and of a batch with one change on a table of a million entries, which is not copied.
+/// Measures a snapshot, and a batch with one change in a table of a million entries: the table is not copied.
 fn updates(rng: &mut ChaCha8Rng) -> Result<(), Box<dyn Error>> {
     let mut table = table(&[(MatchKind::Exact, 48)], 1_000_001)?;
     for _ in 0..1_000_000 {
@@ -237,7 +241,7 @@ fn updates(rng: &mut ChaCha8Rng) -> Result<(), Box<dyn Error>> {
     println!("{:<44} {entries:>9} {snapshot_ns:>9.1}", "a snapshot");
     let batch_ns = best_of(|| {
         let matches = [FieldMatch::Exact(bytes(value(rng, 48), 48))];
-        let new = NewEntry {
+        let new_entry = NewEntry {
             key: key.key(&matches, Priority(0))?,
             target: Target::Action(ActionCall {
                 action: ActionId(1),
@@ -247,7 +251,7 @@ fn updates(rng: &mut ChaCha8Rng) -> Result<(), Box<dyn Error>> {
             constant: false,
         };
         let mut batch = publisher.begin();
-        let TableChange::Inserted(entry) = batch.apply(TableOp::Insert(new))? else {
+        let TableChange::Inserted(entry) = batch.apply(TableOp::Insert(new_entry))? else {
             return Ok(());
         };
         batch.commit();

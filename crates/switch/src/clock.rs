@@ -2,8 +2,8 @@
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Counts microseconds since the start of the switch, including system suspend (CLOCK_BOOTTIME): a deadline of a program
-/// is not extended by a suspend.
+/// Counts microseconds since the start of the switch. The time includes system suspend (CLOCK_BOOTTIME), so a suspend does
+/// not extend a deadline of a program.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     start_us: u64,

@@ -84,7 +84,7 @@ struct EgressPacket<'f> {
 #[derive(Debug, Default)]
 pub struct Engine {
     scratch: Scratch,
-    /// Boxed because contexts move between queues: only the pointer is copied.
+    /// The contexts are boxed, so a move between queues copies only a pointer.
     #[allow(clippy::vec_box)]
     free_contexts: Vec<Box<Context>>,
     out: Vec<u8>,
@@ -158,8 +158,8 @@ struct Run<'r, 'f> {
 impl<'f> Run<'_, 'f> {
     fn finish(&mut self) {
         loop {
-            if let Some(leaving) = self.first_egress.take().or_else(|| self.egress_queue.pop_front()) {
-                self.egress(leaving);
+            if let Some(packet) = self.first_egress.take().or_else(|| self.egress_queue.pop_front()) {
+                self.egress(packet);
             } else if let Some(pass) = self.ingress_queue.pop_front() {
                 self.ingress(pass);
             } else {
@@ -192,7 +192,7 @@ impl<'f> Run<'_, 'f> {
     fn ingress(&mut self, pass: Pass<'f>) {
         let executable = self.batch.environment.executable;
         let Pass { mut context, bytes } = pass;
-        let received = context.length;
+        let received_length = context.length;
         let mut machine = Self::machine(
             self.batch,
             &mut self.engine.scratch,
@@ -214,13 +214,13 @@ impl<'f> Run<'_, 'f> {
         let requests = context.requests;
         if let Some((session, list)) = requests.clone {
             context.requests.clone = None;
-            self.clone_ingress(&context, &bytes, session, list, received);
+            self.clone_ingress(&context, &bytes, session, list, received_length);
         }
         if requests.digest != 0 {
             self.send_digest(&context, requests.digest);
         }
         if requests.resubmit != 0 {
-            return self.resubmit(context, bytes, requests.resubmit, received);
+            return self.resubmit(context, bytes, requests.resubmit, received_length);
         }
         self.forward(context, bytes);
     }
@@ -228,7 +228,7 @@ impl<'f> Run<'_, 'f> {
     /// End of ingress: multicast, drop, or unicast.
     fn forward(&mut self, mut context: Box<Context>, bytes: Bytes<'f>) {
         let standard = self.batch.environment.executable.standard_metadata;
-        let group = standard.mcast_grp.map_or(0, |place| get(&context.arena, place));
+        let group = standard.mcast_grp.map_or(0, |field| get(&context.arena, field));
         if group != 0 {
             set_optional(
                 &mut context.arena,
@@ -258,7 +258,7 @@ impl<'f> Run<'_, 'f> {
 
     fn enqueue(&mut self, mut context: Box<Context>, bytes: Bytes<'f>, port: u32) {
         let standard = self.batch.environment.executable.standard_metadata;
-        let priority = standard.priority.map_or(0, |place| get(&context.arena, place));
+        let priority = standard.priority.map_or(0, |field| get(&context.arena, field));
         if priority >= self.batch.priority_queues {
             return self.fault(Fault::QueueFull, context);
         }
@@ -270,11 +270,11 @@ impl<'f> Run<'_, 'f> {
         set_optional(arena, standard.enq_timestamp, self.batch.environment.now_us);
         // Queues are always empty: packets are processed immediately.
         set_optional(arena, standard.enq_qdepth, 0);
-        let leaving = EgressPacket { context, bytes, port };
+        let packet = EgressPacket { context, bytes, port };
         if self.first_egress.is_none() && self.egress_queue.is_empty() {
-            self.first_egress = Some(leaving);
+            self.first_egress = Some(packet);
         } else {
-            self.egress_queue.push_back(leaving);
+            self.egress_queue.push_back(packet);
         }
     }
 
@@ -288,7 +288,8 @@ impl<'f> Run<'_, 'f> {
         copy
     }
 
-    /// Replicates a packet for each member of a group. As in BMv2, the original has the `egress_rid` of the last replica.
+    /// Replicates a packet for each member of a group. As in BMv2, the original packet then has the `egress_rid` of the
+    /// last replica.
     fn multicast(&mut self, context: &mut Context, bytes: &Bytes<'f>, group: u32, bytes_max: usize) {
         let Some(replicas) = self.batch.environment.forwarding.group(group).cloned() else {
             return;
@@ -309,13 +310,18 @@ impl<'f> Run<'_, 'f> {
         bytes: &Bytes<'f>,
         session: u16,
         list: u16,
-        received: i64,
+        received_length: i64,
     ) {
-        let Some(session) = self.batch.environment.forwarding.mirror(u32::from(session)) else {
+        let Some(session) = self
+            .batch
+            .environment
+            .forwarding
+            .clone_session(u32::from(session))
+        else {
             return;
         };
         let executable = self.batch.environment.executable;
-        let mut copy = self.new_context(context, received);
+        let mut copy = self.new_context(context, received_length);
         set_optional(
             &mut copy.arena,
             executable.standard_metadata.ingress_port,
@@ -335,14 +341,14 @@ impl<'f> Run<'_, 'f> {
         // BMv2 keeps only the headers of the parser's result.
         clear_metadata(executable, &mut copy);
         copy_field_list(executable, &mut copy, context, list, Instance::IngressClone);
-        self.mirror(copy, bytes, session);
+        self.enqueue_clone(copy, bytes, session);
     }
 
-    fn mirror(
+    fn enqueue_clone(
         &mut self,
         mut copy: Box<Context>,
         bytes: &Bytes<'f>,
-        session: crate::forwarding::MirrorSession,
+        session: crate::forwarding::CloneSession,
     ) {
         if session.bytes_max != 0 {
             copy.bytes_max = session.bytes_max as usize;
@@ -381,11 +387,11 @@ impl<'f> Run<'_, 'f> {
         self.sink.digest(digest.json_id, values);
     }
 
-    fn resubmit(&mut self, context: Box<Context>, bytes: Bytes<'f>, list: u16, received: i64) {
+    fn resubmit(&mut self, context: Box<Context>, bytes: Bytes<'f>, list: u16, received_length: i64) {
         let executable = self.batch.environment.executable;
-        let mut copy = self.new_context(&context, received);
+        let mut copy = self.new_context(&context, received_length);
         copy_field_list(executable, &mut copy, &context, list, Instance::Resubmitted);
-        let length = u64::try_from(received).unwrap_or(0);
+        let length = u64::try_from(received_length).unwrap_or(0);
         set_optional(
             &mut copy.arena,
             executable.standard_metadata.packet_length,
@@ -407,12 +413,12 @@ impl<'f> Run<'_, 'f> {
         self.ingress_queue.push_back(Pass { context, bytes });
     }
 
-    fn egress(&mut self, leaving: EgressPacket<'f>) {
+    fn egress(&mut self, packet: EgressPacket<'f>) {
         let EgressPacket {
             mut context,
             bytes,
             port,
-        } = leaving;
+        } = packet;
         self.begin_egress(&mut context, port);
         let executable = self.batch.environment.executable;
         if !context.exit {
@@ -426,7 +432,7 @@ impl<'f> Run<'_, 'f> {
             )
             .run(start);
         }
-        // The exit flag needs no reset: nothing follows egress.
+        // The exit flag needs no reset: the deparser ignores the flag, and copies reset it.
         if let Some(fault) = context.fault {
             return self.fault(fault, context);
         }
@@ -458,10 +464,10 @@ impl<'f> Run<'_, 'f> {
         if context.requests.recirculate != 0 {
             self.recirculate(&context, &out, payload);
         } else {
-            let total = context.bytes_max;
-            let headers = out.get(..total.min(out.len())).unwrap_or(&[]);
+            let bytes_max = context.bytes_max;
+            let headers = out.get(..bytes_max.min(out.len())).unwrap_or(&[]);
             let rest = payload
-                .get(..(total - headers.len()).min(payload.len()))
+                .get(..(bytes_max - headers.len()).min(payload.len()))
                 .unwrap_or(&[]);
             self.sink.send(port, headers, rest);
         }
@@ -478,7 +484,7 @@ impl<'f> Run<'_, 'f> {
         set_optional(arena, standard.deq_timedelta, 0);
         set_optional(arena, standard.deq_qdepth, 0);
         if let Some(qid) = standard.qid {
-            let priority = standard.priority.map_or(0, |place| get(arena, place));
+            let priority = standard.priority.map_or(0, |field| get(arena, field));
             set(arena, qid, priority);
         }
         set_optional(arena, standard.egress_port, u64::from(port));
@@ -486,16 +492,21 @@ impl<'f> Run<'_, 'f> {
         set_optional(arena, standard.packet_length, length);
     }
 
-    /// Clones the packet as it is at the end of egress.
+    /// Clones the packet with the headers and metadata at the end of egress.
     fn clone_egress(&mut self, context: &Context, bytes: &Bytes<'f>, session: u16, list: u16) {
-        let Some(session) = self.batch.environment.forwarding.mirror(u32::from(session)) else {
+        let Some(session) = self
+            .batch
+            .environment
+            .forwarding
+            .clone_session(u32::from(session))
+        else {
             return;
         };
         let executable = self.batch.environment.executable;
         let mut copy = self.copy_of(context);
         clear_metadata(executable, &mut copy);
         copy_field_list(executable, &mut copy, context, list, Instance::EgressClone);
-        self.mirror(copy, bytes, session);
+        self.enqueue_clone(copy, bytes, session);
     }
 
     fn recirculate(&mut self, context: &Context, headers: &[u8], payload: &[u8]) {
@@ -530,14 +541,16 @@ fn clear_metadata(executable: &Executable, context: &mut Context) {
 /// Copies the fields of the list and sets the instance type.
 fn copy_field_list(executable: &Executable, to: &mut Context, from: &Context, list: u16, instance: Instance) {
     let lists = &executable.program.field_lists;
-    let found: Option<&FieldList> = lists.iter().find(|known| known.json_id == u32::from(list));
-    for field in found.map_or(&[][..], |list| list.fields.as_slice()) {
-        let Some(place) = executable.layout.field(*field) else {
+    let field_list: Option<&FieldList> = lists
+        .iter()
+        .find(|candidate| candidate.json_id == u32::from(list));
+    for field in field_list.map_or(&[][..], |list| list.fields.as_slice()) {
+        let Some(layout) = executable.layout.field(*field) else {
             continue;
         };
-        let start = place.end as usize * 8 - usize::from(place.shift) - place.bits as usize;
-        let value = crate::exec::read_bits(&from.arena, start, place.bits as usize);
-        crate::exec::write_bits(&mut to.arena, start, place.bits as usize, &value);
+        let start = layout.end as usize * 8 - usize::from(layout.shift) - layout.bits as usize;
+        let value = crate::exec::read_bits(&from.arena, start, layout.bits as usize);
+        crate::exec::write_bits(&mut to.arena, start, layout.bits as usize, &value);
     }
     set_optional(
         &mut to.arena,
@@ -547,9 +560,9 @@ fn copy_field_list(executable: &Executable, to: &mut Context, from: &Context, li
 }
 
 fn field_bytes(executable: &Executable, context: &Context, field: FieldRef) -> Vec<u8> {
-    let Some(place) = executable.layout.field(field) else {
+    let Some(layout) = executable.layout.field(field) else {
         return Vec::new();
     };
-    let start = place.end as usize * 8 - usize::from(place.shift) - place.bits as usize;
-    crate::exec::read_bits(&context.arena, start, place.bits as usize)
+    let start = layout.end as usize * 8 - usize::from(layout.shift) - layout.bits as usize;
+    crate::exec::read_bits(&context.arena, start, layout.bits as usize)
 }

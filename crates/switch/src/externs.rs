@@ -36,7 +36,7 @@ impl Cells {
     }
 }
 
-/// Writes a big-endian number right-aligned.
+/// Writes a big-endian number right-aligned, with zeros in front.
 fn pad(number: &[u8], out: &mut [u8]) {
     out.fill(0);
     for (to, from) in out.iter_mut().rev().zip(number.iter().rev()) {
@@ -48,7 +48,7 @@ fn pad(number: &[u8], out: &mut [u8]) {
 #[derive(Clone, Debug)]
 struct WriteTracker {
     dirty: DirtyCells,
-    touched: Arc<ChangedArrays>,
+    changed_arrays: Arc<ChangedArrays>,
     id: RegisterId,
 }
 
@@ -57,7 +57,7 @@ struct WriteTracker {
 pub struct Registers {
     bits: u32,
     cells: Cells,
-    /// Whether the array publishes digests to the program; writes are ignored.
+    /// Whether the array publishes the digests of the measurement to the program; writes of the program are ignored.
     is_digest_register: bool,
     tracker: Option<WriteTracker>,
 }
@@ -85,48 +85,48 @@ impl Registers {
     }
 
     /// Starts tracking writes.
-    pub(crate) fn track(&mut self, touched: &Arc<ChangedArrays>, id: RegisterId) {
+    pub(crate) fn track(&mut self, changed_arrays: &Arc<ChangedArrays>, id: RegisterId) {
         let size = u32::try_from(self.len()).unwrap_or(u32::MAX);
-        let mut tracked = WriteTracker {
+        let mut tracker = WriteTracker {
             dirty: DirtyCells::new(self.bits, size),
-            touched: Arc::clone(touched),
+            changed_arrays: Arc::clone(changed_arrays),
             id,
         };
-        // For evidence all cells were zero so far, so earlier writes count as changes in the next fold.
+        // The measurement starts with zero in all cells, so the next fold must measure each cell that is not zero.
         let zero = vec![0; self.bits.div_ceil(8) as usize];
         for index in 0..size {
             if self
                 .get(u64::from(index))
                 .is_some_and(|value| value != BigUint::default())
             {
-                tracked.dirty.mark(index, &zero);
-                tracked.touched.set(id);
+                tracker.dirty.mark(index, &zero);
+                tracker.changed_arrays.set(id);
             }
         }
-        self.tracker = Some(tracked);
+        self.tracker = Some(tracker);
     }
 
     /// Adds the tracked writes to the measurement.
     pub(crate) fn fold(&mut self, measured: &mut MeasuredState, array: ArrayId) -> Result<(), StateError> {
-        let Some(tracked) = &mut self.tracker else {
+        let Some(tracker) = &mut self.tracker else {
             return Ok(());
         };
         let cells = &self.cells;
-        let folded = measured.fold(array, &mut tracked.dirty, |index, out| cells.write(index, out));
-        folded.map(|_| ())
+        let result = measured.fold(array, &mut tracker.dirty, |index, out| cells.write(index, out));
+        result.map(|_| ())
     }
 
-    /// Writes the leading bits of a digest into a cell. Such an array is not tracked. The function allocates no memory because it
-    /// runs for every state.
+    /// Writes the leading bits of a digest into a cell of the array that publishes digests, whose writes are not tracked.
+    /// The function runs after each change of the state, so it allocates no memory.
     pub(crate) fn set_digest(&mut self, index: u64, digest: &[u8; 32]) {
         let Ok(index) = usize::try_from(index) else {
             return;
         };
         match &mut self.cells {
             Cells::Narrow(cells) => {
-                let front = digest.first_chunk().copied().map_or(0, u64::from_be_bytes);
+                let leading_bits = digest.first_chunk().copied().map_or(0, u64::from_be_bytes);
                 if let Some(cell) = cells.get_mut(index) {
-                    *cell = front >> (64 - self.bits.clamp(1, 64));
+                    *cell = leading_bits >> (64 - self.bits.clamp(1, 64));
                 }
             }
             Cells::Wide(cells) => {
@@ -138,11 +138,11 @@ impl Registers {
                     *digit = u32::from_be_bytes(*bytes);
                 }
                 // Whole words beyond the width are skipped; remaining bits are shifted out.
-                let hidden = 256usize.saturating_sub(self.bits as usize);
-                cell.assign_from_slice(digits.get(hidden / 32..).unwrap_or_default());
+                let excess_bits = 256usize.saturating_sub(self.bits as usize);
+                cell.assign_from_slice(digits.get(excess_bits / 32..).unwrap_or_default());
                 match self.bits {
-                    0..256 if hidden.is_multiple_of(32) => {}
-                    0..256 => *cell >>= hidden % 32,
+                    0..256 if excess_bits.is_multiple_of(32) => {}
+                    0..256 => *cell >>= excess_bits % 32,
                     bits => *cell <<= bits - 256,
                 }
             }
@@ -151,10 +151,10 @@ impl Registers {
 
     /// Records the old value of a cell before a write.
     #[inline]
-    fn mark_dirty(tracked: &mut Option<WriteTracker>, index: u64, mark: impl FnOnce(&mut DirtyCells, u32)) {
-        if let (Some(tracked), Ok(index)) = (tracked, u32::try_from(index)) {
-            mark(&mut tracked.dirty, index);
-            tracked.touched.set(tracked.id);
+    fn mark_dirty(tracker: &mut Option<WriteTracker>, index: u64, mark: impl FnOnce(&mut DirtyCells, u32)) {
+        if let (Some(tracker), Ok(index)) = (tracker, u32::try_from(index)) {
+            mark(&mut tracker.dirty, index);
+            tracker.changed_arrays.set(tracker.id);
         }
     }
 
@@ -207,8 +207,8 @@ impl Registers {
         }
     }
 
-    /// Stores the low bits of a value in a cell of up to 64 bits; returns whether the cell exists. An array with digests
-    /// ignores the write.
+    /// Stores the low bits of a value in a cell of up to 64 bits; returns whether the cell exists. The array that publishes
+    /// digests ignores the write.
     #[inline]
     pub fn set_narrow(&mut self, index: u64, value: u64) -> bool {
         let mask = u64::MAX >> (64 - self.bits.clamp(1, 64));
@@ -232,14 +232,14 @@ impl Registers {
     /// Value of a cell.
     #[must_use]
     pub fn get(&self, index: u64) -> Option<BigUint> {
-        let at = usize::try_from(index).ok()?;
+        let index = usize::try_from(index).ok()?;
         match &self.cells {
-            Cells::Narrow(cells) => cells.get(at).map(|cell| BigUint::from(*cell)),
-            Cells::Wide(cells) => cells.get(at).cloned(),
+            Cells::Narrow(cells) => cells.get(index).map(|cell| BigUint::from(*cell)),
+            Cells::Wide(cells) => cells.get(index).cloned(),
         }
     }
 
-    /// Stores the low bits of a value; returns whether the cell exists. An array with digests ignores the write.
+    /// Stores the low bits of a value; returns whether the cell exists. The array that publishes digests ignores the write.
     pub fn set(&mut self, index: u64, value: &BigUint) -> bool {
         let masked = value & ((BigUint::from(1u8) << self.bits) - 1u8);
         if let Cells::Narrow(_) = self.cells {
@@ -249,7 +249,7 @@ impl Registers {
         let Cells::Wide(cells) = &mut self.cells else {
             return false;
         };
-        let Some(cell) = usize::try_from(index).ok().and_then(|at| cells.get_mut(at)) else {
+        let Some(cell) = usize::try_from(index).ok().and_then(|index| cells.get_mut(index)) else {
             return false;
         };
         if self.is_digest_register {
@@ -386,23 +386,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cell_of_any_width_holds_the_front_of_a_digest() {
-        let one: [u8; 32] = std::array::from_fn(|i| 0x81 + 3 * i as u8);
-        let zeros_in_front = std::array::from_fn(|i| u8::from(i > 20) * 7);
+    fn cell_of_any_width_contains_the_leading_bits_of_a_digest() {
+        let dense: [u8; 32] = std::array::from_fn(|i| 0x81 + 3 * i as u8);
+        let leading_zeros = std::array::from_fn(|i| u8::from(i > 20) * 7);
         for bits in [1, 8, 31, 32, 63, 64, 65, 127, 128, 200, 255, 256, 257, 300] {
             let mut array = Registers::new(3, bits);
             array.is_digest_register = true;
-            for digest in [one, zeros_in_front, one] {
+            for digest in [dense, leading_zeros, dense] {
                 array.set_digest(1, &digest);
                 let full_digest = BigUint::from_bytes_be(&digest);
-                let front = if bits < 256 {
+                let expected = if bits < 256 {
                     full_digest >> (256 - bits)
                 } else {
                     full_digest << (bits - 256)
                 };
-                assert_eq!(array.get(1), Some(front), "{bits} bits");
+                assert_eq!(array.get(1), Some(expected), "{bits} bits");
             }
-            array.set_digest(3, &one);
+            array.set_digest(3, &dense);
             assert_eq!(array.get(0), Some(BigUint::default()));
             assert_eq!(array.get(2), Some(BigUint::default()));
         }

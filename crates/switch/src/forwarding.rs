@@ -1,4 +1,5 @@
-//! Forwarding state: tables, multicast groups, mirror sessions and value sets. The control plane writes, packets only read.
+//! Forwarding state: tables, multicast groups, clone sessions and value sets. The control plane writes the state; packet
+//! processing only reads the state.
 //!
 //! The state changes in batches (see [`Publisher`](crate::tables::Publisher)): a packet observes a batch completely or
 //! not at all.
@@ -18,12 +19,12 @@ pub struct Replica {
     pub port: u32,
 }
 
-/// Destination of clones.
+/// Clone session (mirroring session of simple_switch): destination of clones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MirrorSession {
-    /// Port.
+pub struct CloneSession {
+    /// Port that receives a clone, if any.
     pub port: Option<u32>,
-    /// Multicast group.
+    /// Multicast group whose replicas are clones, if any.
     pub group: Option<u32>,
     /// Maximum length of a clone, bytes; 0 for no truncation.
     pub bytes_max: u32,
@@ -39,21 +40,21 @@ pub enum ForwardingOp {
     Tables(TableSetOp),
     /// Sets a multicast group; `None` removes the group.
     Group(u32, Option<Arc<[Replica]>>),
-    /// Sets a mirror session; `None` removes the session.
-    Mirror(u32, Option<MirrorSession>),
+    /// Sets a clone session; `None` removes the session.
+    CloneSession(u32, Option<CloneSession>),
     /// Sets the members of a value set.
     ValueSet(ValueSetId, Arc<ValueSetMembers>),
 }
 
-/// Applied change: old and new value.
+/// Applied change: the changed object with its old and new value.
 #[derive(Clone, Debug)]
 pub enum ForwardingChange {
     /// Tables and action profiles.
     Tables(TableSetChange),
     /// Multicast group.
     Group(u32, Option<Arc<[Replica]>>, Option<Arc<[Replica]>>),
-    /// Mirror session.
-    Mirror(u32, Option<MirrorSession>, Option<MirrorSession>),
+    /// Clone session.
+    CloneSession(u32, Option<CloneSession>, Option<CloneSession>),
     /// Value set.
     ValueSet(ValueSetId, Arc<ValueSetMembers>, Arc<ValueSetMembers>),
 }
@@ -74,7 +75,7 @@ pub enum ForwardingError {
 pub struct Forwarding {
     tables: TableSet,
     groups: HashMap<u32, Arc<[Replica]>>,
-    mirrors: HashMap<u32, MirrorSession>,
+    clone_sessions: HashMap<u32, CloneSession>,
     value_sets: Vec<Arc<ValueSetMembers>>,
 }
 
@@ -85,7 +86,7 @@ impl Forwarding {
         Self {
             tables,
             groups: HashMap::new(),
-            mirrors: HashMap::new(),
+            clone_sessions: HashMap::new(),
             value_sets: vec![Arc::default(); value_sets],
         }
     }
@@ -108,15 +109,15 @@ impl Forwarding {
         self.groups.iter().map(|(id, replicas)| (*id, replicas))
     }
 
-    /// Mirror session by id.
+    /// Clone session by id.
     #[must_use]
-    pub fn mirror(&self, session: u32) -> Option<MirrorSession> {
-        self.mirrors.get(&session).copied()
+    pub fn clone_session(&self, session: u32) -> Option<CloneSession> {
+        self.clone_sessions.get(&session).copied()
     }
 
-    /// All mirror sessions.
-    pub fn mirrors(&self) -> impl Iterator<Item = (u32, MirrorSession)> {
-        self.mirrors.iter().map(|(id, session)| (*id, *session))
+    /// All clone sessions.
+    pub fn clone_sessions(&self) -> impl Iterator<Item = (u32, CloneSession)> {
+        self.clone_sessions.iter().map(|(id, session)| (*id, *session))
     }
 
     /// Members of a value set.
@@ -132,16 +133,16 @@ impl Forwarding {
         }
     }
 
-    fn set_mirror(&mut self, id: u32, session: Option<MirrorSession>) -> Option<MirrorSession> {
+    fn set_clone_session(&mut self, id: u32, session: Option<CloneSession>) -> Option<CloneSession> {
         match session {
-            Some(session) => self.mirrors.insert(id, session),
-            None => self.mirrors.remove(&id),
+            Some(session) => self.clone_sessions.insert(id, session),
+            None => self.clone_sessions.remove(&id),
         }
     }
 
     fn set_value_set(&mut self, id: ValueSetId, members: &Arc<ValueSetMembers>) {
-        if let Some(slot) = self.value_sets.get_mut(id.index()) {
-            *slot = Arc::clone(members);
+        if let Some(value_set) = self.value_sets.get_mut(id.index()) {
+            *value_set = Arc::clone(members);
         }
     }
 }
@@ -158,9 +159,9 @@ impl Replicated for Forwarding {
                 let old = self.set_group(id, new.clone());
                 ForwardingChange::Group(id, old, new)
             }
-            ForwardingOp::Mirror(id, new) => {
-                let old = self.set_mirror(id, new);
-                ForwardingChange::Mirror(id, old, new)
+            ForwardingOp::CloneSession(id, new) => {
+                let old = self.set_clone_session(id, new);
+                ForwardingChange::CloneSession(id, old, new)
             }
             ForwardingOp::ValueSet(id, new) => {
                 let old = self
@@ -179,8 +180,8 @@ impl Replicated for Forwarding {
             ForwardingChange::Group(id, _, new) => {
                 self.set_group(*id, new.clone());
             }
-            ForwardingChange::Mirror(id, _, new) => {
-                self.set_mirror(*id, *new);
+            ForwardingChange::CloneSession(id, _, new) => {
+                self.set_clone_session(*id, *new);
             }
             ForwardingChange::ValueSet(id, _, new) => self.set_value_set(*id, new),
         }
@@ -192,8 +193,8 @@ impl Replicated for Forwarding {
             ForwardingChange::Group(id, old, _) => {
                 self.set_group(*id, old.clone());
             }
-            ForwardingChange::Mirror(id, old, _) => {
-                self.set_mirror(*id, *old);
+            ForwardingChange::CloneSession(id, old, _) => {
+                self.set_clone_session(*id, *old);
             }
             ForwardingChange::ValueSet(id, old, _) => self.set_value_set(*id, old),
         }

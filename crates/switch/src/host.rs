@@ -17,7 +17,7 @@ use crate::ports::{PortError, PortId, PortSet, PortSetError, Waker};
 use crate::serve::{ServeError, WorkerCounters, serve};
 use crate::switch::{Settings, Slot};
 
-/// Capacity of the queues of packet-ins, digests and notifications.
+/// Capacity of the queue of packet-ins, and of the queue of digests and idle notifications.
 const EVENT_QUEUE_LENGTH: usize = 4096;
 
 /// Options of a hosted switch.
@@ -57,7 +57,8 @@ pub enum HostError {
     Panicked,
 }
 
-/// Running switch. It drops all packets until a controller sets a program. Dropping the value stops the switch.
+/// Running switch. The switch drops all packets until a controller sets a program. Dropping the value stops the
+/// switch.
 #[derive(Debug)]
 pub struct HostedSwitch {
     control: Arc<Control>,
@@ -72,7 +73,7 @@ impl HostedSwitch {
     /// Starts a worker for these ports, and a server in the calling thread's network namespace.
     ///
     /// # Errors
-    /// The address or port number is in use, or no thread or file descriptor is available.
+    /// The address or the number of the CPU port is in use, or no thread or file descriptor is available.
     pub fn start(mut ports: PortSet, options: HostOptions) -> Result<Self, HostError> {
         let (sender, receiver) = events(EVENT_QUEUE_LENGTH);
         let (slot, clock) = (Slot::default(), Clock::start());
@@ -90,13 +91,20 @@ impl HostedSwitch {
         };
         let server = Server::start(options.address, options.tls, &control, receiver, server_options)?;
         let (waker, stop) = (ports.waker(), Arc::new(AtomicBool::new(false)));
-        let (wire, stopped) = (Arc::clone(control.channel()), Arc::clone(&stop));
+        let (channel, worker_stop) = (Arc::clone(control.channel()), Arc::clone(&stop));
         let worker = std::thread::Builder::new()
             .name("p4-worker".to_owned())
             .spawn(move || {
                 let (mut worker, counters) = (slot.worker(), WorkerCounters::default());
-                let mut digests = |digest| wire.send_digest(digest);
-                serve(&mut worker, &mut ports, &counters, &mut digests, clock, &stopped)
+                let mut digests = |digest| channel.send_digest(digest);
+                serve(
+                    &mut worker,
+                    &mut ports,
+                    &counters,
+                    &mut digests,
+                    clock,
+                    &worker_stop,
+                )
             })
             .map_err(HostError::Thread)?;
         Ok(Self {
@@ -121,10 +129,10 @@ impl HostedSwitch {
         self.address
     }
 
-    /// Stops the server, as a signal would; packet processing continues.
+    /// Stops the server; packet processing continues.
     ///
     /// # Errors
-    /// The server had failed before.
+    /// The server had failed before the call.
     pub fn stop_server(&mut self) -> Result<(), ServerError> {
         self.server.take().map_or(Ok(()), Server::stop)
     }
@@ -132,22 +140,22 @@ impl HostedSwitch {
     /// Stops worker and server.
     ///
     /// # Errors
-    /// The reason if worker or server had failed before.
+    /// The worker or the server had failed before the call.
     pub fn stop(mut self) -> Result<(), HostError> {
-        let served = self.stop_server();
+        let server_result = self.stop_server();
         self.stop_worker()?;
-        Ok(served?)
+        Ok(server_result?)
     }
 
     /// Stops packet processing; the server continues.
     ///
     /// # Errors
-    /// The reason if the worker had failed before.
+    /// The worker had failed before the call.
     pub fn stop_worker(&mut self) -> Result<(), HostError> {
         self.stop.store(true, Ordering::Relaxed);
         self.waker.wake();
         match self.worker.take().map(JoinHandle::join) {
-            Some(Ok(served)) => Ok(served?),
+            Some(Ok(result)) => Ok(result?),
             Some(Err(_)) => Err(HostError::Panicked),
             None => Ok(()),
         }
@@ -156,7 +164,7 @@ impl HostedSwitch {
 
 impl Drop for HostedSwitch {
     fn drop(&mut self) {
-        // Call `stop` to receive errors.
+        // Errors are ignored here; `stop` returns them.
         let _ = self.stop_worker();
     }
 }

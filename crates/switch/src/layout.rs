@@ -4,16 +4,16 @@
 //! | guard | valid, one byte a header | stacks' counts | lengths | metadata | headers, as on the wire | guard |
 //! ```
 //!
-//! A header keeps its wire format, so extraction and emission are copies; a metadata field has separate bytes.
-//! Every field of up to 64 bits is within the 8 bytes before its end, every field of up to 121 bits within 16
-//! bytes: one load, one shift, one mask. The guards allow these loads to reach before the first field.
+//! A header keeps its wire format, so extraction and emission are copies; a metadata field has separate bytes. A field
+//! of up to 57 bits is within the 8 bytes before its end, a field of up to 121 bits within the 16 bytes before its end,
+//! so one load, one shift and one mask read such a field. These loads may start before the first field, in the guard.
 
 use serde::Serialize;
 
 use crate::program::ids::{FieldRef, HeaderId, StackId, UnionId, UnionStackId};
 use crate::program::{HeaderType, Program};
 
-/// Guard bytes before the first and after the last field that a load may touch.
+/// Number of guard bytes before the first field and after the last field. A load may touch these bytes.
 const GUARD_BYTES: u32 = 16;
 
 /// Maximum size of an arena, bytes: typical programs need a few KiB.
@@ -22,13 +22,13 @@ pub const ARENA_BYTES_MAX: u32 = 1 << 24;
 /// Location of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct FieldLayout {
-    /// Offset after the byte with the field's last bit.
+    /// Offset of the byte after the field's last byte.
     pub end: u32,
-    /// Number of bits below the field in that byte.
+    /// Number of bits below the field in its last byte.
     pub shift: u8,
     /// Width, bits.
     pub bits: u32,
-    /// Whether its values are signed.
+    /// Whether the values are signed.
     pub signed: bool,
     /// Whether values saturate instead of wrapping.
     pub saturating: bool,
@@ -57,9 +57,9 @@ impl FieldLayout {
 pub struct VariableField {
     /// Index of the field.
     pub field: u32,
-    /// Offset of its length in bits (4 bytes, big-endian).
+    /// Offset of the field's length in bits (4 bytes, big-endian).
     pub length: u32,
-    /// Offset of its bytes.
+    /// Offset of the field's bytes.
     pub bytes: u32,
     /// Maximum width, bits.
     pub bits_max: u32,
@@ -102,36 +102,36 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Computes the layout of a program's headers; `None` if they exceed [`ARENA_BYTES_MAX`].
+    /// Computes the layout of a program's headers; `None` if the headers exceed [`ARENA_BYTES_MAX`].
     #[must_use]
     pub fn of(program: &Program) -> Option<Self> {
-        let mut at = GUARD_BYTES;
+        let mut offset = GUARD_BYTES;
         let count = u32::try_from(program.headers.len()).ok()?;
-        let valid = at;
-        at += count;
+        let valid = offset;
+        offset += count;
         let stacks = program
             .stacks
             .iter()
-            .map(|_| advance(&mut at, 2))
+            .map(|_| advance(&mut offset, 2))
             .collect::<Option<Vec<_>>>()?;
         let union_stacks = program
             .union_stacks
             .iter()
-            .map(|_| advance(&mut at, 2))
+            .map(|_| advance(&mut offset, 2))
             .collect::<Option<Vec<_>>>()?;
         let mut lengths = Vec::new();
         for header in &program.headers {
             let header_type = program.types.get(header.header_type.index())?;
             lengths.push(match header_type.variable() {
-                Some(_) => Some(advance(&mut at, 4)?),
+                Some(_) => Some(advance(&mut offset, 4)?),
                 None => None,
             });
         }
-        at = at.next_multiple_of(8);
+        offset = offset.next_multiple_of(8);
         let mut headers: Vec<Option<HeaderLayout>> = vec![None; program.headers.len()];
-        let metadata_start = at;
+        let metadata_start = offset;
         for metadata in [true, false] {
-            let metadata_end = at;
+            let metadata_end = offset;
             for (index, header) in program.headers.iter().enumerate() {
                 if header.metadata != metadata {
                     continue;
@@ -139,22 +139,22 @@ impl Layout {
                 let header_type = program.types.get(header.header_type.index())?;
                 let valid = valid + u32::try_from(index).ok()?;
                 let length = lengths.get(index).copied().flatten();
-                let place = if metadata {
-                    layout_metadata(header_type, valid, length, &mut at)?
+                let layout = if metadata {
+                    layout_metadata(header_type, valid, length, &mut offset)?
                 } else {
-                    layout_packet_header(header_type, valid, length, &mut at)?
+                    layout_packet_header(header_type, valid, length, &mut offset)?
                 };
-                *headers.get_mut(index)? = Some(place);
+                *headers.get_mut(index)? = Some(layout);
             }
             if metadata {
                 continue;
             }
-            let mut placed = headers.into_iter().collect::<Option<Vec<_>>>()?;
-            join_unions(program, &mut placed);
+            let mut layouts = headers.into_iter().collect::<Option<Vec<_>>>()?;
+            join_unions(program, &mut layouts);
             return Some(Self {
-                bytes: at + GUARD_BYTES,
+                bytes: offset + GUARD_BYTES,
                 metadata: metadata_start..metadata_end,
-                headers: placed,
+                headers: layouts,
                 stacks,
                 union_stacks,
             });
@@ -193,8 +193,8 @@ impl Layout {
 fn join_unions(program: &Program, headers: &mut [HeaderLayout]) {
     for (index, union) in (0u32..).zip(&program.unions) {
         for header in &union.headers {
-            if let Some(place) = headers.get_mut(header.index()) {
-                place.union = Some(UnionId(index));
+            if let Some(layout) = headers.get_mut(header.index()) {
+                layout.union = Some(UnionId(index));
             }
         }
     }
@@ -212,9 +212,9 @@ fn validity_field(valid: u32) -> FieldLayout {
     }
 }
 
-fn advance(at: &mut u32, bytes: u32) -> Option<u32> {
-    let start = *at;
-    *at = at
+fn advance(offset: &mut u32, bytes: u32) -> Option<u32> {
+    let start = *offset;
+    *offset = offset
         .checked_add(bytes)
         .filter(|end| *end < ARENA_BYTES_MAX - GUARD_BYTES)?;
     Some(start)
@@ -225,9 +225,9 @@ fn layout_metadata(
     header_type: &HeaderType,
     valid: u32,
     length: Option<u32>,
-    at: &mut u32,
+    offset: &mut u32,
 ) -> Option<HeaderLayout> {
-    let start = *at;
+    let start = *offset;
     let mut fields = Vec::new();
     let mut variable = None;
     for field in &header_type.fields {
@@ -237,7 +237,7 @@ fn layout_metadata(
             field.bits.div_ceil(8).next_multiple_of(8)
         };
         if field.variable {
-            let begin = advance(at, bytes)?;
+            let begin = advance(offset, bytes)?;
             variable = Some(VariableField {
                 field: u32::try_from(fields.len()).ok()?,
                 length: length?,
@@ -245,11 +245,11 @@ fn layout_metadata(
                 bits_max: field.bits,
                 bits_before: 0,
             });
-            let room = field.bits.div_ceil(8);
+            let bytes_max = field.bits.div_ceil(8);
             fields.push(FieldLayout {
-                end: begin + room,
+                end: begin + bytes_max,
                 shift: 0,
-                bits: room * 8,
+                bits: bytes_max * 8,
                 signed: false,
                 saturating: false,
                 variable: true,
@@ -257,7 +257,7 @@ fn layout_metadata(
             });
             continue;
         }
-        let end = advance(at, bytes)? + bytes;
+        let end = advance(offset, bytes)? + bytes;
         fields.push(FieldLayout {
             end,
             shift: 0,
@@ -272,7 +272,7 @@ fn layout_metadata(
     Some(HeaderLayout {
         valid,
         start,
-        bytes: *at - start,
+        bytes: *offset - start,
         metadata: true,
         fields,
         variable,
@@ -286,17 +286,17 @@ fn layout_packet_header(
     header_type: &HeaderType,
     valid: u32,
     length: Option<u32>,
-    at: &mut u32,
+    offset: &mut u32,
 ) -> Option<HeaderLayout> {
     let bytes = header_type.fixed_bits().div_ceil(8);
-    let start = advance(at, bytes)?;
+    let start = advance(offset, bytes)?;
     let mut bit = 0;
     let mut fields = Vec::new();
     let mut variable = None;
     for (index, field) in (0u32..).zip(&header_type.fields) {
         if field.variable {
-            let room = field.bits.div_ceil(8);
-            let begin = advance(at, room)?;
+            let bytes_max = field.bits.div_ceil(8);
+            let begin = advance(offset, bytes_max)?;
             variable = Some(VariableField {
                 field: index,
                 length: length?,
@@ -305,9 +305,9 @@ fn layout_packet_header(
                 bits_before: bit,
             });
             fields.push(FieldLayout {
-                end: begin + room,
+                end: begin + bytes_max,
                 shift: 0,
-                bits: room * 8,
+                bits: bytes_max * 8,
                 signed: false,
                 saturating: false,
                 variable: true,
@@ -329,8 +329,8 @@ fn layout_packet_header(
     }
     fields.push(validity_field(valid));
     // The next header starts in a new 8-byte word, so no load depends on a store to another header.
-    let next = at.next_multiple_of(8);
-    *at = next;
+    let next = offset.next_multiple_of(8);
+    *offset = next;
     Some(HeaderLayout {
         valid,
         start,

@@ -6,23 +6,24 @@
 //! packet that exceeds the peak rate is red (2) and a packet that exceeds the committed rate is yellow (1). With one
 //! rate, a packet that exceeds the rate is yellow (1).
 //!
-//! A previous color of the packet (RFC 2698, color-aware mode) does not change the charges: the result is the worse
-//! of both colors. An unconfigured or reset meter marks every packet green, regardless of the previous
+//! A previous color of the packet (RFC 2698, color-aware mode) does not change the charges: the result is the worse of
+//! the previous and the new color. An unconfigured or reset meter marks every packet green, regardless of the previous
 //! color.
 //!
 //! # Differences to BMv2
-//! Time is an argument, in microseconds since the start of the switch. BMv2 computes tokens from that origin, not
-//! from the last packet: `floor(time × rate)` in double precision minus the tokens counted before. So the colors
-//! equal those of BMv2 for the same times. Differences exist only where BMv2's behavior is undefined or accidental:
-//! a timestamp before the last one adds no tokens; sums saturate at 2^64 - 1 instead of wrapping; NaN and negative rates are
-//! rejected; a rejected configuration leaves the meter unchanged, while BMv2 keeps half of it. A burst above
-//! 2^32 - 1 in a P4Runtime configuration is kept, while PI truncates it.
+//! Time is an argument, in microseconds since the start of the switch. As in BMv2, a bucket gains
+//! `floor(time × rate)` tokens in double precision, minus the tokens that the bucket has already gained since the start
+//! of the switch. So the colors equal those of BMv2 for the same times. Differences exist only where BMv2's behavior is
+//! undefined or accidental: a timestamp that precedes the previous timestamp adds no tokens; sums saturate at 2^64 - 1
+//! instead of wrapping; NaN and negative rates are rejected; a rejected configuration leaves the meter unchanged, while
+//! BMv2 applies half of the configuration. A burst above 2^32 - 1 in a P4Runtime configuration is not truncated, while PI
+//! truncates the burst.
 //!
 //! Sources: BMv2 1.15, `meters.h`, `meters.cpp`; its PI backend, `direct_res_spec.cpp`; P4Runtime 1.4, 9.3.
 
 use thiserror::Error;
 
-/// Maximum number of rates: meters of v1model have two, older programs one or two.
+/// Maximum number of rates: meters of v1model have two rates, meters of older programs one or two.
 pub const RATES_MAX: usize = 2;
 
 const MICROSECONDS_PER_S: f64 = 1e6;
@@ -81,12 +82,12 @@ impl Rate {
     /// Tokens per second, rounded.
     #[must_use]
     pub fn per_s(self) -> u64 {
-        // Rates are finite and not negative; the cast saturates.
+        // A rate is finite and not negative; the cast saturates.
         (self.units_per_us * MICROSECONDS_PER_S).round() as u64
     }
 }
 
-/// Rates of a meter in the form of P4Runtime's `MeterConfig`: units per second, and units.
+/// Rates and bursts of a meter in the form of P4Runtime's `MeterConfig`. A unit is a packet or a byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MeterConfig {
     /// Committed information rate, units per second.
@@ -107,7 +108,7 @@ pub enum MeterError {
         "wrong number of rates: expected {expected}, found {actual}; give one `rate:burst` for each rate, lowest first"
     )]
     RateCount {
-        /// Number of given rates.
+        /// Number of rates in the configuration.
         actual: usize,
         /// Number of rates of the meter.
         expected: usize,
@@ -115,9 +116,9 @@ pub enum MeterError {
     /// The rates are not in ascending order, as BMv2 requires.
     #[error("rates are not in ascending order: {lower} follows {higher}; give the lowest rate first")]
     RatesNotAscending {
-        /// First rate.
+        /// First rate, units per microsecond.
         higher: f64,
-        /// Following rate.
+        /// Following rate, units per microsecond.
         lower: f64,
     },
     /// The rate is negative or not finite.
@@ -136,9 +137,9 @@ pub enum MeterError {
 impl MeterConfig {
     /// Converts to rates as BMv2 does: per microsecond, committed rate first.
     ///
-    /// A configuration of zeros makes a meter whose buckets stay empty: every packet is red (except an empty packet
-    /// if the unit is bytes). This is not the default: the default is an update **without** `config`, which resets
-    /// the meter ([`Meter::reset`]) and makes every packet green.
+    /// With a configuration of zeros the buckets stay empty: every packet is red (except an empty packet if the unit is
+    /// bytes). A configuration of zeros is not the default. An update **without** `config` sets the default: it resets
+    /// the meter ([`Meter::reset`]), so every packet is green.
     ///
     /// # Errors
     /// [`MeterError::Negative`]. [`Meter::set_rates`] checks that `pir` is at least `cir`.
@@ -174,7 +175,7 @@ impl MeterConfig {
 struct Bucket {
     rate: Rate,
     tokens: u64,
-    /// Tokens generated since the start of the switch.
+    /// Number of tokens that the bucket has gained since the start of the switch, including tokens above its capacity.
     counted_tokens: u64,
 }
 
@@ -191,12 +192,12 @@ impl Bucket {
     fn take_tokens(&mut self, now_us: u64, cost: u64) -> bool {
         // `as` truncates toward zero and saturates at u64::MAX.
         let counted = (now_us as f64 * self.rate.units_per_us) as u64;
-        let fresh = counted.saturating_sub(self.counted_tokens);
+        let added = counted.saturating_sub(self.counted_tokens);
         self.counted_tokens = self.counted_tokens.max(counted);
-        self.tokens = self.tokens.saturating_add(fresh).min(self.rate.burst);
+        self.tokens = self.tokens.saturating_add(added).min(self.rate.burst);
         match self.tokens.checked_sub(cost) {
-            Some(left) => {
-                self.tokens = left;
+            Some(remaining) => {
+                self.tokens = remaining;
                 true
             }
             None => false,
@@ -280,8 +281,8 @@ impl Meter {
     }
 
     /// Meters one packet with ingress length `length_bytes` at `now_us` microseconds after the start of the switch.
-    /// `before` is the previous color ([`Color::Green`] if the program gives none).
-    pub fn execute(&mut self, kind: MeterKind, now_us: u64, length_bytes: u64, before: Color) -> Color {
+    /// `previous` is the previous color ([`Color::Green`] if the program passes no color).
+    pub fn execute(&mut self, kind: MeterKind, now_us: u64, length_bytes: u64, previous: Color) -> Color {
         let cost = match kind {
             MeterKind::Packets => 1,
             MeterKind::Bytes => length_bytes,
@@ -305,6 +306,6 @@ impl Meter {
                 }
             }
         };
-        color.max(before)
+        color.max(previous)
     }
 }

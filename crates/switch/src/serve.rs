@@ -12,9 +12,9 @@ use crate::exec::{Fault, RandomSource};
 use crate::ports::{PortId, PortSet, PortSetError, Senders};
 use crate::switch::Worker;
 
-/// Number of rounds without a packet before the worker sleeps.
+/// Number of idle rounds, which receive no packet, before the worker sleeps.
 const SPIN_ROUNDS: u32 = 64;
-/// Maximum sleep: limits the delay of a stop request without a wake-up.
+/// Maximum sleep: a worker that is not woken notices a stop request after at most this time.
 const SLEEP_MAX: Duration = Duration::from_millis(200);
 
 /// Counters of a worker in addition to its port counters.
@@ -26,7 +26,7 @@ pub struct WorkerCounters {
     pub limit_exceeded: AtomicU64,
     /// Packets with a failed assertion.
     pub assertions: AtomicU64,
-    /// Packets dropped because of a full queue.
+    /// Packets dropped because a queue was full or no queue had their priority.
     pub queue_full: AtomicU64,
     /// Emitted digests.
     pub digests: AtomicU64,
@@ -92,10 +92,10 @@ pub enum ServeError {
     Random(#[from] getrandom::Error),
 }
 
-/// Serves the ports until `stop` is set, or until all ports are files that have been read.
+/// Serves the ports until `stop` is set, or, if all ports are files, until all files have been read.
 ///
 /// # Errors
-/// A port failed.
+/// A port failed, waiting failed, or the system provides no random numbers.
 pub fn serve(
     worker: &mut Worker,
     ports: &mut PortSet,
@@ -109,14 +109,14 @@ pub fn serve(
     let mut random = WorkerRandom(ChaCha8Rng::from_seed(seed));
     let mut idle_rounds = 0;
     while !stop.load(Ordering::Relaxed) {
-        let frames = worker.batch(clock.now_us(), |taking| {
+        let frames = worker.batch(clock.now_us(), |batch| {
             ports.round(&mut |port, frame, senders| {
                 let mut out = WorkerSink {
                     senders,
                     counters,
                     digests,
                 };
-                taking.packet(u32::from(port.get()), frame, &mut random, &mut out);
+                batch.packet(u32::from(port.get()), frame, &mut random, &mut out);
             })
         })?;
         if frames > 0 {

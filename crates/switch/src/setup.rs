@@ -84,13 +84,13 @@ fn spec(program: &Program, table: &Table) -> Result<TableSpec, LowerError> {
             key
         })
         .collect();
-    let declared = match table.match_kind {
+    let match_type = match table.match_kind {
         MatchKind::Lpm => MatchType::Lpm,
         MatchKind::Ternary => MatchType::Ternary,
         MatchKind::Range => MatchType::Range,
         MatchKind::Exact | MatchKind::Valid => MatchType::Exact,
     };
-    let key = KeySpec::with_type(fields, declared).map_err(|error| table_error(table, error))?;
+    let key = KeySpec::with_type(fields, match_type).map_err(|error| table_error(table, error))?;
     let default = table
         .default
         .as_ref()
@@ -126,14 +126,14 @@ pub fn action_call(program: &Program, entry: &ActionEntry) -> ActionCall {
         .actions
         .get(entry.action.index())
         .map_or(&[][..], |action| action.params.as_slice());
-    let (places, bytes) = layout_args(params.iter().map(|param| param.bits));
+    let (locations, bytes) = layout_args(params.iter().map(|param| param.bits));
     let mut data = vec![0u8; bytes as usize];
-    for ((at, length), value) in places.iter().zip(&entry.args) {
+    for ((offset, length), value) in locations.iter().zip(&entry.args) {
         let digits = value.to_bytes_be();
-        let end = (*at + *length) as usize;
-        for (to, from) in (*at as usize..end).rev().zip(digits.iter().rev()) {
-            if let Some(byte) = data.get_mut(to) {
-                *byte = *from;
+        let end = (*offset + *length) as usize;
+        for (index, digit) in (*offset as usize..end).rev().zip(digits.iter().rev()) {
+            if let Some(byte) = data.get_mut(index) {
+                *byte = *digit;
             }
         }
     }
@@ -170,13 +170,13 @@ fn insert_const_entries(
         let key = spec
             .key(&matches, priority)
             .map_err(|error| table_error(table, error))?;
-        let new = NewEntry {
+        let new_entry = NewEntry {
             key,
             target: Target::Action(action_call(program, &entry.action)),
             state: None,
             constant: true,
         };
-        set.apply(TableSetOp::Table(id, TableOp::Insert(new)))
+        set.apply(TableSetOp::Table(id, TableOp::Insert(new_entry)))
             .map_err(|error| table_error(table, error))?;
     }
     set.apply(TableSetOp::Table(id, TableOp::Seal))

@@ -92,17 +92,17 @@ impl Switch {
         })
     }
 
-    /// Starts the measurement of the program for evidence; packets carry evidence after the next [`Slot::run`]. `before` is the previous
-    /// switch, whose sequence numbers continue.
+    /// Starts the measurement of the program for evidence; packets carry evidence after the next [`Slot::run`]. The
+    /// sequence numbers of evidence continue from those of the switch `predecessor`.
     ///
     /// # Errors
     /// Active state cannot be encoded, or the settings do not match the program.
     pub fn start_attestation(
         &mut self,
         settings: EvidenceSettings,
-        before: Option<&Self>,
+        predecessor: Option<&Self>,
     ) -> Result<&Arc<Attester>, EvidenceError> {
-        let before = before.and_then(|switch| switch.attester.as_deref());
+        let predecessor = predecessor.and_then(|switch| switch.attester.as_deref());
         let forwarding = self.publisher.current();
         let attester = Attester::new(
             settings,
@@ -110,7 +110,7 @@ impl Switch {
             &self.externs,
             &forwarding,
             &self.settings,
-            before,
+            predecessor,
         )?;
         Ok(self.attester.insert(Arc::new(attester)))
     }
@@ -152,7 +152,7 @@ impl Switch {
     /// Applies one operation.
     ///
     /// # Errors
-    /// The operation was rejected; nothing has changed.
+    /// The operation was rejected; the state is unchanged.
     pub fn change(&mut self, op: ForwardingOp) -> Result<ForwardingChange, ForwardingError> {
         let mut batch = self.publisher.begin();
         let change = batch.apply(op)?;
@@ -176,8 +176,8 @@ impl Switch {
         Ok(())
     }
 
-    /// Applies dependent operations atomically; none if `work` fails. `work` returns further writes outside of the forwarding
-    /// state as a closure, so they are applied and measured in the same step.
+    /// Applies dependent operations atomically; if `work` fails, no operation is applied. `work` also returns a closure
+    /// with writes outside of the forwarding state; these writes are applied and measured in the same step.
     ///
     /// # Errors
     /// The error of `work`.
@@ -186,9 +186,9 @@ impl Switch {
         work: impl FnOnce(&mut Batch<'_, Forwarding>) -> Result<(T, Vec<ConfiguredItem>, S), E>,
     ) -> Result<T, E> {
         let mut batch = self.publisher.begin();
-        let (done, configured, set) = work(&mut batch)?;
-        commit(batch, self.attester.as_deref(), &configured, set);
-        Ok(done)
+        let (result, configured, write_cells) = work(&mut batch)?;
+        commit(batch, self.attester.as_deref(), &configured, write_cells);
+        Ok(result)
     }
 
     /// Creates a worker for this switch.
@@ -199,8 +199,8 @@ impl Switch {
         slot.worker()
     }
 
-    fn live(&self) -> LiveSwitch {
-        LiveSwitch {
+    fn active(&self) -> ActiveSwitch {
+        ActiveSwitch {
             executable: Arc::clone(&self.executable),
             reader: self.publisher.reader(),
             externs: Arc::clone(&self.externs),
@@ -216,20 +216,20 @@ fn commit(
     batch: Batch<'_, Forwarding>,
     attester: Option<&Attester>,
     configured: &[ConfiguredItem],
-    set: impl FnOnce(),
+    write_cells: impl FnOnce(),
 ) {
     match attester {
-        Some(attester) => attester.commit(batch, configured, set),
+        Some(attester) => attester.commit(batch, configured, write_cells),
         None => {
-            set();
+            write_cells();
             batch.commit();
         }
     }
 }
 
-/// Parts of a switch that packet processing needs.
+/// Parts of a switch that process packets.
 #[derive(Debug)]
-struct LiveSwitch {
+struct ActiveSwitch {
     executable: Arc<Executable>,
     reader: Reader<Forwarding>,
     externs: Arc<Externs>,
@@ -242,12 +242,12 @@ struct LiveSwitch {
 /// Slot with the current switch for workers. Replacing the switch is one atomic store: a started batch finishes with the
 /// previous program.
 #[derive(Clone, Debug, Default)]
-pub struct Slot(Arc<ArcSwapOption<LiveSwitch>>);
+pub struct Slot(Arc<ArcSwapOption<ActiveSwitch>>);
 
 impl Slot {
-    /// Switches packets to this switch, starting with the next batch.
+    /// Makes workers process packets with this switch, starting with their next batch.
     pub fn run(&self, switch: &Switch) {
-        self.0.store(Some(Arc::new(switch.live())));
+        self.0.store(Some(Arc::new(switch.active())));
     }
 
     /// Creates a worker for the current switch of this slot. Several workers may run in parallel on different threads.
@@ -271,44 +271,47 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Runs `with` as one batch: all packets see the same program and forwarding state. `with` must not block because
+    /// Runs `process` as one batch: all packets see the same program and forwarding state. `process` must not block because
     /// table updates may wait for the end of the batch.
-    pub fn batch<T>(&mut self, now_us: u64, with: impl FnOnce(&mut WorkerBatch<'_>) -> T) -> T {
-        let live = self.slot.0.load();
-        let Some(live) = live.as_ref() else {
-            return with(&mut WorkerBatch { execution: None });
+    pub fn batch<T>(&mut self, now_us: u64, process: impl FnOnce(&mut WorkerBatch<'_>) -> T) -> T {
+        let active = self.slot.0.load();
+        let Some(active) = active.as_ref() else {
+            return process(&mut WorkerBatch { execution: None });
         };
-        let forwarding = begin(live, &mut self.worker_attester);
+        let forwarding = begin(active, &mut self.worker_attester);
         let environment = Environment {
-            executable: &live.executable,
+            executable: &active.executable,
             forwarding: &forwarding,
-            externs: &live.externs,
-            calculations: &live.calculations,
-            errors: live.errors,
-            drop_port: live.settings.drop_port,
+            externs: &active.externs,
+            calculations: &active.calculations,
+            errors: active.errors,
+            drop_port: active.settings.drop_port,
             now_us,
         };
         let batch = engine::Batch {
             environment,
-            priority_queues: live.settings.priority_queues,
+            priority_queues: active.settings.priority_queues,
         };
-        with(&mut WorkerBatch {
+        process(&mut WorkerBatch {
             execution: Some((&mut self.engine, batch, self.worker_attester.as_mut())),
         })
     }
 }
 
-/// Forwarding state for a batch; updates the attester to the same state if evidence is enabled.
-fn begin(live: &LiveSwitch, marker: &mut Option<WorkerAttester>) -> Snapshot<Forwarding> {
-    let Some(attester) = &live.attester else {
-        *marker = None;
-        return live.reader.snapshot();
+/// Returns the forwarding state for a batch. If evidence is enabled, updates the worker's attester to the same state.
+fn begin(active: &ActiveSwitch, worker_attester: &mut Option<WorkerAttester>) -> Snapshot<Forwarding> {
+    let Some(attester) = &active.attester else {
+        *worker_attester = None;
+        return active.reader.snapshot();
     };
-    match marker.as_mut().filter(|marker| marker.belongs_to(attester)) {
-        Some(marker) => marker.begin(&live.reader),
+    match worker_attester
+        .as_mut()
+        .filter(|worker_attester| worker_attester.belongs_to(attester))
+    {
+        Some(worker_attester) => worker_attester.begin(&active.reader),
         None => {
-            let (new, forwarding) = WorkerAttester::new(attester, &live.reader);
-            *marker = Some(new);
+            let (new, forwarding) = WorkerAttester::new(attester, &active.reader);
+            *worker_attester = Some(new);
             forwarding
         }
     }
@@ -324,14 +327,14 @@ impl WorkerBatch<'_> {
     pub fn packet(&mut self, port: u32, frame: &[u8], random: &mut dyn RandomSource, sink: &mut dyn Sink) {
         match &mut self.execution {
             Some((engine, batch, None)) => engine.process(batch, random, port, frame, sink),
-            Some((engine, batch, Some(marker))) => {
-                marker.before_packet();
+            Some((engine, batch, Some(worker_attester))) => {
+                worker_attester.before_packet();
                 engine.process(
                     batch,
                     random,
                     port,
                     frame,
-                    &mut marker.attesting_sink(frame, sink),
+                    &mut worker_attester.attesting_sink(frame, sink),
                 );
             }
             None => sink.dropped(),

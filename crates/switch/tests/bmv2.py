@@ -3,9 +3,9 @@
 Usage: bmv2.py SIMPLE_SWITCH SIMPLE_SWITCH_CLI P4_DIRECTORY [NAME..], in its own network namespace (scripts/bmv2-outputs).
 
 features/NAME.inputs is a packet test (crates/switch/src/stf) without results. This program adds them: `expect` after every
-packet, `expect_digest` at the end, and the values of `check_counter` and `expect_register`. `expect_idle` must hold. One more
-command exists: `packets COUNT PORT HEX` sends COUNT packets, with pseudorandom digits for `?` in HEX, the same in every run.
-Ternary keys are written with `&&&`. Every packet has at least 14 bytes and no VLAN tag: others cannot be sent here.
+packet, `expect_digest` at the end, and the values of `check_counter` and `expect_register`. It also checks `expect_idle`. An
+additional command `packets COUNT PORT HEX` sends COUNT packets, with pseudorandom digits for `?` in HEX, the same in every run.
+Ternary keys are written with `&&&`. Packets have at least 14 bytes and no VLAN tag: this program cannot send other packets.
 """
 
 import hashlib
@@ -23,9 +23,9 @@ import time
 PORTS = range(8)
 # Seconds without output after which a packet is considered processed.
 QUIET_S = 0.08
-# Maximum wait for an idle entry: BMv2 looks for them once a second.
+# Maximum wait for an idle entry: BMv2 searches for idle entries once a second.
 SWEEP_S = 3.5
-# BMv2 holds digests for a second, or until it has 16.
+# BMv2 buffers digests for a second, or until it has 16.
 DIGEST_S = 2
 PROMPT = "RuntimeCmd: "
 VLAN_TYPES = ("8100", "88a8", "9100")
@@ -47,7 +47,7 @@ class Ports:
             self.sockets.append(end)
 
     def drain(self, quiet_s: float) -> list[tuple[int, bytes]]:
-        """Frames that leave the switch until none arrives for `quiet_s`: port and bytes, sorted by port and in order."""
+        """Receives frames from the switch until none arrives for `quiet_s`. Returns their ports and bytes, sorted by port."""
         out = []
         while ready := select.select(self.sockets, [], [], quiet_s)[0]:
             for end in ready:
@@ -71,9 +71,9 @@ class Notifications:
     def exactly(self, count: int) -> bytes:
         data = b""
         while len(data) < count:
-            more = self.socket.recv(count - len(data))
-            assert more, "the switch closed its notifications"
-            data += more
+            chunk = self.socket.recv(count - len(data))
+            assert chunk, "the switch closed its notifications"
+            data += chunk
         return data
 
     def receive(self):
@@ -118,9 +118,9 @@ class Switch:
     def response(self) -> str:
         text = ""
         while not text.endswith(PROMPT):
-            read = self.cli.stdout.read1(65536)
-            assert read, f"simple_switch_CLI exited: {text}"
-            text += read.decode()
+            data = self.cli.stdout.read1(65536)
+            assert data, f"simple_switch_CLI exited: {text}"
+            text += data.decode()
         return text.removesuffix(PROMPT)
 
     def do(self, line: str, pattern: str = "") -> str:
@@ -128,10 +128,10 @@ class Switch:
         self.cli.stdin.write(f"{line}\n".encode())
         self.cli.stdin.flush()
         response = self.response()
-        found = re.search(pattern, response)
-        if not found or re.search(r"Invalid|Error|error|unknown|Unknown", response):
+        match = re.search(pattern, response)
+        if not match or re.search(r"Invalid|Error|error|unknown|Unknown", response):
             raise RuntimeError(f"{line}\n{response}")
-        return found.group(1) if found.groups() else ""
+        return match.group(1) if match.groups() else ""
 
     def value_set_add(self, name: str, value: bytes):
         """Adds a value over Thrift: the CLI command pads the value with one byte too many."""
@@ -158,31 +158,32 @@ class Program:
 
     def __init__(self, path: pathlib.Path):
         self.json = json.loads(path.read_text())
-        self.tables = {table["name"]: table for line in self.json["pipelines"] for table in line["tables"]}
+        self.tables = {table["name"]: table for pipeline in self.json["pipelines"] for table in pipeline["tables"]}
         self.actions = {action["id"]: action for action in self.json["actions"]}
 
     @staticmethod
-    def named(written: str, names) -> str:
-        found = [name for name in names if name == written] or [name for name in names if name.endswith(f".{written}")]
-        if len(found) != 1:
-            raise RuntimeError(f"{written}: {found or 'not'} among {sorted(names)}")
-        return found[0]
+    def full_name(name: str, names) -> str:
+        """Name in `names` that is equal to `name` or ends with it after a dot."""
+        matches = [full for full in names if full == name] or [full for full in names if full.endswith(f".{name}")]
+        if len(matches) != 1:
+            raise RuntimeError(f"name {name} has {len(matches)} matches in {sorted(names)}, expected 1")
+        return matches[0]
 
-    def table(self, written: str) -> dict:
-        return self.tables[self.named(written, self.tables)]
+    def table(self, name: str) -> dict:
+        return self.tables[self.full_name(name, self.tables)]
 
-    def call(self, written: str, ids) -> tuple[str, list[str]]:
+    def call(self, text: str, ids) -> tuple[str, list[str]]:
         """Parses `ACTION(NAME:NUMBER, ..)` into the name and the arguments in order."""
-        name, arguments = re.fullmatch(r"([\w.$]+)\((.*)\)", written).groups()
-        among = {self.actions[number]["name"]: self.actions[number] for number in ids}
-        action = among[self.named(name, among)]
-        given = dict(re.findall(r"(\w+)\s*:\s*(\w+)", arguments))
-        return action["name"], [given[parameter["name"]] for parameter in action["runtime_data"]]
+        name, arguments = re.fullmatch(r"([\w.$]+)\((.*)\)", text).groups()
+        allowed = {self.actions[number]["name"]: self.actions[number] for number in ids}
+        action = allowed[self.full_name(name, allowed)]
+        values = dict(re.findall(r"(\w+)\s*:\s*(\w+)", arguments))
+        return action["name"], [values[parameter["name"]] for parameter in action["runtime_data"]]
 
-    def keys(self, table: dict, written: list[str]) -> str:
-        given = dict(key.rsplit(":", 1) for key in written)
+    def keys(self, table: dict, words: list[str]) -> str:
+        """Key of an entry in the syntax of the CLI."""
         names = [key["name"] for key in table["key"]]
-        by_name = {self.named(name, names): value for name, value in given.items()}
+        by_name = {self.full_name(name, names): value for name, value in (key.rsplit(":", 1) for key in words)}
         values = []
         for key in table["key"]:
             value = by_name[key["name"]]
@@ -190,18 +191,18 @@ class Program:
             values.append(value)
         return " ".join(values)
 
-    def digest(self, number: int, sample: bytes) -> tuple[int, list[int]]:
-        """Length in bytes and fields of the first sample."""
+    def digest(self, number: int, sample: bytes) -> tuple[int, list[str]]:
+        """Length in bytes of the first sample, and the name of the digest followed by the fields of the sample."""
         learn = next(learn for learn in self.json["learn_lists"] if learn["id"] == number)
         types = {kind["name"]: dict(field[:2] for field in kind["fields"]) for kind in self.json["header_types"]}
         headers = {header["name"]: types[header["header_type"]] for header in self.json["headers"]}
-        at, values = 0, []
+        offset, values = 0, []
         for element in learn["elements"]:
             header, field = element["value"]
             size = (headers[header][field] + 7) // 8
-            values.append(int.from_bytes(sample[at : at + size], "big"))
-            at += size
-        return at, [learn["name"], *map(hex, values)]
+            values.append(int.from_bytes(sample[offset : offset + size], "big"))
+            offset += size
+        return offset, [learn["name"], *map(hex, values)]
 
 
 class Run:
@@ -223,7 +224,7 @@ class Run:
         if handler:
             handler(words[1:], text)
         elif words:
-            # All other commands are those of the CLI.
+            # All other commands are commands of the CLI.
             self.switch.do(" ".join(words))
 
     def filled(self, template: str, seed: str) -> str:
@@ -237,8 +238,8 @@ class Run:
         assert len(digits) >= 28 and digits[24:28].lower() not in VLAN_TYPES, f"cannot send packet {digits}"
         self.out.append(f"packet {port} {digits}")
         self.ports.sockets[port].send(bytes.fromhex(digits))
-        for at, frame in self.ports.drain(QUIET_S):
-            self.out.append(f"expect {at} {frame.hex()}$")
+        for egress_port, frame in self.ports.drain(QUIET_S):
+            self.out.append(f"expect {egress_port} {frame.hex()}$")
         assert self.switch.process.poll() is None, f"simple_switch exited at packet {digits}"
 
     def digests(self):
@@ -294,65 +295,66 @@ class Run:
         action, arguments = self.program.call("".join(words[1:]), table["action_ids"])
         self.switch.do(f"table_set_default {table['name']} {action} {' '.join(arguments)}")
 
-    def in_profile(self, written: str) -> str:
-        names = [profile["name"] for line in self.program.json["pipelines"] for profile in line["action_profiles"]]
-        return self.program.named(written, names)
+    def full_profile_name(self, name: str) -> str:
+        pipelines = self.program.json["pipelines"]
+        names = [profile["name"] for pipeline in pipelines for profile in pipeline["action_profiles"]]
+        return self.program.full_name(name, names)
 
     def do_member_add(self, words, _text):
-        profile = self.in_profile(words[0])
+        profile = self.full_profile_name(words[0])
         tables = [table for table in self.program.tables.values() if table.get("action_profile") == profile]
         action, arguments = self.program.call("".join(words[2:]), tables[0]["action_ids"])
         command = f"act_prof_create_member {profile} {action} {' '.join(arguments)}"
         self.members[profile, words[1]] = self.switch.do(command, r"created with handle (\d+)")
 
     def do_group_add(self, words, _text):
-        profile = self.in_profile(words[0])
-        created = self.switch.do(f"act_prof_create_group {profile}", r"created with handle (\d+)")
-        self.groups[profile, words[1]] = created
+        profile = self.full_profile_name(words[0])
+        handle = self.switch.do(f"act_prof_create_group {profile}", r"created with handle (\d+)")
+        self.groups[profile, words[1]] = handle
 
     def do_group_add_member(self, words, _text):
-        profile = self.in_profile(words[0])
+        profile = self.full_profile_name(words[0])
         member, group = self.members[profile, words[2]], self.groups[profile, words[1]]
         self.switch.do(f"act_prof_add_member_to_group {profile} {member} {group}")
 
     def do_vset_add(self, words, _text):
-        sets = {known["name"]: known["compressed_bitwidth"] for known in self.program.json["parse_vsets"]}
-        name = self.program.named(words[0], sets)
-        self.switch.value_set_add(name, int(words[1], 0).to_bytes((sets[name] + 7) // 8, "big"))
+        widths = {value_set["name"]: value_set["compressed_bitwidth"] for value_set in self.program.json["parse_vsets"]}
+        name = self.program.full_name(words[0], widths)
+        self.switch.value_set_add(name, int(words[1], 0).to_bytes((widths[name] + 7) // 8, "big"))
 
-    def full(self, kind: str, written: str) -> str:
-        return self.program.named(written, [array["name"] for array in self.program.json[kind]])
+    def full_array_name(self, kind: str, name: str) -> str:
+        return self.program.full_name(name, [array["name"] for array in self.program.json[kind]])
 
     def do_register_write(self, words, _text):
-        name, value = self.full("register_arrays", words[0]), int(words[2], 0)
+        name, value = self.full_array_name("register_arrays", words[0]), int(words[2], 0)
         self.switch.do(f"register_write {name} {words[1]} {value}")
 
     def do_register_reset(self, words, _text):
-        self.switch.do(f"register_reset {self.full('register_arrays', words[0])}")
+        self.switch.do(f"register_reset {self.full_array_name('register_arrays', words[0])}")
 
     def do_counter_write(self, words, _text):
-        self.switch.do(" ".join(["counter_write", self.full("counter_arrays", words[0]), *words[1:]]))
+        self.switch.do(" ".join(["counter_write", self.full_array_name("counter_arrays", words[0]), *words[1:]]))
 
     def do_meter_set_rates(self, words, _text):
-        self.switch.do(" ".join(["meter_set_rates", self.full("meter_arrays", words[0]), *words[1:]]))
+        self.switch.do(" ".join(["meter_set_rates", self.full_array_name("meter_arrays", words[0]), *words[1:]]))
 
     def do_meter_array_set_rates(self, words, _text):
-        self.switch.do(" ".join(["meter_array_set_rates", self.full("meter_arrays", words[0]), *words[1:]]))
+        self.switch.do(" ".join(["meter_array_set_rates", self.full_array_name("meter_arrays", words[0]), *words[1:]]))
 
     def do_entry_rates(self, words, _text):
         table, handle = self.entries[words[0]]
         self.switch.do(" ".join(["meter_set_rates", table["direct_meters"], str(handle), *words[1:]]))
 
     def do_check_counter(self, words, text):
-        written, cell = re.fullmatch(r"([\w.]+)\((\$?\w+)\)", words[0]).groups()
-        name = self.full("counter_arrays", written)
+        short_name, cell = re.fullmatch(r"([\w.]+)\((\$?\w+)\)", words[0]).groups()
+        name = self.full_array_name("counter_arrays", short_name)
         index = self.entries[cell[1:]][1] if cell.startswith("$") else cell
-        counted = self.switch.do(f"counter_read {name} {index}", r"(\d+ bytes, \d+ packets)")
-        for count, unit in re.findall(r"(\d+) (\w+)", counted):
+        counts = self.switch.do(f"counter_read {name} {index}", r"(\d+ bytes, \d+ packets)")
+        for count, unit in re.findall(r"(\d+) (\w+)", counts):
             self.out.append(f"check_counter {words[0]} {unit} == {count}")
 
     def do_expect_register(self, words, _text):
-        name = self.full("register_arrays", words[0])
+        name = self.full_array_name("register_arrays", words[0])
         bits = next(array["bitwidth"] for array in self.program.json["register_arrays"] if array["name"] == name)
         assert bits < 64, f"{name}: BMv2 returns at most 63 bits of a cell: read it with a packet instead"
         value = int(self.switch.do(f"register_read {name} {words[1]}", r"\]= *(-?\d+)")) % (1 << bits)

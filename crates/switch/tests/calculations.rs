@@ -12,10 +12,10 @@ fn calculation(name: &str) -> Calculation {
 
 const PORTS: [u8; 4] = [0x0b, 0xb8, 0x1f, 0x90];
 
-/// Calculation as named in the data: custom CRCs with parameters, a Toeplitz hash with its key.
+/// Calculation that a line of the test data describes: custom CRCs with parameters, a Toeplitz hash with its key.
 fn described(description: &str) -> Calculation {
     let words: Vec<_> = description.split(':').collect();
-    let number = |place: usize| u64::from_str_radix(words[place], 16).unwrap();
+    let number = |index: usize| u64::from_str_radix(words[index], 16).unwrap();
     match words[0] {
         "toeplitz" => {
             let mut toeplitz = calculation("toeplitz");
@@ -53,8 +53,8 @@ fn results_match_bmv2_code() {
     for line in lines {
         let words: Vec<_> = line.split(' ').collect();
         let expected = u64::from_str_radix(words[2], 16).unwrap();
-        let got = described(words[0]).compute(&hex::decode(words[1]).unwrap());
-        assert_eq!(got, expected, "{line}: {got:#x}");
+        let actual = described(words[0]).compute(&hex::decode(words[1]).unwrap());
+        assert_eq!(actual, expected, "{line}: {actual:#x}");
         checked += 1;
     }
     assert_eq!(checked, 221);
@@ -103,8 +103,8 @@ const BMV2: &[(&str, &[u8], u64)] = &[
 #[test]
 fn test_vectors_of_bmv2_match() {
     for (name, input, expected) in BMV2 {
-        let got = calculation(name).compute(input);
-        assert_eq!(got, *expected, "{name} of {input:02x?}: {got:#x}");
+        let actual = calculation(name).compute(input);
+        assert_eq!(actual, *expected, "{name} of {input:02x?}: {actual:#x}");
     }
 }
 
@@ -153,8 +153,8 @@ const NAMED_CRCS: [(&str, u64); 38] = [
 #[test]
 fn named_crcs_have_their_check_values() {
     for (name, check) in NAMED_CRCS {
-        let got = calculation(name).compute(b"123456789");
-        assert_eq!(got, check, "{name}: {got:#x}");
+        let actual = calculation(name).compute(b"123456789");
+        assert_eq!(actual, check, "{name}: {actual:#x}");
     }
 }
 
@@ -163,7 +163,7 @@ fn name_can_contain_crc_parameters() {
     let named = calculation("poly_0x104c11db7_init_0xffffffff_xout_0xffffffff_not_rev");
     assert_eq!(named.compute(b"123456789"), 0xfc89_1918);
     assert_eq!(calculation("poly_0x18005").compute(b"123456789"), 0xbb3d);
-    let refused = [
+    let invalid_names = [
         "",
         "poly",
         "poly_0x04c11db7",
@@ -173,7 +173,7 @@ fn name_can_contain_crc_parameters() {
         "poly_0x107_not",
         "crc7",
     ];
-    for name in refused {
+    for name in invalid_names {
         assert_eq!(Algorithm::from_name(name), None, "{name}");
     }
 }
@@ -231,9 +231,9 @@ fn toeplitz_agrees_with_the_verification_suite() {
 
 #[test]
 fn round_robins_count_independently() {
-    let (one, other) = (calculation("round_robin"), calculation("round_robin"));
+    let (first, second) = (calculation("round_robin"), calculation("round_robin"));
     for turn in 0..64 {
-        assert_eq!((one.compute(b"same"), other.compute(b"same")), (turn, turn));
+        assert_eq!((first.compute(b"same"), second.compute(b"same")), (turn, turn));
     }
     let consistent = calculation("round_robin_consistent");
     let turns = [b"a", b"b", b"a", b"c", b"b"].map(|input| consistent.compute(input));
@@ -286,8 +286,8 @@ fn by_definition(parameters: &CrcParameters, input: &[u8]) -> u64 {
         } else {
             *byte
         };
-        for place in (0..8).rev() {
-            let top = ((remainder >> (bits - 1)) ^ (u64::from(byte) >> place)) & 1;
+        for bit in (0..8).rev() {
+            let top = ((remainder >> (bits - 1)) ^ (u64::from(byte) >> bit)) & 1;
             remainder = ((remainder << 1) ^ (top * parameters.polynomial)) & mask;
         }
     }
@@ -312,7 +312,7 @@ fn parameters() -> impl Strategy<Value = CrcParameters> {
 /// One's complement sum by definition: 16-bit words in network byte order with end-around carry.
 fn checksum_by_definition(input: &[u8]) -> u16 {
     let sum = input.chunks(2).fold(0_u32, |sum, word| {
-        let byte = |place| u32::from(word.get(place).copied().unwrap_or(0));
+        let byte = |index| u32::from(word.get(index).copied().unwrap_or(0));
         let sum = sum + (byte(0) << 8) + byte(1);
         (sum & 0xffff) + (sum >> 16)
     });
@@ -323,7 +323,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn tables_give_the_remainder_of_the_division(
+    fn crc_tables_compute_the_remainder_of_the_division(
         parameters in parameters(),
         input in prop::collection::vec(any::<u8>(), 0..100),
     ) {

@@ -70,40 +70,40 @@ impl Sink for CountingSink {
 }
 
 #[test]
-fn without_a_program_packets_are_dropped() {
+fn packets_are_dropped_without_a_program() {
     let mut ports = CountingSink::default();
     Slot::default()
         .worker()
-        .batch(0, |taking| taking.packet(0, b"packet", &mut NoRandom, &mut ports));
+        .batch(0, |batch| batch.packet(0, b"packet", &mut NoRandom, &mut ports));
     assert_eq!((ports.sent, ports.dropped), (vec![], 1));
 }
 
 #[test]
 fn every_batch_runs_in_a_single_program() {
     let switch = |port| Switch::new(&program(port), Settings::default(), &HashSeed::random()).unwrap();
-    let (one, two) = (switch(1), switch(2));
+    let (first_switch, second_switch) = (switch(1), switch(2));
     let slot = Slot::default();
-    slot.run(&one);
+    slot.run(&first_switch);
     let mut worker = slot.worker();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
-                slot.run(&two);
-                slot.run(&one);
+                slot.run(&second_switch);
+                slot.run(&first_switch);
             }
         });
-        let mut seen = [false; 3];
-        while !(seen[1] && seen[2]) {
+        let mut has_sent = [false; 3];
+        while !(has_sent[1] && has_sent[2]) {
             let mut ports = CountingSink::default();
-            worker.batch(0, |taking| {
+            worker.batch(0, |batch| {
                 for _ in 0..16 {
-                    taking.packet(0, b"packet", &mut NoRandom, &mut ports);
+                    batch.packet(0, b"packet", &mut NoRandom, &mut ports);
                 }
             });
-            let first = ports.sent[0];
-            assert_eq!(ports.sent, vec![first; 16]);
-            seen[first as usize] = true;
+            let sent_port = ports.sent[0];
+            assert_eq!(ports.sent, vec![sent_port; 16]);
+            has_sent[sent_port as usize] = true;
         }
         stop.store(true, Ordering::Relaxed);
     });

@@ -1,5 +1,5 @@
-//! Programs in p4/features: together they use every construct that the switch supports, and the BMv2 outputs that are
-//! checked in belong to the current inputs. `tests/programs.rs` runs them.
+//! Checks of the programs in p4/features: together they use every construct that the switch supports, and the
+//! checked-in BMv2 outputs belong to the current inputs. `tests/programs.rs` runs these programs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-/// Required constructs, named as in [`words`].
+/// Required constructs, named as in [`constructs_of`].
 const REQUIRED: &[(&str, &[&str])] = &[
     (
         "parsers",
@@ -152,7 +152,7 @@ const REQUIRED: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "the rest",
+        "other",
         &[
             "op exit",
             "op assert",
@@ -176,14 +176,14 @@ fn text<'a>(value: &'a Value, name: &str) -> Option<&'a str> {
     value.get(name).and_then(Value::as_str)
 }
 
-fn is_named(value: &Value, name: &str) -> bool {
+fn is_true(value: &Value, name: &str) -> bool {
     value.get(name) == Some(&Value::Bool(true))
 }
 
 /// Constructs of a compiled program.
-fn words(program: &Value) -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
-    collect_words(program, &mut found);
+fn constructs_of(program: &Value) -> BTreeSet<String> {
+    let mut constructs = BTreeSet::new();
+    collect_constructs(program, &mut constructs);
     for (kind, name) in [
         ("header_stacks", "header stack"),
         ("header_unions", "header union"),
@@ -192,48 +192,48 @@ fn words(program: &Value) -> BTreeSet<String> {
         ("parse_vsets", "value set"),
     ] {
         if list(program, kind).next().is_some() {
-            found.insert(name.into());
+            constructs.insert(name.into());
         }
     }
     // core.p4 declares seven errors.
     if list(program, "errors").count() > 7 {
-        found.insert("new error".into());
+        constructs.insert("new error".into());
     }
     for field in list(program, "header_types").flat_map(|kind| list(kind, "fields")) {
         let signed = field.get(2) == Some(&Value::Bool(true));
         match field.get(1).and_then(Value::as_u64) {
-            None => found.insert("varbit".into()),
-            Some(bits) => found.insert(format!("field of {}", width(bits))),
+            None => constructs.insert("varbit".into()),
+            Some(bits) => constructs.insert(format!("field of {}", width(bits))),
         };
         if signed {
-            found.insert("signed field".into());
+            constructs.insert("signed field".into());
         }
     }
     for array in list(program, "register_arrays") {
         let bits = array.get("bitwidth").and_then(Value::as_u64).unwrap();
-        found.insert(format!("register of {}", width(bits)));
+        constructs.insert(format!("register of {}", width(bits)));
     }
     for array in list(program, "meter_arrays") {
-        found.insert(format!("meter of {}", text(array, "type").unwrap()));
+        constructs.insert(format!("meter of {}", text(array, "type").unwrap()));
         if array.get("rate_count") == Some(&2.into()) {
-            found.insert("meter of two rates".into());
+            constructs.insert("meter of two rates".into());
         }
     }
     for sum in list(program, "checksums") {
         for (word, name) in [("verify", "checksum verified"), ("update", "checksum updated")] {
-            if is_named(sum, word) {
-                found.insert(name.into());
+            if is_true(sum, word) {
+                constructs.insert(name.into());
             }
         }
         if sum.get("if_cond").is_some_and(Value::is_object) {
-            found.insert("checksum on condition".into());
+            constructs.insert("checksum on condition".into());
         }
     }
-    list(program, "parsers").for_each(|parser| parser_words(parser, &mut found));
+    list(program, "parsers").for_each(|parser| parser_constructs(parser, &mut constructs));
     for pipeline in list(program, "pipelines") {
-        list(pipeline, "tables").for_each(|table| table_words(table, &mut found));
+        list(pipeline, "tables").for_each(|table| table_constructs(table, &mut constructs));
     }
-    found
+    constructs
 }
 
 fn width(bits: u64) -> &'static str {
@@ -245,7 +245,7 @@ fn width(bits: u64) -> &'static str {
 }
 
 /// Operations and types at any depth.
-fn collect_words(value: &Value, found: &mut BTreeSet<String>) {
+fn collect_constructs(value: &Value, constructs: &mut BTreeSet<String>) {
     match value {
         Value::Object(fields) => {
             for (key, name) in [
@@ -255,39 +255,43 @@ fn collect_words(value: &Value, found: &mut BTreeSet<String>) {
                 ("algo", "algo"),
             ] {
                 if let Some(word) = text(value, key) {
-                    found.insert(format!("{name} {word}"));
+                    constructs.insert(format!("{name} {word}"));
                 }
             }
-            fields.values().for_each(|inner| collect_words(inner, found));
+            fields
+                .values()
+                .for_each(|inner| collect_constructs(inner, constructs));
         }
-        Value::Array(items) => items.iter().for_each(|inner| collect_words(inner, found)),
+        Value::Array(items) => items
+            .iter()
+            .for_each(|inner| collect_constructs(inner, constructs)),
         Value::String(word) if word == "mcast_grp" || word == "egress_rid" => {
-            found.insert(word.clone());
+            constructs.insert(word.clone());
         }
         _ => {}
     }
 }
 
-fn parser_words(parser: &Value, found: &mut BTreeSet<String>) {
-    let mut before = BTreeSet::new();
+fn parser_constructs(parser: &Value, constructs: &mut BTreeSet<String>) {
+    let mut earlier_states = BTreeSet::new();
     for state in list(parser, "parse_states") {
-        before.insert(text(state, "name").unwrap());
+        earlier_states.insert(text(state, "name").unwrap());
         for transition in list(state, "transitions") {
             if transition.get("mask").is_some_and(Value::is_string) {
-                found.insert("parser mask".into());
+                constructs.insert("parser mask".into());
             }
-            if text(transition, "next_state").is_some_and(|next| before.contains(next)) {
-                found.insert("parser loop".into());
+            if text(transition, "next_state").is_some_and(|next| earlier_states.contains(next)) {
+                constructs.insert("parser loop".into());
             }
         }
     }
 }
 
-fn table_words(table: &Value, found: &mut BTreeSet<String>) {
+fn table_constructs(table: &Value, constructs: &mut BTreeSet<String>) {
     let next = table.get("next_tables").and_then(Value::as_object).unwrap();
     let default = table.get("default_entry");
     let kind = text(table, "type");
-    for (there, name) in [
+    for (is_present, name) in [
         (list(table, "key").next().is_none(), "no key"),
         (
             list(table, "key").any(|key| !key["mask"].is_null()),
@@ -295,32 +299,32 @@ fn table_words(table: &Value, found: &mut BTreeSet<String>) {
         ),
         (list(table, "entries").next().is_some(), "constant entries"),
         (
-            default.is_some_and(|entry| is_named(entry, "action_const")),
+            default.is_some_and(|entry| is_true(entry, "action_const")),
             "constant default",
         ),
         (kind == Some("indirect"), "action profile"),
         (kind == Some("indirect_ws"), "action selector"),
-        (is_named(table, "support_timeout"), "idle timeout"),
-        (is_named(table, "with_counters"), "direct counter"),
+        (is_true(table, "support_timeout"), "idle timeout"),
+        (is_true(table, "with_counters"), "direct counter"),
         (table["direct_meters"].is_string(), "direct meter"),
         (next.contains_key("__HIT__"), "hit and miss"),
         (next.len() > 1 && !next.contains_key("__HIT__"), "next by action"),
     ] {
-        if there {
-            found.insert(name.into());
+        if is_present {
+            constructs.insert(name.into());
         }
     }
 }
 
 /// Constructs of each compiled program with a selected name.
-fn programs(folder: &Path, chosen: impl Fn(&str) -> bool) -> BTreeMap<String, BTreeSet<String>> {
+fn programs(folder: &Path, is_selected: impl Fn(&str) -> bool) -> BTreeMap<String, BTreeSet<String>> {
     let mut programs = BTreeMap::new();
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
-        if path.extension().is_some_and(|extension| extension == "json") && chosen(&name) {
+        if path.extension().is_some_and(|extension| extension == "json") && is_selected(&name) {
             let program = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-            programs.insert(name, words(&program));
+            programs.insert(name, constructs_of(&program));
         }
     }
     programs
@@ -338,7 +342,7 @@ fn every_construct_occurs_in_a_feature_program() {
         for construct in *constructs {
             let with: Vec<_> = features
                 .iter()
-                .filter(|(_, words)| words.contains(*construct))
+                .filter(|(_, used)| used.contains(*construct))
                 .map(|(name, _)| name.as_str())
                 .collect();
             println!("{subject}: {construct}: {}", with.join(" "));
@@ -358,11 +362,11 @@ fn feature_programs_cover_all_other_programs() {
     if let Some(folder) = std::env::var_os("LINEWARDEN_P4C_COMPILED") {
         others.append(&mut programs(Path::new(&folder), |_| true));
     }
-    for (name, words) in others {
-        let alone: Vec<_> = words.difference(&covered).collect();
+    for (name, constructs) in others {
+        let uncovered: Vec<_> = constructs.difference(&covered).collect();
         assert!(
-            alone.is_empty(),
-            "{name} alone has {alone:?}: put it into a program of p4/features"
+            uncovered.is_empty(),
+            "{name} has constructs that no feature program has: {uncovered:?}; add them to a program in p4/features"
         );
     }
 }
@@ -380,7 +384,7 @@ fn bmv2_outputs_match_current_inputs() {
         let sum = hex::encode(Sha256::digest(inputs));
         assert!(
             test.contains(&format!("# SHA-256 of the inputs: {sum}\n")),
-            "{name}: its inputs have changed since; {HOW_TO_FIX}"
+            "{name}: the BMv2 outputs are older than the inputs; {HOW_TO_FIX}"
         );
     }
 }

@@ -35,11 +35,11 @@ fn sum(depth: usize) -> String {
         let primitives = action["primitives"].as_array_mut();
         primitives.unwrap().iter_mut()
     });
-    let assigned = statements
+    let first_expression = statements
         .filter(|statement| statement["op"] == "assign")
         .map(|statement| &mut statement["parameters"][1])
         .find(|value| value["type"] == "expression");
-    *assigned.unwrap() = json!("the sum");
+    *first_expression.unwrap() = json!("the sum");
     let one = json!({ "type": "hexstr", "value": "0x1" });
     let left = format!(r#"{{"type":"expression","value":{{"op":"+","right":{one},"left":"#);
     let innermost = json!({ "type": "field", "value": ["in_", "a"] });
@@ -47,8 +47,8 @@ fn sum(depth: usize) -> String {
     program.to_string().replace(r#""the sum""#, &sum)
 }
 
-/// Standard metadata fields that are set for `router` after this change.
-fn set_for(change: impl FnOnce(&mut Value)) -> Vec<&'static str> {
+/// Standard metadata fields that the switch sets for program `router` after this change.
+fn fields_set_after(change: impl FnOnce(&mut Value)) -> Vec<&'static str> {
     let mut json = program("router");
     change(&mut json);
     let switch = Switch::new(json.to_string().as_bytes(), Settings::default(), &seed()).unwrap();
@@ -61,8 +61,8 @@ fn set_for(change: impl FnOnce(&mut Value)) -> Vec<&'static str> {
         ("mcast_grp", standard.mcast_grp),
         ("priority", standard.priority),
     ];
-    let set = fields.into_iter().filter(|(_, place)| place.is_some());
-    set.map(|(name, _)| name).collect()
+    let fields_set = fields.into_iter().filter(|(_, location)| location.is_some());
+    fields_set.map(|(name, _)| name).collect()
 }
 
 /// Appends a statement to the first action.
@@ -74,7 +74,7 @@ fn statement(json: &mut Value, op: &str, parameter: &Value) {
         .push(statement);
 }
 
-/// Makes `NAME.FIELD` an alias of another field.
+/// Declares `name` as an alias of a field.
 fn alias(json: &mut Value, name: &str, field: [&str; 2]) {
     let aliases = json["field_aliases"].as_array_mut().unwrap();
     aliases.retain(|alias| alias[0] != name);
@@ -84,8 +84,8 @@ fn alias(json: &mut Value, name: &str, field: [&str; 2]) {
 #[test]
 fn standard_metadata_is_set_if_used() {
     // `mark_to_drop` names the header but uses only the egress port.
-    assert_eq!(set_for(|_| ()), ["egress_port", "checksum_error"]);
-    let all = [
+    assert_eq!(fields_set_after(|_| ()), ["egress_port", "checksum_error"]);
+    let all_fields = [
         "egress_port",
         "checksum_error",
         "ingress_port",
@@ -94,8 +94,11 @@ fn standard_metadata_is_set_if_used() {
         "priority",
     ];
     let header = json!({ "type": "header", "value": "standard_metadata" });
-    assert_eq!(set_for(|json| statement(json, "remove_header", &header)), all);
-    let by_number = |json: &mut Value| {
+    assert_eq!(
+        fields_set_after(|json| statement(json, "remove_header", &header)),
+        all_fields
+    );
+    let add_stack_of_header = |json: &mut Value| {
         let headers = json["headers"].as_array().unwrap();
         let standard = headers
             .iter()
@@ -108,16 +111,20 @@ fn standard_metadata_is_set_if_used() {
             json!([{ "name": "s", "id": 0, "header_type": kind, "size": 1, "header_ids": [id] }]);
     };
     assert_eq!(
-        set_for(by_number),
-        all,
-        "its fields are reached through the stack"
+        fields_set_after(add_stack_of_header),
+        all_fields,
+        "a stack contains the standard metadata header"
     );
-    let ipv4 = |json: &mut Value| {
+    let add_ipv4_checksum = |json: &mut Value| {
         let checksum = &mut json["checksums"].as_array_mut().unwrap()[0];
         checksum["type"] = json!("ipv4");
         checksum["target"] = json!(["standard_metadata", "egress_spec"]);
     };
-    assert_eq!(set_for(ipv4), all, "a checksum over it");
+    assert_eq!(
+        fields_set_after(add_ipv4_checksum),
+        all_fields,
+        "a checksum includes the standard metadata header"
+    );
 }
 
 /// The switch reads egress port, multicast group and priority through the fields that the aliases name.
@@ -131,7 +138,7 @@ fn aliased_standard_metadata_is_set() {
         )
     };
     assert_eq!(
-        set_for(group),
+        fields_set_after(group),
         ["egress_port", "checksum_error", "ingress_port", "mcast_grp"]
     );
     let priority = |json: &mut Value| {
@@ -142,7 +149,7 @@ fn aliased_standard_metadata_is_set() {
         )
     };
     assert_eq!(
-        set_for(priority),
+        fields_set_after(priority),
         ["egress_port", "checksum_error", "packet_length", "priority"]
     );
     let spec = |json: &mut Value| {
@@ -152,7 +159,10 @@ fn aliased_standard_metadata_is_set() {
             ["standard_metadata", "egress_spec"],
         )
     };
-    assert_eq!(set_for(spec), ["egress_port", "checksum_error", "packet_length"]);
+    assert_eq!(
+        fields_set_after(spec),
+        ["egress_port", "checksum_error", "packet_length"]
+    );
 }
 
 #[test]
@@ -170,8 +180,8 @@ fn too_deep_nesting_is_rejected_anywhere() {
             && error.location.starts_with("actions["),
         "{error}"
     );
-    for open in ["[", r#"{"a":"#, r#"{"a":["#] {
-        let text = format!("{{\n \"]\\\"\": {}", open.repeat(100_000));
+    for opening in ["[", r#"{"a":"#, r#"{"a":["#] {
+        let text = format!("{{\n \"]\\\"\": {}", opening.repeat(100_000));
         let error = load(text.as_bytes()).unwrap_err();
         assert_eq!(error.problem, "nesting exceeds the maximum of 1024 levels");
         assert!(error.location.starts_with("line 2, column "), "{error}");
@@ -191,7 +201,7 @@ fn brackets_in_strings_add_no_depth() {
 fn total_array_size_is_limited() {
     let mut program = program("router");
     let array = |name: &str, size: u32| json!({ "name": name, "id": 0, "size": size, "bitwidth": 64 });
-    // Twice half a GiB is the limit.
+    // Each array needs half a GiB, and the limit for all arrays is 1 GiB.
     program["register_arrays"] = json!([array("a", 1 << 26), array("b", 1 << 26)]);
     load(program.to_string().as_bytes()).unwrap();
     program["counter_arrays"] = json!([{ "name": "c", "id": 0, "is_direct": false, "size": 1 }]);
@@ -212,7 +222,7 @@ fn seed() -> HashSeed {
     HashSeed::new([1, 2, 3, 4])
 }
 
-/// Egress that discards all frames.
+/// Sink that discards all frames.
 struct NullSink;
 
 impl Sink for NullSink {
@@ -228,38 +238,38 @@ impl RandomSource for NullSink {
     }
 }
 
-/// Path of every value in a document.
-fn places(value: &Value, here: &str, found: &mut Vec<String>) {
-    found.push(here.to_owned());
+/// Appends the path of every value in a document to `paths`.
+fn collect_paths(value: &Value, path: &str, paths: &mut Vec<String>) {
+    paths.push(path.to_owned());
     match value {
         Value::Object(fields) => {
             for (name, inner) in fields {
                 let name = name.replace('~', "~0").replace('/', "~1");
-                places(inner, &format!("{here}/{name}"), found);
+                collect_paths(inner, &format!("{path}/{name}"), paths);
             }
         }
         Value::Array(items) => {
-            for (at, inner) in items.iter().enumerate() {
-                places(inner, &format!("{here}/{at}"), found);
+            for (index, inner) in items.iter().enumerate() {
+                collect_paths(inner, &format!("{path}/{index}"), paths);
             }
         }
         _ => {}
     }
 }
 
-/// Replaces the value at a path: mostly by a value of the same key elsewhere, else by an invalid value.
-fn damage(program: &mut Value, places: &[String], rng: &mut ChaCha8Rng) {
-    let mut pick = || &places[rng.random_range(0..places.len())];
+/// Replaces the value at a random path, mostly by another value with the same key.
+fn damage(program: &mut Value, paths: &[String], rng: &mut ChaCha8Rng) {
+    let mut pick = || &paths[rng.random_range(0..paths.len())];
     let target = pick().clone();
-    let name = |place: &str| place.rsplit_once('/').map(|(_, name)| name.to_owned());
-    let same_key_values = (0..500)
+    let key = |path: &str| path.rsplit_once('/').map(|(_, key)| key.to_owned());
+    let path_with_same_key = (0..500)
         .map(|_| pick().clone())
-        .find(|place| name(place) == name(&target));
-    let other_value = pick().clone();
-    let value_at = |place: &str| program.pointer(place).cloned().unwrap_or(Value::Null);
-    let (same_key_values, other_value) = (
-        same_key_values.map(|place| value_at(&place)),
-        value_at(&other_value),
+        .find(|path| key(path) == key(&target));
+    let any_path = pick().clone();
+    let value_at = |path: &str| program.pointer(path).cloned().unwrap_or(Value::Null);
+    let (value_of_same_key, any_value) = (
+        path_with_same_key.map(|path| value_at(&path)),
+        value_at(&any_path),
     );
     let Some(value) = program.pointer_mut(&target) else {
         return;
@@ -275,23 +285,23 @@ fn damage(program: &mut Value, places: &[String], rng: &mut ChaCha8Rng) {
         6 => json!("0xffffffffffffffffffffffffffffffff"),
         7 => json!([]),
         8 => json!({}),
-        9 => other_value,
+        9 => any_value,
         10..16 => match value {
             Value::Bool(flag) => json!(!*flag),
             Value::Number(number) => json!(number.as_u64().unwrap_or(0) ^ (1 << (random >> 5 & 15))),
             _ => value.clone(),
         },
-        _ => same_key_values.unwrap_or(Value::Null),
+        _ => value_of_same_key.unwrap_or(Value::Null),
     };
 }
 
-/// Loads `LINEWARDEN_SEEDS` programs, from seed `LINEWARDEN_SEED` on, each damaged in one to three places. Accepted programs
-/// process packets.
+/// Loads `LINEWARDEN_SEEDS` programs, starting with seed `LINEWARDEN_SEED`. Each program has one to three damaged values.
+/// Accepted programs process packets.
 #[test]
 fn damaged_programs_are_rejected_or_run() {
-    let number = |name: &str, otherwise: u64| {
-        let given = std::env::var(name);
-        given.map_or(otherwise, |number| number.parse().unwrap())
+    let number = |name: &str, default: u64| {
+        let variable = std::env::var(name);
+        variable.map_or(default, |number| number.parse().unwrap())
     };
     let (first, count) = (number("LINEWARDEN_SEED", 0), number("LINEWARDEN_SEEDS", 1500));
     let mut names: Vec<String> = fs::read_dir(compiled())
@@ -301,44 +311,44 @@ fn damaged_programs_are_rejected_or_run() {
         .filter(|name| name.starts_with("feature-") || name == "router")
         .collect();
     names.sort();
-    let sound: Vec<(Value, Vec<String>)> = names
+    let intact_programs: Vec<(Value, Vec<String>)> = names
         .iter()
         .map(|name| {
             let program = program(name);
-            let mut found = Vec::new();
-            places(&program, "", &mut found);
+            let mut paths = Vec::new();
+            collect_paths(&program, "", &mut paths);
             // Never replace the whole program.
-            (program, found.split_off(1))
+            (program, paths.split_off(1))
         })
         .collect();
-    let (mut refused, mut ran) = (0, 0);
+    let (mut rejected, mut run) = (0, 0);
     for seed in first..first + count {
         let name = &names[seed as usize % names.len()];
-        println!("{name}: LINEWARDEN_SEED={seed} LINEWARDEN_SEEDS=1 repeats it");
+        println!("{name}: LINEWARDEN_SEED={seed} LINEWARDEN_SEEDS=1 repeats this test");
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let (mut program, places) = sound[seed as usize % sound.len()].clone();
+        let (mut program, paths) = intact_programs[seed as usize % intact_programs.len()].clone();
         for _ in 0..rng.random_range(1..4) {
-            damage(&mut program, &places, &mut rng);
+            damage(&mut program, &paths, &mut rng);
         }
         match load(program.to_string().as_bytes()) {
             Err(error) => {
-                refused += 1;
+                rejected += 1;
                 assert!(
                     !error.location.is_empty() && !error.problem.is_empty(),
                     "{error:?}"
                 );
             }
-            Ok(_) => ran += u64::from(runs(&program, &mut rng)),
+            Ok(_) => run += u64::from(runs(&program, &mut rng)),
         }
     }
-    println!("{refused} refused, {ran} ran");
-    assert!(count < 1000 || (refused > count / 10 && ran > count / 10));
+    println!("{rejected} programs rejected, {run} programs run");
+    assert!(count < 1000 || (rejected > count / 10 && run > count / 10));
 }
 
 /// Whether a loaded program can be installed. An installed program then processes packets.
 fn runs(program: &Value, rng: &mut ChaCha8Rng) -> bool {
     // Arrays up to a GiB are valid, but too large for this test.
-    let big = |kind: &str| {
+    let has_large_array = |kind: &str| {
         let arrays = program[kind].as_array().into_iter().flatten();
         arrays
             .filter_map(|array| array["size"].as_u64())
@@ -346,7 +356,7 @@ fn runs(program: &Value, rng: &mut ChaCha8Rng) -> bool {
     };
     if ["register_arrays", "counter_arrays", "meter_arrays"]
         .into_iter()
-        .any(big)
+        .any(has_large_array)
     {
         return false;
     }
@@ -358,8 +368,8 @@ fn runs(program: &Value, rng: &mut ChaCha8Rng) -> bool {
     for now_us in 0..4 {
         let mut packet = vec![0; rng.random_range(0..120)];
         rng.fill_bytes(&mut packet[..]);
-        worker.batch(now_us, |taking| {
-            taking.packet(1, &packet, &mut NullSink, &mut NullSink)
+        worker.batch(now_us, |batch| {
+            batch.packet(1, &packet, &mut NullSink, &mut NullSink)
         });
     }
     true

@@ -37,7 +37,7 @@ fn two_rates_mark_three_colors_like_bmv2() {
 fn single_rate_charges_precolored_packets() {
     let mut meter = Meter::new();
     meter.set_rates(1, &[COMMITTED]).unwrap();
-    let mut run = |before| meter.execute(MeterKind::Packets, 0, 128, before);
+    let mut run = |input_color| meter.execute(MeterKind::Packets, 0, 128, input_color);
     assert_eq!(
         [run(Green), run(Yellow), run(Green), run(Green), run(Red)],
         [Green, Yellow, Green, Yellow, Red]
@@ -73,7 +73,7 @@ fn zero_configuration_passes_no_packet() {
 #[test]
 fn rejected_rates_leave_the_meter_unchanged() {
     let mut meter = two_rates([COMMITTED, PEAK]);
-    let refused: [(&[Rate], &str); 4] = [
+    let invalid_rates: [(&[Rate], &str); 4] = [
         (&[PEAK, COMMITTED], "lowest rate first"),
         (&[PEAK], "expected 2, found 1"),
         (
@@ -97,7 +97,7 @@ fn rejected_rates_leave_the_meter_unchanged() {
             "invalid rate -1",
         ),
     ];
-    for (rates, expected) in refused {
+    for (rates, expected) in invalid_rates {
         let error = meter.set_rates(2, rates).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
         assert_eq!(meter.rates().collect::<Vec<_>>(), [COMMITTED, PEAK]);
@@ -132,10 +132,10 @@ fn colors_match_bmv2_code() {
         .filter(|line| !line.starts_with('#'))
     {
         let words: Vec<_> = line.split(' ').collect();
-        let number = |place: usize| words[place].parse::<u64>().unwrap();
-        let rate = |place: usize| Rate {
-            units_per_us: words[place].parse().unwrap(),
-            burst: number(place + 1),
+        let number = |index: usize| words[index].parse::<u64>().unwrap();
+        let rate = |index: usize| Rate {
+            units_per_us: words[index].parse().unwrap(),
+            burst: number(index + 1),
         };
         if words[0] == "M" {
             meters += 1;
@@ -170,7 +170,7 @@ impl ReferenceMeter {
         Self { rates }
     }
 
-    fn execute(&mut self, now_us: i64, input: u64, before: u32) -> u32 {
+    fn execute(&mut self, now_us: i64, input: u64, input_color: u32) -> u32 {
         let mut packet_color = 0;
         for (info_rate, burst, tokens, tokens_last, color) in &mut self.rates {
             let since_init = (now_us as f64 * *info_rate) as u64;
@@ -183,7 +183,7 @@ impl ReferenceMeter {
             }
             *tokens -= input;
         }
-        before.max(packet_color)
+        input_color.max(packet_color)
     }
 }
 
@@ -193,26 +193,26 @@ proptest! {
     #[test]
     fn colors_match_bmv2_formula(
         lower in 0.0..2.0_f64,
-        more in 0.0..20.0_f64,
+        difference in 0.0..20.0_f64,
         bursts in prop::array::uniform2(0..5_000_u64),
         only_one: bool,
         bytes: bool,
         packets in prop::collection::vec((0..4_000_u64, 0..1_600_u64, 0..3_u64), 1..200),
     ) {
-        let both = [
+        let both_rates = [
             Rate { units_per_us: lower, burst: bursts[0] },
-            Rate { units_per_us: lower + more, burst: bursts[1] },
+            Rate { units_per_us: lower + difference, burst: bursts[1] },
         ];
-        let rates = if only_one { &both[..1] } else { &both[..] };
+        let rates = if only_one { &both_rates[..1] } else { &both_rates[..] };
         let mut meter = Meter::new();
         meter.set_rates(rates.len(), rates).unwrap();
-        let mut norm = ReferenceMeter::new(rates);
+        let mut reference = ReferenceMeter::new(rates);
         let kind = if bytes { MeterKind::Bytes } else { MeterKind::Packets };
         let mut now_us = 0;
-        for (pause_us, length, before) in packets {
+        for (pause_us, length, input_color) in packets {
             now_us += pause_us;
-            let expected = norm.execute(now_us as i64, if bytes { length } else { 1 }, before as u32);
-            let color = meter.execute(kind, now_us, length, Color::from_value(before));
+            let expected = reference.execute(now_us as i64, if bytes { length } else { 1 }, input_color as u32);
+            let color = meter.execute(kind, now_us, length, Color::from_value(input_color));
             prop_assert_eq!(u32::from(color.value()), expected, "at {} us", now_us);
         }
     }
@@ -223,8 +223,8 @@ proptest! {
     ) {
         let config = MeterConfig { cir, cburst, pir: cir + above, pburst };
         let meter = two_rates(config.rates().unwrap());
-        let read: Vec<_> = meter.rates().collect();
-        prop_assert_eq!(MeterConfig::from_rates([read[0], read[1]]), config);
+        let rates_read: Vec<_> = meter.rates().collect();
+        prop_assert_eq!(MeterConfig::from_rates([rates_read[0], rates_read[1]]), config);
     }
 
     #[test]

@@ -1,5 +1,4 @@
-//! Checks that the compiled P4 programs belong to their current sources. Compiling needs p4c, which few machines have; this
-//! test does not.
+//! Checks that the compiled P4 programs belong to their current sources. Unlike compiling, this does not require p4c.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -55,9 +54,9 @@ fn programs() -> Vec<Program> {
 
 /// Source file and all files that it includes with quotes, relative to p4/.
 fn sources(source: &str) -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
-    let mut open = vec![source.to_owned()];
-    while let Some(file) = open.pop() {
+    let mut sources_found = BTreeSet::new();
+    let mut pending = vec![source.to_owned()];
+    while let Some(file) = pending.pop() {
         let folder = Path::new(&file).parent().unwrap().to_owned();
         let text = text(&file);
         let included = text
@@ -65,13 +64,13 @@ fn sources(source: &str) -> BTreeSet<String> {
             .filter_map(|line| line.strip_prefix("#include \"")?.split('"').next());
         for name in included {
             let path = normal(&folder.join(name));
-            if !found.contains(&path) {
-                open.push(path);
+            if !sources_found.contains(&path) {
+                pending.push(path);
             }
         }
-        found.insert(file);
+        sources_found.insert(file);
     }
-    found
+    sources_found
 }
 
 /// Path without `..`.
@@ -94,7 +93,7 @@ fn hash(bytes: &[u8]) -> String {
 fn compiled_programs_match_sources() {
     for Program { name, source, line } in programs() {
         let sums = text(&format!("compiled/{name}.sources"));
-        let noted: BTreeMap<&str, &str> = sums
+        let recorded: BTreeMap<&str, &str> = sums
             .lines()
             .map(|line| line.split_once("  ").expect("SHA-256, two blanks, FILE"))
             .map(|(sum, file)| (file, sum))
@@ -108,17 +107,17 @@ fn compiled_programs_match_sources() {
         expected.insert(format!("programs: {name}"), hash(format!("{line}\n").as_bytes()));
         for (file, sum) in &expected {
             assert!(
-                noted.get(file.as_str()) == Some(&sum.as_str()),
-                "{name}: {file} is not what p4/compiled/{name}.json was compiled from; {HOW_TO_FIX}"
+                recorded.get(file.as_str()) == Some(&sum.as_str()),
+                "{name}: {file} has changed since p4/compiled/{name}.json was compiled; {HOW_TO_FIX}"
             );
         }
-        let unused: Vec<_> = noted
+        let unused: Vec<_> = recorded
             .keys()
             .filter(|file| !expected.contains_key(**file))
             .collect();
         assert!(
             unused.is_empty(),
-            "{name}: {unused:?} are no sources any more; {HOW_TO_FIX}"
+            "{name}: {unused:?} are no longer sources; {HOW_TO_FIX}"
         );
     }
 }
@@ -147,12 +146,11 @@ fn every_packet_test_belongs_to_a_program() {
     for entry in fs::read_dir(p4().join("tests")).unwrap() {
         let file = entry.unwrap().file_name().into_string().unwrap();
         let program = names.iter().find(|name| file.starts_with(&format!("{name}-")));
-        let program =
-            program.unwrap_or_else(|| panic!("p4/tests/{file}: begins with the name of no program"));
-        let head = text(&format!("tests/{file}"));
+        let program = program.unwrap_or_else(|| panic!("p4/tests/{file}: no program has this prefix"));
+        let content = text(&format!("tests/{file}"));
         assert!(
-            head.starts_with(&format!("# {program}: ")),
-            "p4/tests/{file}: is of another program"
+            content.starts_with(&format!("# {program}: ")),
+            "p4/tests/{file}: the first line names another program"
         );
         tested.insert(program);
     }

@@ -14,14 +14,14 @@ fn every_packet_test_of_p4c_passes() {
         );
         return;
     };
-    let mut names: Vec<PathBuf> = std::fs::read_dir(&directory)
+    let mut paths: Vec<PathBuf> = std::fs::read_dir(&directory)
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.extension().is_some_and(|extension| extension == "stf"))
         .collect();
-    names.sort();
+    paths.sort();
     let mut failures = Vec::new();
-    for path in &names {
+    for path in &paths {
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();
         let text = std::fs::read_to_string(path).unwrap();
         let json = std::fs::read(path.with_extension("json")).unwrap();
@@ -31,7 +31,7 @@ fn every_packet_test_of_p4c_passes() {
             failures.push(format!("{name}: {error}"));
         }
     }
-    println!("{} of {} pass", names.len() - failures.len(), names.len());
+    println!("{} of {} pass", paths.len() - failures.len(), paths.len());
     assert!(
         failures.is_empty(),
         "{} fail:\n{}",

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use linewarden_switch::calculations::Calculation;
 use linewarden_switch::externs::Externs;
-use linewarden_switch::forwarding::{Forwarding, ForwardingOp, MirrorSession, Replica};
+use linewarden_switch::forwarding::{CloneSession, Forwarding, ForwardingOp, Replica};
 use linewarden_switch::program::Program;
 use linewarden_switch::program::ids::ActionId;
 use linewarden_switch::program::pipeline::{ActionEntry, MatchKind, Table};
@@ -52,18 +52,18 @@ impl Runner {
         }
     }
 
-    fn table(&self, written: &str) -> (TableId, &Table) {
+    fn table(&self, short_name: &str) -> (TableId, &Table) {
         let tables = self.program.tables.iter();
-        let name = names::resolve_name(written, tables.map(|table| table.name.as_str())).unwrap();
-        let at = self.program.tables.iter().position(|table| table.name == name);
-        let at = at.unwrap();
-        (TableId(at as u32), &self.program.tables[at])
+        let name = names::resolve_name(short_name, tables.map(|table| table.name.as_str())).unwrap();
+        let index = self.program.tables.iter().position(|table| table.name == name);
+        let index = index.unwrap();
+        (TableId(index as u32), &self.program.tables[index])
     }
 
     fn target(&self, table: &Table, call: &stf::ActionCall) -> Target {
         let action = |id: &ActionId| &self.program.actions[id.index()];
-        let known = table.actions.iter().map(|id| action(id).name.as_str());
-        let name = names::resolve_name(&call.name, known).unwrap();
+        let action_names = table.actions.iter().map(|id| action(id).name.as_str());
+        let name = names::resolve_name(&call.name, action_names).unwrap();
         let id = table.actions.iter().find(|id| action(id).name == name).unwrap();
         let values = action(id).params.iter().map(|param| {
             let (_, value) = call
@@ -82,14 +82,14 @@ impl Runner {
 
     fn add(&mut self, entry: &AddEntry) {
         let (id, table) = self.table(&entry.table);
-        let known = table.key.iter().map(|field| field.name.as_str());
-        let mut given = BTreeMap::new();
+        let field_names = table.key.iter().map(|field| field.name.as_str());
+        let mut values = BTreeMap::new();
         for key in &entry.keys {
-            let name = names::resolve_key(&key.name, known.clone()).unwrap();
-            given.insert(name, &key.value);
+            let name = names::resolve_key(&key.name, field_names.clone()).unwrap();
+            values.insert(name, &key.value);
         }
         let matches = table.key.iter().map(|field| {
-            let value = given.get(field.name.as_str());
+            let value = values.get(field.name.as_str());
             match (field.kind, value) {
                 (MatchKind::Exact, None) => FieldMatch::Exact(Vec::new()),
                 (MatchKind::Exact, Some(value)) => FieldMatch::Exact(value.exact(field.bits).unwrap()),
@@ -126,13 +126,13 @@ impl Runner {
         let target = self.target(table, call);
         let spec = &self.forwarding.tables().table(id).unwrap().spec().key;
         let key = spec.key(&matches, Priority(entry.bmv2_priority().unwrap_or(0) as i32));
-        let new = NewEntry {
+        let new_entry = NewEntry {
             key: key.unwrap(),
             target,
             state: None,
             constant: false,
         };
-        self.change(id, TableOp::Insert(new));
+        self.change(id, TableOp::Insert(new_entry));
     }
 
     fn change(&mut self, table: TableId, op: TableOp) {
@@ -180,11 +180,11 @@ impl Runner {
                 }
             }
             Command::MirroringAdd { session, port } => {
-                let to = MirrorSession {
+                let clone_session = CloneSession {
                     port: Some(*port),
-                    ..MirrorSession::default()
+                    ..CloneSession::default()
                 };
-                let op = ForwardingOp::Mirror(*session, Some(to));
+                let op = ForwardingOp::CloneSession(*session, Some(clone_session));
                 self.forwarding.apply(op).unwrap();
             }
             Command::GroupCreate { group } => {
@@ -211,7 +211,10 @@ fn run(json: &Path, stf: &Path) -> Result<(), String> {
     }
     Expectations::from_test(&test)
         .check(&runner.received)
-        .map_err(|mismatches| mismatches.iter().map(|each| format!("\n  {each}")).collect())
+        .map_err(|mismatches| {
+            let lines = mismatches.iter().map(|mismatch| format!("\n  {mismatch}"));
+            lines.collect()
+        })
 }
 
 #[test]
@@ -230,17 +233,17 @@ fn every_p4c_test_passes() {
         .collect();
     programs.sort();
     let only = std::env::var("LINEWARDEN_P4C_ONLY").ok();
-    let mut failed = Vec::new();
+    let mut failures = Vec::new();
     for json in &programs {
         let name = json.file_stem().unwrap().to_string_lossy();
         if only.as_deref().is_some_and(|only| !name.contains(only)) {
             continue;
         }
         if let Err(error) = run(json, &json.with_extension("stf")) {
-            failed.push(format!("{name}: {error}"));
+            failures.push(format!("{name}: {error}"));
         }
     }
-    println!("{} programs, {} failed", programs.len(), failed.len());
-    assert!(!programs.is_empty(), "no programs there");
-    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    println!("{} programs, {} failed", programs.len(), failures.len());
+    assert!(!programs.is_empty(), "the directory contains no programs");
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }

@@ -14,19 +14,19 @@ fn parse(text: &str) -> Test {
     Test::parse("own.stf", text).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn only(text: &str) -> Command {
+fn single_command(text: &str) -> Command {
     let mut statements = parse(text).statements;
     assert_eq!(statements.len(), 1, "{text}");
     statements.remove(0).command
 }
 
-fn files_under(directory: &Path, found: &mut Vec<PathBuf>) {
+fn files_under(directory: &Path, files: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            files_under(&path, found);
+            files_under(&path, files);
         } else if path.extension().is_some_and(|extension| extension == "stf") {
-            found.push(path);
+            files.push(path);
         }
     }
 }
@@ -60,7 +60,7 @@ fn every_p4c_test_is_parsed() {
 #[test]
 fn entry_has_keys_action_and_name() {
     let line = r#"ADD "my table" 200 data$0.f1:0x**01 hdr.s[1].f:0b1*  x.$valid$:1 c.act( a:1, b:0xFF ) = A"#;
-    let Command::Add(entry) = only(line) else {
+    let Command::Add(entry) = single_command(line) else {
         panic!("no entry")
     };
     assert_eq!(
@@ -120,21 +120,21 @@ fn comments_and_blank_lines_are_skipped() {
 #[test]
 fn state_commands_are_parsed() {
     assert_eq!(
-        only("mc_node_create 257 6 8"),
+        single_command("mc_node_create 257 6 8"),
         Command::NodeCreate {
             rid: 257,
             ports: vec![6, 8]
         }
     );
     assert_eq!(
-        only("mirroring_add_mc 5 0x10"),
+        single_command("mirroring_add_mc 5 0x10"),
         Command::MirroringAddGroup {
             session: 5,
             group: 16
         }
     );
     assert_eq!(
-        only("counter_write c.cnt 1 2 3"),
+        single_command("counter_write c.cnt 1 2 3"),
         Command::CounterWrite {
             counter: "c.cnt".into(),
             index: 1,
@@ -148,7 +148,7 @@ fn state_commands_are_parsed() {
         expected: 39,
     };
     assert_eq!(
-        only("check_counter cnt($A) bytes <= 39"),
+        single_command("check_counter cnt($A) bytes <= 39"),
         Command::CheckCounter {
             counter: "cnt".into(),
             cell: CounterCell::Entry("A".into()),
@@ -156,14 +156,15 @@ fn state_commands_are_parsed() {
         }
     );
     assert_eq!(
-        only("check_counter cnt(7)"),
+        single_command("check_counter cnt(7)"),
         Command::CheckCounter {
             counter: "cnt".into(),
             cell: CounterCell::Index(7),
             check: None
         }
     );
-    let Command::MeterSetRates { meter, index, rates } = only("meter_set_rates c.m 2 0.000005:4 0.00002:5")
+    let Command::MeterSetRates { meter, index, rates } =
+        single_command("meter_set_rates c.m 2 0.000005:4 0.00002:5")
     else {
         panic!("no rates");
     };
@@ -172,7 +173,8 @@ fn state_commands_are_parsed() {
         (meter.as_str(), index, rates),
         ("c.m", 2, vec![(0.000_005, 4), (0.000_02, 5)])
     );
-    let Command::RegisterWrite { value, .. } = only("register_write r 5 0x112233445566778899") else {
+    let Command::RegisterWrite { value, .. } = single_command("register_write r 5 0x112233445566778899")
+    else {
         panic!("no register");
     };
     assert_eq!(
@@ -184,7 +186,7 @@ fn state_commands_are_parsed() {
 #[test]
 fn comparison_operators_are_applied() {
     use Comparison::{Equal, Greater, GreaterOrEqual, Less, LessOrEqual, NotEqual};
-    for (comparison, holds) in [
+    for (comparison, expected) in [
         (Equal, [false, true, false]),
         (NotEqual, [true, false, true]),
         (Less, [true, false, false]),
@@ -194,7 +196,7 @@ fn comparison_operators_are_applied() {
     ] {
         assert_eq!(
             [1, 2, 3].map(|counted| comparison.holds(counted, 2)),
-            holds,
+            expected,
             "{comparison:?}"
         );
     }
@@ -202,7 +204,7 @@ fn comparison_operators_are_applied() {
 
 #[test]
 fn additional_commands_are_parsed() {
-    let Command::Add(entry) = only("add_group t 10 a:1->9 b:1&&&3 5 = E") else {
+    let Command::Add(entry) = single_command("add_group t 10 a:1->9 b:1&&&3 5 = E") else {
         panic!("no entry")
     };
     let values: Vec<_> = entry.keys.iter().map(|key| key.value.to_string()).collect();
@@ -210,7 +212,7 @@ fn additional_commands_are_parsed() {
         (values, entry.target),
         (vec!["1->9".to_owned(), "1&&&3".to_owned()], Target::Group(5))
     );
-    let Command::Add(entry) = only("add_member t a:0x1 2") else {
+    let Command::Add(entry) = single_command("add_member t a:0x1 2") else {
         panic!("no entry")
     };
     assert_eq!(
@@ -222,7 +224,7 @@ fn additional_commands_are_parsed() {
         arguments: Vec::new(),
     };
     assert_eq!(
-        only("member_add p.ap 1 a()"),
+        single_command("member_add p.ap 1 a()"),
         Command::MemberAdd {
             profile: "p.ap".into(),
             member: 1,
@@ -230,14 +232,14 @@ fn additional_commands_are_parsed() {
         }
     );
     assert_eq!(
-        only("group_add ap 7"),
+        single_command("group_add ap 7"),
         Command::GroupAdd {
             profile: "ap".into(),
             group: 7
         }
     );
     assert_eq!(
-        only("group_add_member ap 7 1"),
+        single_command("group_add_member ap 7 1"),
         Command::GroupAddMember {
             profile: "ap".into(),
             group: 7,
@@ -245,16 +247,22 @@ fn additional_commands_are_parsed() {
         }
     );
     assert_eq!(
-        only("timeout E 1000"),
+        single_command("timeout E 1000"),
         Command::IdleTimeout {
             entry: "E".into(),
             timeout_us: 1000
         }
     );
-    assert_eq!(only("expect_idle E"), Command::ExpectIdle { entry: "E".into() });
-    assert_eq!(only("expect_used E"), Command::ExpectUsed { entry: "E".into() });
-    assert_eq!(only("no_digest"), Command::NoDigest);
-    let Command::EntryRates { entry, rates } = only("entry_rates E 0.5:1 2:30") else {
+    assert_eq!(
+        single_command("expect_idle E"),
+        Command::ExpectIdle { entry: "E".into() }
+    );
+    assert_eq!(
+        single_command("expect_used E"),
+        Command::ExpectUsed { entry: "E".into() }
+    );
+    assert_eq!(single_command("no_digest"), Command::NoDigest);
+    let Command::EntryRates { entry, rates } = single_command("entry_rates E 0.5:1 2:30") else {
         panic!("no rates of an entry");
     };
     let bursts: Vec<_> = rates.iter().map(|rate| rate.burst).collect();
@@ -263,13 +271,13 @@ fn additional_commands_are_parsed() {
         register,
         index,
         value,
-    } = only("expect_register p.r 3 0xff")
+    } = single_command("expect_register p.r 3 0xff")
     else {
         panic!("no register");
     };
     assert_eq!((register.as_str(), index, value.to_u64()), ("p.r", 3, Some(255)));
-    assert_eq!(only("advance_us 5"), Command::AdvanceClock { by_us: 5 });
-    let Command::ExpectDigest { digest, values } = only("expect_digest d_t 0x1 2 0b11") else {
+    assert_eq!(single_command("advance_us 5"), Command::AdvanceClock { by_us: 5 });
+    let Command::ExpectDigest { digest, values } = single_command("expect_digest d_t 0x1 2 0b11") else {
         panic!("no digest");
     };
     let values: Vec<_> = values.iter().map(|value| value.to_u64()).collect();
@@ -277,7 +285,7 @@ fn additional_commands_are_parsed() {
         (digest.as_str(), values),
         ("d_t", vec![Some(1), Some(2), Some(3)])
     );
-    let Command::ValueSetAdd { value_set, value } = only("vset_add pvs 0x800") else {
+    let Command::ValueSetAdd { value_set, value } = single_command("vset_add pvs 0x800") else {
         panic!("no value set");
     };
     assert_eq!((value_set.as_str(), value.exact(16)), ("pvs", Ok(vec![8, 0])));
@@ -285,8 +293,8 @@ fn additional_commands_are_parsed() {
 
 #[test]
 fn errors_have_line_and_reason() {
-    let odd = "a hexadecimal digit to complete the last byte";
-    for (text, place, found, expected) in [
+    let half_byte = "a hexadecimal digit to complete the last byte";
+    for (text, position, found, expected) in [
         (
             "\n  frobnicate 1",
             "2:3",
@@ -294,8 +302,8 @@ fn errors_have_line_and_reason() {
             "a command such as `add`, `packet` or `expect`",
         ),
         ("packet 0 00 0g", "1:14", "`g`", "a hexadecimal digit"),
-        ("packet 0 000", "1:13", "the end of the line", odd),
-        ("packet 0", "1:9", "the end of the line", odd),
+        ("packet 0 000", "1:13", "the end of the line", half_byte),
+        ("packet 0", "1:9", "the end of the line", half_byte),
         ("packet x 00", "1:8", "`x`", "a port in decimal digits"),
         ("packet", "1:7", "the end of the line", "a port in decimal digits"),
         ("expect 0 00$ 00", "1:14", "`00`", "the end of the line"),
@@ -334,14 +342,14 @@ fn errors_have_line_and_reason() {
         let error: StfError = Test::parse("own.stf", text).unwrap_err();
         assert_eq!(
             error.to_string(),
-            format!("own.stf:{place}: expected {expected}, found {found}"),
+            format!("own.stf:{position}: expected {expected}, found {found}"),
             "{text}"
         );
     }
 }
 
 fn key(value: &str) -> KeyValue {
-    let Command::Add(mut entry) = only(&format!("add t k:{value} a()")) else {
+    let Command::Add(mut entry) = single_command(&format!("add t k:{value} a()")) else {
         panic!("no entry")
     };
     entry.keys.remove(0).value
@@ -424,7 +432,7 @@ fn names_are_resolved_like_p4c() {
         "meta.flag$",
         "h2.$valid$",
     ];
-    for (written, found) in [
+    for (name, key) in [
         ("hdr.data.f1", "hdr.data.f1"),
         ("f1", "hdr.data.f1"),
         ("extra$0.h", "hdr.extra[0].h"),
@@ -435,7 +443,7 @@ fn names_are_resolved_like_p4c() {
         ("data.$valid$", "hdr.data.$valid$"),
         ("valid", "hdr.data.$valid$"),
     ] {
-        assert_eq!(names::resolve_key(written, keys), Ok(found), "{written}");
+        assert_eq!(names::resolve_key(name, keys), Ok(key), "{name}");
     }
     assert_eq!(names::resolve_key("valid", ["$valid$"]), Ok("$valid$"));
     assert!(names::resolve_key("1", keys).is_err());
@@ -453,10 +461,14 @@ fn received<const N: usize>(packets: [(u32, &[&[u8]]); N]) -> BTreeMap<u32, Vec<
 fn ports_send_expected_packets_in_order() {
     let expectations = Expectations::from_test(&parse(PORTS));
     assert_eq!(expectations.ports().collect::<Vec<_>>(), [0, 1, 2]);
-    let good = received([(1, &[&[0xaa, 0xbf], &[0xc1, 2, 3]]), (2, &[&[]]), (9, &[&[1]])]);
-    assert_eq!(expectations.check(&good), Ok(()), "the test does not name port 9");
+    let valid_packets = received([(1, &[&[0xaa, 0xbf], &[0xc1, 2, 3]]), (2, &[&[]]), (9, &[&[1]])]);
+    assert_eq!(
+        expectations.check(&valid_packets),
+        Ok(()),
+        "the test does not name port 9"
+    );
     let no_packets = Expectations::from_test(&parse(&format!("{PORTS}no_packet")));
-    assert!(no_packets.check(&good).is_err());
+    assert!(no_packets.check(&valid_packets).is_err());
 }
 
 #[test]
@@ -466,9 +478,9 @@ fn differences_are_readable() {
         let mismatches = expectations.check(&packets).unwrap_err();
         mismatches.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
-    let bad = received([(0, &[&[1]]), (1, &[&[0xaa, 0xc1], &[0xd0]]), (2, &[&[1], &[2]])]);
+    let wrong_packets = received([(0, &[&[1]]), (1, &[&[0xaa, 0xc1], &[0xd0]]), (2, &[&[1], &[2]])]);
     assert_eq!(
-        report(bad),
+        report(wrong_packets),
         [
             "port 0: 1 packets, expected 0\n  received 01",
             "port 1: packet 1 (line 2) differs in byte 1\n  expected AAB*$\n  received AAC1\n             ^",
@@ -476,9 +488,9 @@ fn differences_are_readable() {
             "port 2: 2 packets, expected 1\n  expected any packet (line 3)\n  received 01\n  received 02",
         ]
     );
-    let lengths = received([(1, &[&[0xaa, 0xb1, 0], &[]]), (2, &[&[1]])]);
+    let wrong_lengths = received([(1, &[&[0xaa, 0xb1, 0], &[]]), (2, &[&[1]])]);
     assert_eq!(
-        report(lengths),
+        report(wrong_lengths),
         [
             "port 1: packet 1 (line 2) is too long\n  expected AAB*$\n  received AAB100\n               ^",
             "port 1: packet 2 (line 4) is too short\n  expected C\n  received \n           ^",
@@ -507,7 +519,7 @@ proptest! {
     #[test]
     fn packets_are_compared_like_p4c(expected in "[01*]{1,6}[$]?", received in "([01]{2}){0,4}") {
         let received = hex::decode(received).unwrap();
-        let Command::Expect { packet: Some(packet), .. } = only(&format!("expect 1 {expected}")) else {
+        let Command::Expect { packet: Some(packet), .. } = single_command(&format!("expect 1 {expected}")) else {
             panic!("no packet");
         };
         prop_assert_eq!(packet.difference(&received).is_none(), compare_pkt(&expected, &received));
@@ -515,16 +527,16 @@ proptest! {
     }
 
     #[test]
-    fn numbers_are_equal_in_every_base(value: u128, less in 0..128_u32, width_bits in 1..200_u32) {
-        let value = value >> less;
+    fn numbers_are_equal_in_every_base(value: u128, shift in 0..128_u32, width_bits in 1..200_u32) {
+        let value = value >> shift;
         let fits = 128 - value.leading_zeros() <= width_bits;
-        for written in [format!("{value}"), format!("{value:#x}"), format!("{value:#b}")] {
-            match key(&written).exact(width_bits) {
+        for text in [format!("{value}"), format!("{value:#x}"), format!("{value:#b}")] {
+            match key(&text).exact(width_bits) {
                 Ok(bytes) => {
                     prop_assert!(fits);
                     prop_assert_eq!(bytes.len(), width_bits.div_ceil(8) as usize);
-                    let read = bytes.iter().fold(0_u128, |read, byte| (read << 8) | u128::from(*byte));
-                    prop_assert_eq!(read, value);
+                    let number = bytes.iter().fold(0_u128, |number, byte| (number << 8) | u128::from(*byte));
+                    prop_assert_eq!(number, value);
                 }
                 Err(error) => prop_assert!(!fits, "{}", error),
             }
@@ -560,15 +572,15 @@ proptest! {
     fn keys_never_leave_their_width(value in "0x[0-9*]{1,6}|0b[01*]{1,12}|[0-9]{1,4}", width_bits in 1..40_u32) {
         let key = key(&value);
         let unused = 0xfe_u8 << ((width_bits - 1) % 8);
-        let within = |bytes: &[u8]| {
+        let fits = |bytes: &[u8]| {
             bytes.len() == width_bits.div_ceil(8) as usize && bytes.first().is_none_or(|top| top & unused == 0)
         };
         if let Ok((bytes, mask)) = key.ternary(width_bits) {
-            prop_assert!(within(&bytes) && within(&mask));
+            prop_assert!(fits(&bytes) && fits(&mask));
             prop_assert!(bytes.iter().zip(&mask).all(|(byte, mask)| byte & !mask == 0));
         }
         if let Ok((bytes, length_bits)) = key.lpm(width_bits) {
-            prop_assert!(within(&bytes) && length_bits <= width_bits);
+            prop_assert!(fits(&bytes) && length_bits <= width_bits);
         }
     }
 }

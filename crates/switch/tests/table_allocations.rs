@@ -1,5 +1,4 @@
-//! The packet path allocates no memory in tables: snapshots, and hits and misses in every
-//! search structure.
+//! The packet path allocates no memory for snapshots, and for hits and misses in each search structure.
 #![allow(clippy::expect_used, missing_docs, reason = "a test may fail loudly")]
 
 use linewarden_switch::tables::{
@@ -22,9 +21,9 @@ unsafe impl GlobalAlloc for CountingAllocator {
         unsafe { System.alloc(layout) }
     }
 
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         // SAFETY: guaranteed by the caller.
-        unsafe { System.dealloc(at, layout) }
+        unsafe { System.dealloc(pointer, layout) }
     }
 }
 
@@ -73,7 +72,8 @@ fn keys() -> Vec<Vec<(MatchKind, u32)>> {
     ]
 }
 
-fn filled() -> TableSet {
+/// Empty tables with the keys from [`keys`].
+fn tables_for_all_keys() -> TableSet {
     let mut set = TableSet::new();
     let seed = HashSeed::random();
     for fields in keys() {
@@ -97,7 +97,7 @@ fn filled() -> TableSet {
 
 #[test]
 fn lookups_allocate_no_memory() {
-    let mut publisher = Publisher::new(filled());
+    let mut publisher = Publisher::new(tables_for_all_keys());
     let tables = keys().len() as u32;
     let mut batch = publisher.begin();
     for id in (0..tables).map(TableId) {
@@ -108,7 +108,7 @@ fn lookups_allocate_no_memory() {
                 .iter()
                 .map(|field| field_match(field, number))
                 .collect();
-            let new = NewEntry {
+            let new_entry = NewEntry {
                 key: spec.key(&matches, Priority(number as i32 % 5)).expect("fits"),
                 target: Target::Action(ActionCall {
                     action: ActionId(1),
@@ -117,8 +117,8 @@ fn lookups_allocate_no_memory() {
                 state: None,
                 constant: false,
             };
-            // Some already exist.
-            let _ = batch.apply(TableSetOp::Table(id, TableOp::Insert(new)));
+            // Some entries already exist.
+            let _ = batch.apply(TableSetOp::Table(id, TableOp::Insert(new_entry)));
         }
     }
     batch.commit();
@@ -127,7 +127,7 @@ fn lookups_allocate_no_memory() {
 
     let mut key = [0u8; 256];
     let (mut hits, mut misses) = (0, 0);
-    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    let allocations_before = ALLOCATIONS.load(Ordering::Relaxed);
     for round in 0..=255u8 {
         let snapshot = reader.snapshot();
         for id in (0..tables).map(TableId) {
@@ -151,6 +151,6 @@ fn lookups_allocate_no_memory() {
             *(if entry.is_some() { &mut hits } else { &mut misses }) += 1;
         }
     }
-    assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 0);
+    assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - allocations_before, 0);
     assert!(hits > 256 && misses > 256, "{hits} hits, {misses} misses");
 }

@@ -1,7 +1,7 @@
 //! Servers for tests and benchmarks: PostgreSQL and nats-server.
 //!
-//! Each server is a process with its own temporary directory. Both are removed when the process that started the server ends, also after a
-//! crash. Servers listen only on the given address.
+//! Each server is a process with its own temporary directory. The server ends and the directory is removed when the process that started
+//! the server ends, also after a crash. Servers listen only on the given address.
 //!
 //! The crate is not for production: commits need not survive a power failure, and the servers have no passwords.
 //!

@@ -27,23 +27,26 @@ impl Nats {
     ///
     /// # Errors
     /// The server is not installed, or does not start.
-    pub fn start(listen: Listen, more: &[&str]) -> Result<Self, Unavailable> {
+    pub fn start(listen: Listen, extra_arguments: &[&str]) -> Result<Self, Unavailable> {
         let program = find_program().ok_or(Unavailable::NotInstalled {
             program: "nats-server",
             package: "nats-server",
         })?;
-        let started = || -> io::Result<Self> {
+        let start_server = || -> io::Result<Self> {
             let mut nats = Self {
                 program,
                 directory: tempfile::Builder::new().prefix("linewarden-nats-").tempdir()?,
                 listen,
-                extra_arguments: more.iter().map(|&argument| argument.to_owned()).collect(),
+                extra_arguments: extra_arguments
+                    .iter()
+                    .map(|&argument| argument.to_owned())
+                    .collect(),
                 server: None,
             };
             nats.restart()?;
             Ok(nats)
         };
-        started().map_err(|error| Unavailable::StartFailed {
+        start_server().map_err(|error| Unavailable::StartFailed {
             program: "nats-server",
             detail: error.to_string(),
         })
@@ -73,13 +76,13 @@ impl Nats {
         Ok(())
     }
 
-    /// Stops the server in good order.
+    /// Stops the server gracefully.
     pub fn stop(&mut self) {
         self.server = None;
     }
 
-    /// Kills the server with SIGKILL. Acknowledged data remain if the operating system has written them;
-    /// [`restart`](Self::restart) starts it again.
+    /// Kills the server with SIGKILL. Acknowledged data that the server has passed to the operating system survive;
+    /// [`restart`](Self::restart) starts the server again.
     ///
     /// # Errors
     /// The server is not running.

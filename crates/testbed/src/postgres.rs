@@ -16,7 +16,7 @@ const NOT_INSTALLED: Unavailable = Unavailable::NotInstalled {
     package: "postgresql",
 };
 const READY_MESSAGE: &str = "database system is ready to accept connections";
-/// Message of a server while processes of a killed predecessor still run: each of them detects the end by itself.
+/// Message of a new server while processes of a killed server still run: each of these processes detects the kill by itself.
 const CLUSTER_IN_USE_MESSAGE: &str = "is still in use";
 
 /// Settings of a server.
@@ -59,14 +59,14 @@ impl Postgres {
     /// # Errors
     /// The server is not installed, or does not start.
     pub fn start(options: PostgresOptions) -> Result<Self, Unavailable> {
-        let programs = find_bin_directory().ok_or(NOT_INSTALLED)?;
-        let made = || -> io::Result<Self> {
+        let bin_directory = find_bin_directory().ok_or(NOT_INSTALLED)?;
+        let create = || -> io::Result<Self> {
             let directory = tempfile::Builder::new()
                 .prefix("linewarden-postgres-")
                 .tempdir()?;
             let user = server_user(directory.path())?;
             let mut postgres = Self {
-                bin_directory: programs,
+                bin_directory,
                 directory: directory.keep(),
                 user,
                 options,
@@ -77,7 +77,7 @@ impl Postgres {
             postgres.restart()?;
             Ok(postgres)
         };
-        made().map_err(|error| Unavailable::StartFailed {
+        create().map_err(|error| Unavailable::StartFailed {
             program: "postgres",
             detail: error.to_string(),
         })
@@ -125,7 +125,7 @@ impl Postgres {
             Some(Listen { address, port }) => {
                 set(format!("listen_addresses={address}"));
                 set(format!("port={port}"));
-                // Only tests can reach the server.
+                // Everyone who can reach the address has access: it is a test's own address.
                 fs::write(
                     data.join("pg_hba.conf"),
                     "local all all trust\nhost all all all trust\n",
@@ -137,11 +137,11 @@ impl Postgres {
             set("fsync=off".to_owned());
             set("full_page_writes=off".to_owned());
         }
-        let mut all: Vec<&OsStr> = vec![OsStr::new("-D"), data.as_os_str()];
-        all.extend(arguments.iter().map(OsStr::new));
+        let mut server_arguments: Vec<&OsStr> = vec![OsStr::new("-D"), data.as_os_str()];
+        server_arguments.extend(arguments.iter().map(OsStr::new));
         let launch = LaunchOptions {
             program: program.as_os_str(),
-            arguments: &all,
+            arguments: &server_arguments,
             user: self.user,
             // Fast shutdown: does not wait for connected clients.
             signal: "INT",
@@ -158,8 +158,8 @@ impl Postgres {
         self.server = None;
     }
 
-    /// Kills the server with SIGKILL. Committed data remain if the operating system has written them;
-    /// [`restart`](Self::restart) starts it again.
+    /// Kills the server with SIGKILL. Committed data that the server has passed to the operating system survive;
+    /// [`restart`](Self::restart) starts the server again.
     ///
     /// # Errors
     /// The server is not running.
@@ -176,15 +176,17 @@ impl Postgres {
     /// The server is not running.
     pub fn pause(&self) -> io::Result<Paused> {
         let file = fs::read_to_string(self.directory.join("data/postmaster.pid"))?;
-        let first = file.lines().next().unwrap_or_default().to_owned();
+        let postmaster_pid = file.lines().next().unwrap_or_default().to_owned();
         // The stopped postmaster starts no more processes.
-        if !signal("STOP", &first)? {
+        if !signal("STOP", &postmaster_pid)? {
             return Err(io::Error::other("no server is running"));
         }
-        let mut paused = Paused { processes: first };
+        let mut paused = Paused {
+            processes: postmaster_pid,
+        };
         let children = format!("/proc/{0}/task/{0}/children", paused.processes);
         paused.processes = format!("{} {}", paused.processes, fs::read_to_string(children)?);
-        // Processes that have ended in between are ignored.
+        // Processes that have ended meanwhile are ignored.
         signal("STOP", &paused.processes)?;
         Ok(paused)
     }
@@ -199,7 +201,7 @@ impl Postgres {
         &self.directory
     }
 
-    /// Creates an empty schema with this name; returns its URL by the Unix socket.
+    /// Creates an empty schema with this name; returns its URL, which uses the Unix socket.
     ///
     /// # Errors
     /// The error output of `psql`.
@@ -212,7 +214,7 @@ impl Postgres {
         ))
     }
 
-    /// URL of the database `postgres` by TCP.
+    /// URL of the database `postgres`, which uses TCP.
     #[must_use]
     pub fn address(&self) -> Option<String> {
         let Listen { address, port } = self.options.listen?;
@@ -297,13 +299,14 @@ fn find_bin_directory() -> Option<PathBuf> {
             let version = entry.file_name().to_str()?.parse().ok()?;
             Some((version, entry.path().join("bin")))
         })
-        .filter(|(_, programs)| programs.join("postgres").exists())
+        .filter(|(_, bin_directory)| bin_directory.join("postgres").exists())
         .collect();
     versions.sort();
-    versions.pop().map(|(_, programs)| programs)
+    versions.pop().map(|(_, bin_directory)| bin_directory)
 }
 
-/// User and group of the server, which refuses to run as root. The directory is given to that user.
+/// Returns the user and group for the server, because PostgreSQL refuses to run as root; `None` if this process does not
+/// run as root. The user becomes the owner of the directory.
 fn server_user(directory: &Path) -> io::Result<Option<(u32, u32)>> {
     fs::set_permissions(directory, fs::Permissions::from_mode(0o755))?;
     if fs::metadata(directory)?.uid() != 0 {
@@ -312,9 +315,9 @@ fn server_user(directory: &Path) -> io::Result<Option<(u32, u32)>> {
     let accounts = fs::read_to_string("/etc/passwd")?;
     let account = accounts.lines().find_map(|line| {
         let mut fields = line.split(':');
-        let is_servers = fields.next() == Some("postgres");
+        let is_postgres = fields.next() == Some("postgres");
         let numbers = (fields.nth(1)?.parse().ok()?, fields.next()?.parse().ok()?);
-        is_servers.then_some(numbers)
+        is_postgres.then_some(numbers)
     });
     const UNPRIVILEGED: (u32, u32) = (65534, 65534);
     let (user, group) = account.unwrap_or(UNPRIVILEGED);

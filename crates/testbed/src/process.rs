@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
 
-/// Waits for the end of its input, which the end of the parent process causes in any case, then stops the server; kills it after the
-/// input "kill".
+/// Starts the server and waits until the script's standard input is closed, at the latest by the end of the parent process. Then the script
+/// stops the server; after the input "kill", it kills the server.
 const SUPERVISOR_SCRIPT: &str = r#"
 "$@" </dev/null &
 server=$!
@@ -33,7 +33,7 @@ pub(crate) struct LaunchOptions<'a> {
     pub(crate) arguments: &'a [&'a OsStr],
     /// User and group of the server; `None`: those of this process.
     pub(crate) user: Option<(u32, u32)>,
-    /// Signal that stops the server in good order.
+    /// Signal that stops the server gracefully.
     pub(crate) signal: &'static str,
     /// Path to remove after the server has ended.
     pub(crate) remove_on_exit: Option<&'a Path>,
@@ -43,7 +43,7 @@ pub(crate) struct LaunchOptions<'a> {
     pub(crate) busy_message: &'static str,
 }
 
-/// Number of start attempts in that case, and the interval between them.
+/// Number of start attempts while a resource is in use, and the interval between two attempts.
 const START_ATTEMPTS: u32 = 100;
 const START_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -58,7 +58,7 @@ impl Server {
                 Err(error) if error.to_string().contains(launch.busy_message) => {
                     std::thread::sleep(START_RETRY_INTERVAL)
                 }
-                started => return started,
+                result => return result,
             }
         }
         Self::start_once(launch)
@@ -76,35 +76,35 @@ impl Server {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
-            // Keyboard interrupts are only for the parent process.
+            // Keyboard interrupts must reach only the parent process.
             .process_group(0);
         if let Some((user, group)) = launch.user {
             command.uid(user).gid(group);
         }
         let mut child = command.spawn()?;
-        let line = child.stdin.take();
+        let control_pipe = child.stdin.take();
         let mut output = Vec::new();
-        let errors = child
+        let stderr = child
             .stderr
             .take()
             .ok_or_else(|| io::Error::other("no standard error"))?;
-        let mut errors = BufReader::new(errors);
+        let mut stderr = BufReader::new(stderr);
         loop {
-            let mut text = Vec::new();
-            if errors.read_until(b'\n', &mut text)? == 0 {
+            let mut line = Vec::new();
+            if stderr.read_until(b'\n', &mut line)? == 0 {
                 let output = String::from_utf8_lossy(&output).into_owned();
                 return Err(io::Error::other(output));
             }
-            output.extend_from_slice(&text);
-            if String::from_utf8_lossy(&text).contains(launch.ready_message) {
+            output.extend_from_slice(&line);
+            if String::from_utf8_lossy(&line).contains(launch.ready_message) {
                 break;
             }
         }
-        // Reads further output, because a full pipe would block the server.
-        std::thread::spawn(move || io::copy(&mut errors, &mut io::sink()));
+        // The thread reads all further output, because a full pipe would block the server.
+        std::thread::spawn(move || io::copy(&mut stderr, &mut io::sink()));
         Ok(Self {
             supervisor: child,
-            control_pipe: Some(line).flatten(),
+            control_pipe: Some(control_pipe).flatten(),
         })
     }
 
@@ -116,8 +116,8 @@ impl Server {
 
     /// Kills the server.
     pub(crate) fn kill(mut self) -> io::Result<()> {
-        if let Some(line) = &mut self.control_pipe {
-            line.write_all(b"kill\n")?;
+        if let Some(control_pipe) = &mut self.control_pipe {
+            control_pipe.write_all(b"kill\n")?;
         }
         self.stop();
         Ok(())

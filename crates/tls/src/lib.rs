@@ -1,8 +1,9 @@
 //! TLS configuration of clients and servers. PEM input is validated before a server listens or a client connects, and errors
 //! name the invalid part ([`TlsPart`]).
 //!
-//! A server authenticates with its certificate. With a client CA it also requires a client certificate before it reads any
-//! request; a client with a certificate of that CA has full access. Revocation is not checked.
+//! A server authenticates with its certificate. With a client CA, a tonic server also requires a client certificate before it
+//! reads any request; a client with a certificate of that CA has full access. A server with the configuration for rustls accepts
+//! clients without a certificate, and must authenticate them itself. Revocation is not checked.
 //!
 //! The crate does not read files and does not authorize users.
 //!
@@ -73,10 +74,10 @@ pub struct TlsError {
 }
 
 impl TlsError {
-    fn new(part: TlsPart, why: impl Into<String>) -> Self {
+    fn new(part: TlsPart, reason: impl Into<String>) -> Self {
         Self {
             part,
-            reason: why.into(),
+            reason: reason.into(),
         }
     }
 }
@@ -96,22 +97,22 @@ impl fmt::Debug for Identity {
 }
 
 impl Identity {
-    /// Parses both from PEM; the key as PKCS #8, PKCS #1 or SEC 1, not encrypted.
+    /// Parses the chain and the key from PEM. The key must be in PKCS #8, PKCS #1 or SEC 1 format and not encrypted.
     ///
     /// # Errors
     /// Invalid PEM, or a key that does not match the first certificate.
     pub fn from_pem(chain: &[u8], key: &[u8]) -> Result<Self, TlsError> {
         let certificates = certificates(TlsPart::Certificate, chain)?;
-        let wrong = |why: String| TlsError::new(TlsPart::Key, why);
+        let invalid_key = |reason: String| TlsError::new(TlsPart::Key, reason);
         let private = PrivateKeyDer::from_pem_slice(key).map_err(|error| match error {
-            pem::Error::NoItemsFound => wrong("no unencrypted private key in PEM".to_owned()),
-            _ => wrong("damaged PEM".to_owned()),
+            pem::Error::NoItemsFound => invalid_key("no unencrypted private key in PEM".to_owned()),
+            _ => invalid_key("damaged PEM".to_owned()),
         })?;
         CertifiedKey::from_der(certificates, private, &provider()).map_err(|error| match error {
             rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
-                wrong("does not match the first certificate of the chain".to_owned())
+                invalid_key("does not match the first certificate of the chain".to_owned())
             }
-            error => wrong(format!("cannot be used: {error}")),
+            error => invalid_key(format!("cannot be used: {error}")),
         })?;
         Ok(Self {
             chain: chain.to_vec(),
@@ -132,7 +133,8 @@ pub struct ServerTls {
 }
 
 impl ServerTls {
-    /// With a CA (PEM, one or more certificates) clients without a certificate of that CA are rejected.
+    /// Creates the configuration. `client_ca` (PEM, one or more certificates): the CA of client certificates. With it, the
+    /// configuration for tonic requires a client certificate; the configuration for rustls accepts clients without one.
     ///
     /// # Errors
     /// The CA is invalid.
@@ -143,25 +145,25 @@ impl ServerTls {
         })
     }
 
-    /// Whether clients must present a certificate.
+    /// Whether a CA of client certificates was given.
     #[must_use]
     pub fn authenticates_clients(&self) -> bool {
         self.client_ca.is_some()
     }
 
-    /// For servers that perform handshakes themselves. Clients without a certificate are accepted; clients with a
-    /// certificate of another CA are rejected.
+    /// Returns the configuration for a server that performs handshakes itself. Clients without a certificate are
+    /// accepted; clients with a certificate of another CA are rejected.
     ///
     /// # Errors
-    /// Input that was valid at the construction is invalid now.
+    /// The input that [`ServerTls::new`] has validated cannot be used.
     pub fn to_rustls(&self, protocols: &[&[u8]]) -> Result<rustls::ServerConfig, TlsError> {
         let chain = certificates(TlsPart::Certificate, &self.identity.chain)?;
-        let wrong = |why: String| TlsError::new(TlsPart::Key, why);
-        let key =
-            PrivateKeyDer::from_pem_slice(&self.identity.key).map_err(|error| wrong(error.to_string()))?;
+        let invalid_key = |reason: String| TlsError::new(TlsPart::Key, reason);
+        let key = PrivateKeyDer::from_pem_slice(&self.identity.key)
+            .map_err(|error| invalid_key(error.to_string()))?;
         let builder = rustls::ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
-            .map_err(|error| wrong(error.to_string()))?;
+            .map_err(|error| invalid_key(error.to_string()))?;
         let builder = match &self.client_ca {
             Some(ca) => {
                 let roots = Arc::new(roots(ca)?);
@@ -175,12 +177,12 @@ impl ServerTls {
         };
         let mut config = builder
             .with_single_cert(chain, key)
-            .map_err(|error| wrong(error.to_string()))?;
+            .map_err(|error| invalid_key(error.to_string()))?;
         config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
         Ok(config)
     }
 
-    /// For tonic.
+    /// Returns the configuration for tonic.
     #[must_use]
     pub fn to_tonic(&self) -> ServerTlsConfig {
         // tonic builds its configuration with the default provider.
@@ -222,8 +224,8 @@ impl ClientTls {
     /// The name is invalid.
     pub fn with_domain(mut self, name: &str) -> Result<Self, TlsError> {
         ServerName::try_from(name).map_err(|_| {
-            let why = format!("{name:?} is neither a DNS name nor an IP address");
-            TlsError::new(TlsPart::Domain, why)
+            let reason = format!("{name:?} is neither a DNS name nor an IP address");
+            TlsError::new(TlsPart::Domain, reason)
         })?;
         self.domain = Some(name.to_owned());
         Ok(self)
@@ -236,7 +238,7 @@ impl ClientTls {
         self
     }
 
-    /// For tonic.
+    /// Returns the configuration for tonic.
     #[must_use]
     pub fn to_tonic(&self) -> ClientTlsConfig {
         let mut config = ClientTlsConfig::new()
@@ -252,7 +254,7 @@ impl ClientTls {
     }
 }
 
-/// A server at `HOST:PORT`; with TLS, or without encryption if there is no configuration.
+/// Returns an endpoint for the server at `HOST:PORT`: with TLS, or without encryption if `tls` is `None`.
 ///
 /// # Errors
 /// The address is invalid.
@@ -267,18 +269,18 @@ pub fn endpoint(address: &str, tls: Option<&ClientTls>) -> Result<Endpoint, toni
     }
 }
 
-/// The default cryptography of the process: the installed one, or the one that this workspace uses. Without a
-/// default, rustls panics as soon as a dependency enables a second provider.
+/// Returns the default cryptography provider of the process; installs aws-lc-rs if the process has no default. Without
+/// a default, rustls panics as soon as a dependency enables a second provider.
 fn provider() -> Arc<CryptoProvider> {
     if let Some(provider) = CryptoProvider::get_default() {
         return Arc::clone(provider);
     }
-    // If two threads install it at the same time, both install the same.
+    // If two threads install a provider at the same time, both install the same provider.
     let _ = aws_lc_rs::default_provider().install_default();
     CryptoProvider::get_default().map_or_else(|| Arc::new(aws_lc_rs::default_provider()), Arc::clone)
 }
 
-/// Installs the default cryptography of the process, for callers that make their own connections.
+/// Installs the default cryptography provider of the process, for callers that create their own connections.
 pub fn install_provider() {
     provider();
 }
@@ -290,19 +292,19 @@ fn certificates(part: TlsPart, text: &[u8]) -> Result<Vec<CertificateDer<'static
     if certificates.is_empty() {
         return Err(TlsError::new(part, "no certificate in PEM"));
     }
-    for (place, certificate) in certificates.iter().enumerate() {
+    for (index, certificate) in certificates.iter().enumerate() {
         ParsedCertificate::try_from(certificate).map_err(|error| {
-            let why = format!("certificate {} of the file cannot be used: {error}", place + 1);
-            TlsError::new(part, why)
+            let reason = format!("certificate {} of the file cannot be used: {error}", index + 1);
+            TlsError::new(part, reason)
         })?;
     }
     Ok(certificates)
 }
 
-/// The first certificate (DER) of a chain in PEM.
+/// Returns the first certificate (DER) of a chain in PEM.
 ///
 /// # Errors
-/// There is none.
+/// The chain contains no certificate, or is invalid.
 pub fn first_certificate(chain: &[u8]) -> Result<Vec<u8>, TlsError> {
     let certificates = certificates(TlsPart::Certificate, chain)?;
     let first = certificates.into_iter().next();

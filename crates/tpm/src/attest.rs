@@ -25,35 +25,36 @@ pub struct ClockInfo {
     pub reset_count: u32,
     /// Number of restarts and resumes since the last reset.
     pub restart_count: u32,
-    /// Whether the TPM has never reported a greater clock value before.
+    /// Whether the TPM guarantees that it has never reported a greater clock value.
     pub safe: bool,
 }
 
 /// A selection of one bank in TPM format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BankSelection {
-    /// TPM_ALG_ID of the bank; it may be unsupported here.
+    /// TPM_ALG_ID of the bank; this crate may not support the algorithm.
     pub bank: u16,
-    /// One bit for each PCR, index 0 the lowest of the first byte: at most four bytes.
+    /// At most four bytes with one bit for each PCR; PCR 0 is the lowest bit of the first byte.
     pub bitmap: Vec<u8>,
 }
 
 impl BankSelection {
-    /// Whether the selection is of this bank and exactly these PCRs; a TPM may write more bytes than 24 PCRs need.
+    /// Whether this is the selection of exactly these PCRs of this bank. A TPM may write more bytes than 24 PCRs need, or
+    /// fewer.
     pub fn matches(&self, bank: HashAlgorithm, selection: PcrSelection) -> bool {
         let bitmap = selection.to_bitmap();
         let (head, tail) = self.bitmap.split_at(self.bitmap.len().min(bitmap.len()));
-        let left_out = bitmap.get(head.len()..).unwrap_or_default();
+        let omitted = bitmap.get(head.len()..).unwrap_or_default();
         self.bank == bank.tcg_id()
             && bitmap.starts_with(head)
-            && left_out.iter().chain(tail).all(|byte| *byte == 0)
+            && omitted.iter().chain(tail).all(|byte| *byte == 0)
     }
 }
 
 /// A parsed quote, not verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quote {
-    /// Name of the signing key with all its ancestors.
+    /// Qualified name of the signing key, which depends on all its ancestors.
     pub qualified_signer: Vec<u8>,
     /// The caller's nonce.
     pub extra_data: Vec<u8>,
@@ -71,16 +72,16 @@ impl Quote {
     /// Parses TPMS_ATTEST.
     ///
     /// # Errors
-    /// The bytes are not exactly one quote made by a TPM.
+    /// The bytes are not exactly one quote that a TPM has generated.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, ParseError> {
         let mut reader = Reader::new("TPMS_ATTEST", bytes);
         match reader.u32("magic")? {
             GENERATED => {}
-            other => return Err(reader.refuse("magic", 4, other)),
+            value => return Err(reader.refuse("magic", 4, value)),
         }
         match reader.u16("type")? {
             ST_ATTEST_QUOTE => {}
-            other => return Err(reader.refuse("type", 2, other)),
+            value => return Err(reader.refuse("type", 2, value)),
         }
         let quote = Self {
             qualified_signer: reader.sized_buffer("qualifiedSigner", NAME_BYTES_MAX)?.to_vec(),
@@ -94,7 +95,7 @@ impl Quote {
         Ok(quote)
     }
 
-    /// TPMS_ATTEST: the same bytes that were parsed.
+    /// The byte form, TPMS_ATTEST; equal to the parsed bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         let head = Writer::new()
             .u32(GENERATED)
@@ -120,7 +121,7 @@ fn clock(reader: &mut Reader<'_>) -> Result<ClockInfo, ParseError> {
         safe: match reader.u8("clockInfo.safe")? {
             0 => false,
             1 => true,
-            other => return Err(reader.refuse("clockInfo.safe", 1, other)),
+            value => return Err(reader.refuse("clockInfo.safe", 1, value)),
         },
     })
 }
@@ -153,7 +154,7 @@ fn write_selections(writer: Writer, selections: &[BankSelection]) -> Writer {
     })
 }
 
-/// TPML_PCR_SELECTION of these PCRs of one bank, in the form of a PC's TPM: three bytes for 24 PCRs.
+/// TPML_PCR_SELECTION of these PCRs of one bank, in the form that the TPM of a PC uses: three bytes for 24 PCRs.
 pub(crate) fn selection_list(bank: HashAlgorithm, selection: PcrSelection) -> Vec<u8> {
     let selection = BankSelection {
         bank: bank.tcg_id(),
@@ -173,10 +174,10 @@ mod tests {
             let bitmap = bitmap.to_vec();
             BankSelection { bank, bitmap }.matches(HashAlgorithm::Sha256, requested)
         };
-        for same in [&[0xff][..], &[0xff, 0], &[0xff, 0, 0], &[0xff, 0, 0, 0]] {
-            assert!(matches(0x000b, same), "{same:?}");
+        for equal in [&[0xff][..], &[0xff, 0], &[0xff, 0, 0], &[0xff, 0, 0, 0]] {
+            assert!(matches(0x000b, equal), "{equal:?}");
         }
-        for other in [
+        for different in [
             &[][..],
             &[0x7f, 0, 0],
             &[0xff, 1, 0],
@@ -184,13 +185,13 @@ mod tests {
             &[0xff, 0, 0, 1],
             &[0, 0xff],
         ] {
-            assert!(!matches(0x000b, other), "{other:?}");
+            assert!(!matches(0x000b, different), "{different:?}");
         }
         assert!(!matches(0x0004, &[0xff, 0, 0]));
-        let high = BankSelection {
+        let without_third_byte = BankSelection {
             bank: 0x000b,
             bitmap: vec![0xff],
         };
-        assert!(!high.matches(HashAlgorithm::Sha256, "0-7,16".parse().unwrap()));
+        assert!(!without_third_byte.matches(HashAlgorithm::Sha256, "0-7,16".parse().unwrap()));
     }
 }

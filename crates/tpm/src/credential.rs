@@ -1,4 +1,4 @@
-//! TPM2_MakeCredential without a TPM: a secret that only the TPM with both keys can decrypt.
+//! TPM2_MakeCredential without a TPM: encrypts a secret that only the TPM with endorsement key and named object can decrypt.
 
 use rand::CryptoRng;
 

@@ -15,12 +15,17 @@ fn to_array<const N: usize, E: serde::de::Error>(text: &str) -> Result<[u8; N], 
 pub(crate) mod hex_array {
     use super::*;
 
-    pub fn serialize<const N: usize, S: Serializer>(bytes: &[u8; N], to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&zeroize::Zeroizing::new(hex::encode(bytes)))
+    pub fn serialize<const N: usize, S: Serializer>(
+        bytes: &[u8; N],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&zeroize::Zeroizing::new(hex::encode(bytes)))
     }
 
-    pub fn deserialize<'de, const N: usize, D: Deserializer<'de>>(from: D) -> Result<[u8; N], D::Error> {
-        let text = zeroize::Zeroizing::new(String::deserialize(from)?);
+    pub fn deserialize<'de, const N: usize, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<[u8; N], D::Error> {
+        let text = zeroize::Zeroizing::new(String::deserialize(deserializer)?);
         to_array(&text)
     }
 }
@@ -29,12 +34,12 @@ pub(crate) mod hex_array {
 pub(crate) mod hex_list {
     use super::*;
 
-    pub fn serialize<S: Serializer>(list: &[[u8; 32]], to: S) -> Result<S::Ok, S::Error> {
-        to.collect_seq(list.iter().map(hex::encode))
+    pub fn serialize<S: Serializer>(list: &[[u8; 32]], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(list.iter().map(hex::encode))
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<[u8; 32]>, D::Error> {
-        let list = Vec::<String>::deserialize(from)?;
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<[u8; 32]>, D::Error> {
+        let list = Vec::<String>::deserialize(deserializer)?;
         list.iter().map(|text| to_array(text)).collect()
     }
 }
@@ -49,12 +54,12 @@ fn to_bytes<E: serde::de::Error>(text: &str) -> Result<Vec<u8>, E> {
 pub(crate) mod base64_bytes {
     use super::*;
 
-    pub fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&STANDARD.encode(bytes))
+    pub fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&STANDARD.encode(bytes))
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
-        to_bytes(&String::deserialize(from)?)
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+        to_bytes(&String::deserialize(deserializer)?)
     }
 }
 
@@ -62,12 +67,12 @@ pub(crate) mod base64_bytes {
 pub(crate) mod base64_list {
     use super::*;
 
-    pub fn serialize<S: Serializer>(list: &[Vec<u8>], to: S) -> Result<S::Ok, S::Error> {
-        to.collect_seq(list.iter().map(|bytes| STANDARD.encode(bytes)))
+    pub fn serialize<S: Serializer>(list: &[Vec<u8>], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(list.iter().map(|bytes| STANDARD.encode(bytes)))
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Vec<u8>>, D::Error> {
-        let list = Vec::<String>::deserialize(from)?;
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Vec<u8>>, D::Error> {
+        let list = Vec::<String>::deserialize(deserializer)?;
         list.iter().map(|text| to_bytes(text)).collect()
     }
 }
@@ -76,15 +81,15 @@ pub(crate) mod base64_list {
 pub(crate) mod base64_option {
     use super::*;
 
-    pub fn serialize<S: Serializer>(bytes: &Option<Vec<u8>>, to: S) -> Result<S::Ok, S::Error> {
+    pub fn serialize<S: Serializer>(bytes: &Option<Vec<u8>>, serializer: S) -> Result<S::Ok, S::Error> {
         match bytes {
-            Some(bytes) => to.serialize_some(&STANDARD.encode(bytes)),
-            None => to.serialize_none(),
+            Some(bytes) => serializer.serialize_some(&STANDARD.encode(bytes)),
+            None => serializer.serialize_none(),
         }
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<u8>>, D::Error> {
-        Option::<String>::deserialize(from)?
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<u8>>, D::Error> {
+        Option::<String>::deserialize(deserializer)?
             .map(|text| to_bytes(&text))
             .transpose()
     }

@@ -1,10 +1,10 @@
-//! Verification that an endorsement key is that of a real TPM: by the manufacturer's certificate, or because the
-//! operator pinned the key.
+//! Verification that an endorsement key belongs to a real TPM: by the manufacturer's certificate, or because the operator
+//! pinned the key.
 //!
-//! The operator provides the manufacturers' root and intermediate certificates. A path from the key's certificate to
-//! a root is searched as in RFC 5280, as far as endorsement certificates need it: names, signatures (SHA-1 is
-//! rejected), validity at a given time, who may issue and how deep, no unknown critical extension. Known deviations
-//! of TPM manufacturers are accepted: an empty subject, with the TPM's manufacturer and model in a critical
+//! The operator provides the manufacturers' root and intermediate certificates. The path from the key's certificate to a
+//! root is found and checked by the parts of RFC 5280 that endorsement certificates need: names, signatures (SHA-1 is
+//! rejected), validity at a given time, permission to issue certificates, path length, and no unknown critical extension.
+//! Known deviations of TPM manufacturers are accepted: an empty subject, with the TPM's manufacturer and model in a critical
 //! subjectAltName; RSA keys under the identifier of RSAES-OAEP; no extendedKeyUsage in older certificates. Revocation
 //! is not checked, because that needs I/O.
 
@@ -25,9 +25,9 @@ use crate::template::EndorsementKey;
 
 /// Maximum number of certificates on a path, including the leaf and the root.
 const PATH_MAX: usize = 6;
-/// Endorsement certificates have one to two thousand bytes.
+/// Maximum length of a certificate, bytes. Endorsement certificates have one to two thousand bytes.
 const CERTIFICATE_BYTES_MAX: usize = 16 * 1_024;
-/// Maximum number of further certificates that a device may send.
+/// Maximum number of certificates that a device may send in addition to that of the endorsement key.
 pub const SENT_CERTIFICATES_MAX: usize = 5;
 
 const EK_USAGE: Oid<'static> = oid!(2.23.133.8.1);
@@ -40,8 +40,8 @@ const SHA1_SIGNATURES: [Oid<'static>; 3] = [
     oid!(1.3.14.3.2.29),
     oid!(1.2.840.10045.4.1),
 ];
-/// Allowed critical extensions of certificates on a path: those that are checked here, and those that are only
-/// descriptive: alternative names, policies, directory attributes (TPM specification).
+/// Allowed critical extensions of certificates on a path. The first three are checked; the others are descriptive:
+/// alternative names, policies, directory attributes (TPM specification).
 const KNOWN_CRITICAL_EXTENSIONS: [Oid<'static>; 6] = [
     oid!(2.5.29.19),
     oid!(2.5.29.15),
@@ -94,7 +94,7 @@ pub enum Endorsement {
         /// The issuer of each certificate of the path, up to the root.
         issuers: Vec<String>,
     },
-    /// The operator pinned the key by its hash; there is no manufacturer certificate.
+    /// The operator pinned the key by its hash; no certificate was checked.
     Pinned,
 }
 
@@ -115,16 +115,18 @@ pub enum EndorsementError {
     /// The certificate is for another key.
     #[error("the certificate is for another endorsement key")]
     KeyMismatch,
-    /// Before or after the validity period.
-    #[error("certificate of {subject} rejected: it is valid from {from} to {to} (Unix time), not at {now}")]
+    /// The time is before or after the validity period.
+    #[error(
+        "certificate of {subject} rejected: the certificate is valid from {from} to {to} (Unix time), but the time is {now}"
+    )]
     OutsideValidity {
         /// The subject of the certificate.
         subject: String,
-        /// First second.
+        /// First second of the validity, Unix time.
         from: i64,
-        /// Last second.
+        /// Last second of the validity, Unix time.
         to: i64,
-        /// The time of the check.
+        /// The time of the check, Unix time.
         now: i64,
     },
     /// The certificate is not for an endorsement key, or may not be used in this position.
@@ -135,7 +137,7 @@ pub enum EndorsementError {
         /// What is wrong.
         reason: String,
     },
-    /// No trusted certificate issued it, or none has the name of the issuer.
+    /// No trusted certificate has the name of the issuer, or none with this name has signed the certificate.
     #[error("certificate of {subject} is not trusted: its issuer {issuer} is unknown or did not sign it")]
     UntrustedIssuer {
         /// The subject of the certificate.
@@ -154,7 +156,7 @@ pub struct EndorsementTrust {
 }
 
 impl EndorsementTrust {
-    /// Trusts nothing.
+    /// No trusted certificates and keys.
     pub fn new() -> Self {
         Self::default()
     }
@@ -177,13 +179,14 @@ impl EndorsementTrust {
         Ok(())
     }
 
-    /// Trusts a key without a certificate.
+    /// Trusts a key, with or without a certificate.
     pub fn pin(&mut self, key: EkHash) {
         self.pins.push(key);
     }
 
-    /// Checks that `key` is that of a TPM: by `sent`, its certificate followed by others of its path from the TPM, at
-    /// the time `now_s` (Unix time in seconds); or because it is pinned, in which case certificates are ignored.
+    /// Checks that `key` belongs to a TPM: the key is pinned, or its certificate has a path to a root at the time `now_s`
+    /// (Unix time in seconds). `sent` has the certificates from the device: first that of the key, then others of its
+    /// path.
     ///
     /// # Errors
     /// What is wrong with the certificate or its path.
@@ -196,17 +199,17 @@ impl EndorsementTrust {
         if self.pins.contains(&EkHash::of_key(key)) {
             return Ok(Endorsement::Pinned);
         }
-        let (own, others) = sent.split_first().ok_or(EndorsementError::NoEndorsement)?;
-        let leaf = parse("the endorsement certificate", own)?;
+        let (leaf_der, others) = sent.split_first().ok_or(EndorsementError::NoEndorsement)?;
+        let leaf = parse("the endorsement certificate", leaf_der)?;
         if !certifies_key(&leaf, key) {
             return Err(EndorsementError::KeyMismatch);
         }
         check_time(&leaf, now_s)?;
         check_leaf(&leaf, key)?;
         let roots = parse_all("a root", &self.roots)?;
-        let mut between = parse_all("an intermediate", &self.intermediates)?;
-        // Certificates from the device are untrusted without a root over them; damaged ones are skipped.
-        between.extend(
+        let mut intermediates = parse_all("an intermediate", &self.intermediates)?;
+        // A certificate from the device is trusted only with a path to a root. Damaged certificates are skipped.
+        intermediates.extend(
             others
                 .iter()
                 .take(SENT_CERTIFICATES_MAX)
@@ -214,13 +217,13 @@ impl EndorsementTrust {
         );
         let path = PathBuilder {
             roots: &roots,
-            intermediates: &between,
+            intermediates: &intermediates,
             now_s,
         };
         let mut issuers = Vec::new();
         path.find_issuers(&leaf, 0, &mut issuers)?;
         Ok(Endorsement::Certificate {
-            sha256: sha256(&[own]),
+            sha256: sha256(&[leaf_der]),
             issuers,
         })
     }
@@ -234,7 +237,8 @@ struct PathBuilder<'a> {
 }
 
 impl PathBuilder<'_> {
-    /// Finds the issuers of `certificate` up to a root; `below` is the number of intermediates under it.
+    /// Adds the issuers of `certificate` up to a root to `issuers`. `below` is the number of intermediate certificates
+    /// between the leaf and `certificate`.
     fn find_issuers(
         &self,
         certificate: &X509Certificate<'_>,
@@ -248,10 +252,10 @@ impl PathBuilder<'_> {
         if below + 2 > PATH_MAX {
             return Err(last_error);
         }
-        let named =
+        let has_issuer_name =
             |issuer: &&X509Certificate<'_>| issuer.subject().as_raw() == certificate.issuer().as_raw();
-        for issuer in self.roots.iter().filter(named) {
-            match self.is_issuer(certificate, issuer, below) {
+        for issuer in self.roots.iter().filter(has_issuer_name) {
+            match self.check_issued_by(certificate, issuer, below) {
                 Ok(()) => {
                     issuers.insert(0, issuer.subject().to_string());
                     return Ok(());
@@ -259,11 +263,11 @@ impl PathBuilder<'_> {
                 Err(error) => last_error = error,
             }
         }
-        for issuer in self.intermediates.iter().filter(named) {
-            let found = self
-                .is_issuer(certificate, issuer, below)
+        for issuer in self.intermediates.iter().filter(has_issuer_name) {
+            let result = self
+                .check_issued_by(certificate, issuer, below)
                 .and_then(|()| self.find_issuers(issuer, below + 1, issuers));
-            match found {
+            match result {
                 Ok(()) => {
                     issuers.insert(0, issuer.subject().to_string());
                     return Ok(());
@@ -274,7 +278,8 @@ impl PathBuilder<'_> {
         Err(last_error)
     }
 
-    fn is_issuer(
+    /// Checks that `issuer` has issued `certificate` and may do so.
+    fn check_issued_by(
         &self,
         certificate: &X509Certificate<'_>,
         issuer: &X509Certificate<'_>,
@@ -287,7 +292,7 @@ impl PathBuilder<'_> {
 }
 
 fn read_all(name: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, EndorsementError> {
-    let wrong = |reason: String| EndorsementError::InvalidCertificate {
+    let invalid = |reason: String| EndorsementError::InvalidCertificate {
         name: name.to_owned(),
         reason,
     };
@@ -295,43 +300,43 @@ fn read_all(name: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, EndorsementError> 
         parse(name, bytes)?;
         return Ok(vec![bytes.to_vec()]);
     }
-    let mut found = Vec::new();
+    let mut certificates = Vec::new();
     for pem in Pem::iter_from_buffer(bytes) {
-        let pem = pem.map_err(|error| wrong(error.to_string()))?;
+        let pem = pem.map_err(|error| invalid(error.to_string()))?;
         if pem.label == "CERTIFICATE" {
             parse(name, &pem.contents)?;
-            found.push(pem.contents);
+            certificates.push(pem.contents);
         }
     }
-    match found.is_empty() {
-        true => Err(wrong("no certificate found".to_owned())),
-        false => Ok(found),
+    match certificates.is_empty() {
+        true => Err(invalid("no certificate found".to_owned())),
+        false => Ok(certificates),
     }
 }
 
-fn parse_all<'a>(name: &str, all: &'a [Vec<u8>]) -> Result<Vec<X509Certificate<'a>>, EndorsementError> {
-    all.iter().map(|der| parse(name, der)).collect()
+fn parse_all<'a>(name: &str, ders: &'a [Vec<u8>]) -> Result<Vec<X509Certificate<'a>>, EndorsementError> {
+    ders.iter().map(|der| parse(name, der)).collect()
 }
 
 fn parse<'a>(name: &str, der: &'a [u8]) -> Result<X509Certificate<'a>, EndorsementError> {
-    let wrong = |reason: String| EndorsementError::InvalidCertificate {
+    let invalid = |reason: String| EndorsementError::InvalidCertificate {
         name: name.to_owned(),
         reason,
     };
     if der.len() > CERTIFICATE_BYTES_MAX {
-        return Err(wrong(format!(
+        return Err(invalid(format!(
             "too long: {} bytes, the maximum is {CERTIFICATE_BYTES_MAX}",
             der.len()
         )));
     }
     match X509Certificate::from_der(der) {
         Ok(([], certificate)) => Ok(certificate),
-        Ok((rest, _)) => Err(wrong(format!("{} trailing bytes", rest.len()))),
-        Err(error) => Err(wrong(error.to_string())),
+        Ok((rest, _)) => Err(invalid(format!("{} trailing bytes", rest.len()))),
+        Err(error) => Err(invalid(error.to_string())),
     }
 }
 
-/// The subject, or a replacement text: many endorsement certificates have none.
+/// The subject, or a replacement text, because many endorsement certificates have no subject.
 fn subject(certificate: &X509Certificate<'_>) -> String {
     match certificate.subject().to_string() {
         empty if empty.is_empty() => format!("a TPM (serial number {})", certificate.raw_serial_as_string()),
@@ -348,10 +353,12 @@ fn wrong_use(certificate: &X509Certificate<'_>, reason: impl Into<String>) -> En
 
 fn certifies_key(certificate: &X509Certificate<'_>, key: &EndorsementKey) -> bool {
     match &key.public().kind {
-        Kind::Rsa { modulus, .. } => rsa_modulus(certificate.public_key()).is_some_and(|own| own == *modulus),
+        Kind::Rsa { modulus, .. } => {
+            rsa_modulus(certificate.public_key()).is_some_and(|certified| certified == *modulus)
+        }
         Kind::EccP256 { x, y, .. } => p256_point(certificate.public_key())
             .zip(sec1(x, y))
-            .is_some_and(|(own, point)| own == point),
+            .is_some_and(|(certified, point)| certified == point),
         Kind::KeyedHash { .. } => false,
     }
 }
@@ -392,11 +399,11 @@ fn check_signature(
     certificate: &X509Certificate<'_>,
     issuer: &X509Certificate<'_>,
 ) -> Result<(), EndorsementError> {
-    let outer = &certificate.signature_algorithm;
-    if *outer != certificate.tbs_certificate.signature {
+    let algorithm = &certificate.signature_algorithm;
+    if *algorithm != certificate.tbs_certificate.signature {
         return Err(wrong_use(certificate, "it names two signature algorithms"));
     }
-    if SHA1_SIGNATURES.contains(&outer.algorithm) {
+    if SHA1_SIGNATURES.contains(&algorithm.algorithm) {
         return Err(wrong_use(
             certificate,
             "its signature uses SHA-1, which is broken",
@@ -412,7 +419,7 @@ fn check_signature(
         })
 }
 
-/// All extensions of the certificate: no duplicates, no unknown critical ones.
+/// Returns all extensions of the certificate, or an error for a duplicate or an unknown critical extension.
 fn extensions<'a, 'c>(
     certificate: &'a X509Certificate<'c>,
 ) -> Result<&'a [X509Extension<'c>], EndorsementError> {
@@ -429,7 +436,7 @@ fn extensions<'a, 'c>(
 }
 
 fn check_leaf(certificate: &X509Certificate<'_>, key: &EndorsementKey) -> Result<(), EndorsementError> {
-    let encrypts = matches!(key.public().kind, Kind::Rsa { .. });
+    let is_rsa = matches!(key.public().kind, Kind::Rsa { .. });
     for extension in extensions(certificate)? {
         match extension.parsed_extension() {
             ParsedExtension::BasicConstraints(constraints) if constraints.ca => {
@@ -439,11 +446,11 @@ fn check_leaf(certificate: &X509Certificate<'_>, key: &EndorsementKey) -> Result
                 ));
             }
             ParsedExtension::KeyUsage(usage) => {
-                let fits = match encrypts {
+                let has_usage = match is_rsa {
                     true => usage.key_encipherment(),
                     false => usage.key_agreement(),
                 };
-                if !fits {
+                if !has_usage {
                     return Err(wrong_use(
                         certificate,
                         "its keyUsage is not that of an endorsement key",
@@ -473,8 +480,8 @@ fn check_issuer(certificate: &X509Certificate<'_>, below: usize) -> Result<(), E
         match extension.parsed_extension() {
             ParsedExtension::BasicConstraints(constraints) => {
                 may_issue = constraints.ca;
-                let longest = constraints.path_len_constraint;
-                if longest.is_some_and(|longest| below > usize::try_from(longest).unwrap_or(usize::MAX)) {
+                let below_max = constraints.path_len_constraint;
+                if below_max.is_some_and(|max| below > usize::try_from(max).unwrap_or(usize::MAX)) {
                     return Err(wrong_use(certificate, "its path length constraint is exceeded"));
                 }
             }
@@ -493,7 +500,7 @@ fn check_issuer(certificate: &X509Certificate<'_>, below: usize) -> Result<(), E
     }
 }
 
-/// The checked extensions: basicConstraints, keyUsage, extendedKeyUsage.
+/// Whether this extension is checked: basicConstraints, keyUsage or extendedKeyUsage.
 fn is_checked_extension(extension: &Oid<'_>) -> bool {
     KNOWN_CRITICAL_EXTENSIONS
         .iter()

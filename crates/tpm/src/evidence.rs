@@ -1,7 +1,7 @@
 //! Evidence that a device sends when its configuration has changed, and with each quote (LAP/1 1.7.6).
 //!
-//! A PROOF shows whether the configuration of a device is compliant; this document shows the configuration itself. It
-//! is a claim of the device; only the part covered by a quote is proven by its TPM.
+//! A PROOF shows whether the configuration of a device is compliant; this document shows the configuration itself. The
+//! document is a claim of the device. Only a quote proves the part that the quote covers.
 
 use linewarden_measurement::configuration::{Configuration, ConfigurationError};
 use linewarden_measurement::eventlog::{
@@ -16,11 +16,11 @@ use crate::quote::{Nonce, QuoteError, VerifiedQuote, verify_quote};
 use crate::template::{AttestationSigner, TemplateError};
 use crate::wire::ParseError;
 
-/// Maximum length of the document in bytes, limited by tickets. [`from_json`] reads no longer one.
+/// Maximum length of the document, bytes: tickets limit the length. [`from_json`] refuses a longer document.
 pub const EVIDENCE_BYTES_MAX: usize = 2 << 20;
 
-/// The document, as JSON. It proves nothing by itself: PROOFs and the quote prove the configuration, and the
-/// configuration's PCRs prove the log.
+/// The document, as JSON. The document alone proves nothing: PROOFs and the quote prove the configuration, and the PCRs in
+/// the configuration prove the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Evidence {
@@ -31,7 +31,7 @@ pub struct Evidence {
     /// The configuration of the device: `Configuration::encode`.
     #[serde(with = "crate::encoding::base64_bytes")]
     pub configuration: Vec<u8>,
-    /// The log that replays to the PCRs, if there is one and the device sends it.
+    /// The log that replays to the PCRs, if the device sends one.
     #[serde(default, with = "crate::encoding::base64_option")]
     pub event_log: Option<Vec<u8>>,
     /// A quote of the PCRs, if one was due.
@@ -48,7 +48,7 @@ pub struct EvidenceQuote {
     /// TPMS_ATTEST.
     #[serde(with = "crate::encoding::base64_bytes")]
     pub quote: Vec<u8>,
-    /// TPMT_SIGNATURE over it by the attestation key.
+    /// TPMT_SIGNATURE of the attestation key over the quote.
     #[serde(with = "crate::encoding::base64_bytes")]
     pub signature: Vec<u8>,
 }
@@ -77,8 +77,10 @@ pub enum EvidenceError {
     /// The quote does not verify.
     #[error(transparent)]
     InvalidQuote(#[from] QuoteError),
-    /// The TPM's reset counter is lower than before.
-    #[error("TPM was cleared after the enrollment: its reset count is {now}, it was {before}")]
+    /// The TPM's reset count is lower than at the enrollment.
+    #[error(
+        "TPM was cleared after the enrollment: its reset count is {now}, but was {before} at the enrollment"
+    )]
     TpmCleared {
         /// The count at the enrollment.
         before: u32,
@@ -92,10 +94,9 @@ pub enum EvidenceError {
 pub struct CheckedEvidence {
     /// The configuration that the device claims.
     pub configuration: Configuration,
-    /// The replay of the log, if the device has PCRs and sent a log about them. Each event states which part of its
-    /// data is proven.
+    /// The replay of the log, if the device sent a log about its PCRs. Each event states which part of its data is proven.
     pub replayed: Option<ReplayedLog>,
-    /// The verified quote of the TPM; with it the PCRs are more than a claim of the device.
+    /// The verified quote of the TPM, which proves the PCRs; without a quote the PCRs are only a claim of the device.
     pub verified_quote: Option<VerifiedQuote>,
 }
 
@@ -114,28 +115,28 @@ impl Evidence {
     /// Parses the document.
     ///
     /// # Errors
-    /// Too long, or another format.
+    /// The document is too long, or is not evidence of the supported version.
     pub fn read(document: &[u8]) -> Result<Self, MessageError> {
         from_json(document)
     }
 
-    /// Checks the whole document. `binding` is from the enrollment of the device, if it has a TPM; `nonce` is that of
-    /// a quote in its period.
+    /// Checks the whole document. `binding` is from the enrollment of a device with a TPM; `nonce` is the nonce for quotes in
+    /// the document's period.
     ///
     /// # Errors
     /// The first part that does not verify.
     pub fn check(&self, binding: Option<&Binding>, nonce: &Nonce) -> Result<CheckedEvidence, EvidenceError> {
         let configuration = Configuration::decode(&self.configuration)?;
         let pcrs = configuration.pcrs();
-        // A device need not send its log, and the log may have no statement; a quote is useful without it.
+        // A device need not send its log, and a log may contain no statement about the PCRs. A quote is useful without a log.
         let replayed = match &self.event_log {
             Some(log) => match verify_replay(&EventLog::parse(log)?, pcrs) {
-                Err(silence) if silence.has_no_statement() => None,
+                Err(error) if error.has_no_statement() => None,
                 replayed => Some(replayed?),
             },
             None => None,
         };
-        let quoted = match &self.quote {
+        let verified_quote = match &self.quote {
             None => None,
             Some(quote) => {
                 let binding = binding.ok_or(EvidenceError::QuoteWithoutTpm)?;
@@ -154,7 +155,7 @@ impl Evidence {
         Ok(CheckedEvidence {
             configuration,
             replayed,
-            verified_quote: quoted,
+            verified_quote,
         })
     }
 }
@@ -165,7 +166,7 @@ mod tests {
     use crate::enroll::from_json;
 
     #[test]
-    fn the_document_is_the_specified_one() {
+    fn the_json_form_is_the_specified_form() {
         let evidence = Evidence {
             version: Version,
             period: 7,
@@ -191,8 +192,8 @@ mod tests {
         };
         let json = serde_json::to_vec(&quoted).unwrap();
         assert_eq!(from_json::<Evidence>(&json).unwrap(), quoted);
-        for wrong in [&b"{}"[..], br#"{"version":2}"#, &json[1..]] {
-            assert!(from_json::<Evidence>(wrong).is_err());
+        for invalid in [&b"{}"[..], br#"{"version":2}"#, &json[1..]] {
+            assert!(from_json::<Evidence>(invalid).is_err());
         }
     }
 }

@@ -1,20 +1,21 @@
 //! An HMAC key, generated outside, that one TPM imports and never exports.
 //!
-//! The controller draws k and encrypts it for the TPM's endorsement key; TPM2_Import makes it a child of that key.
-//! Only the controller and the TPM ever see k: neither the device's software nor an attacker on the bus between
-//! processor and TPM does.
+//! The controller generates the key k and encrypts k for the TPM's endorsement key. TPM2_Import makes k a child of the
+//! endorsement key. Only the controller and the TPM know k. The device's software, and an attacker on the bus between
+//! processor and TPM, do not.
 //!
-//! **Why it cannot be exported.** An imported object cannot have fixedTPM or fixedParent, so attributes do not
-//! prevent TPM2_Duplicate. The policy does: duplication needs the role DUP, which requires a policy session with
+//! **Why k cannot be exported.** An imported object cannot have fixedTPM or fixedParent, so attributes do not prevent
+//! TPM2_Duplicate. The policy prevents it: duplication needs the role DUP, which requires a policy session with
 //! TPM2_PolicyCommandCode(TPM2_Duplicate) or TPM2_PolicyDuplicationSelect (TPM 2.0 Library, Part 1, "Authorization
-//! Roles"). Both change the session's digest, and the key's authPolicy is PolicyPCR, or PolicyOR of such, with
-//! neither in any branch. adminWithPolicy does the same for TPM2_ObjectChangeAuth and TPM2_Certify's admin role.
-//! There is no password: userWithAuth is clear. The blob returned by TPM2_Import is encrypted under the endorsement
-//! key's own seed, which never leaves the TPM.
+//! Roles"). Both commands change the session's digest. The key's authPolicy is PolicyPCR, or PolicyOR of several
+//! PolicyPCRs, and no branch contains one of these commands. adminWithPolicy prevents TPM2_ObjectChangeAuth and
+//! TPM2_Certify in this way too: the role ADMIN then requires TPM2_PolicyCommandCode of the command. userWithAuth is
+//! clear, so the key has no password. TPM2_Import returns a blob that is encrypted under the endorsement key's own
+//! seed, which never leaves the TPM.
 //!
 //! **What PolicyPCR provides.** Each HMAC needs a session in which the TPM has compared the current PCRs with the
-//! digests in the policy; a PCR that changes in between makes the TPM refuse. A machine that booted other firmware,
-//! another boot loader or another kernel, as far as these are measured, cannot use k.
+//! digests in the policy. If a PCR changes after the comparison, the TPM refuses the HMAC. A machine that booted another
+//! firmware, boot loader or kernel, as far as these are measured, cannot use k.
 
 use rand::CryptoRng;
 use zeroize::Zeroizing;
@@ -29,7 +30,7 @@ use crate::wire::Writer;
 
 const ALG_KEYEDHASH: u16 = 0x0008;
 
-/// All attributes that are set. noDA: a policy cannot be guessed, so no lockout is needed.
+/// All attributes of the key. noDA is set: a policy cannot be guessed, so no lockout is needed.
 const ATTRIBUTES: Attributes = Attributes::SIGN
     .union(Attributes::NO_DA)
     .union(Attributes::ADMIN_WITH_POLICY);
@@ -38,7 +39,7 @@ const ATTRIBUTES: Attributes = Attributes::SIGN
 /// wrapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrappedKey {
-    /// Its public area.
+    /// The public area of the key.
     pub public: Public,
     /// The content of TPM2B_PRIVATE.
     pub duplicate: Vec<u8>,
@@ -46,8 +47,8 @@ pub struct WrappedKey {
     pub encrypted_seed: Vec<u8>,
 }
 
-/// Encrypts `key` for import into the TPM with `for_key` (TPM 2.0 Library, Part 1, "Duplication"). The TPM uses it
-/// only for HMAC-SHA-256 while `policy` is met.
+/// Encrypts `key` for import into the TPM with `for_key` (TPM 2.0 Library, Part 1, "Duplication"). The TPM uses the key
+/// only for HMAC-SHA-256, and only while `policy` is met.
 ///
 /// # Errors
 /// The key is invalid.
@@ -78,8 +79,8 @@ pub fn wrap<R: CryptoRng + ?Sized>(
     })
 }
 
-/// Whether this is the public area of a key made by [`wrap`] under `policy`. A device checks the offered key: another
-/// type of key might be unusable or exportable.
+/// Whether `public` is the public area of a key from [`wrap`] under `policy`. A device checks the offered key in this way,
+/// because another type of key might be unusable or exportable.
 pub fn is_bound_key(public: &Public, policy: &PcrPolicy) -> bool {
     let Kind::KeyedHash { unique, .. } = &public.kind else {
         return false;

@@ -6,16 +6,16 @@ use zeroize::Zeroizing;
 
 /// HMAC-SHA-256 over the parts, one after the other.
 pub(crate) fn hmac(key: &[u8; 32], parts: &[&[u8]]) -> [u8; 32] {
-    // RFC 2104 pads a key with zeros to a block.
+    // As in RFC 2104, the key is padded with zeros to the length of a block.
     let mut block = Zeroizing::new([0; 64]);
-    for (to, from) in block.iter_mut().zip(key) {
-        *to = *from;
+    for (target, source) in block.iter_mut().zip(key) {
+        *target = *source;
     }
-    let mut mac = Hmac::<Sha256>::new((&*block).into());
+    let mut hmac = Hmac::<Sha256>::new((&*block).into());
     for part in parts {
-        mac.update(part);
+        hmac.update(part);
     }
-    mac.finalize().into_bytes().into()
+    hmac.finalize().into_bytes().into()
 }
 
 /// SHA-256 over the parts, one after the other.
@@ -27,7 +27,7 @@ pub(crate) fn sha256(parts: &[&[u8]]) -> [u8; 32] {
     hash.finalize().into()
 }
 
-/// KDFa for at most 256 bits, its first block; `label` without the terminating zero byte.
+/// KDFa for at most 256 bits, which are in its first block. `label` has no terminating zero byte.
 pub(crate) fn kdfa<const N: usize>(
     key: &[u8; 32],
     label: &str,
@@ -46,7 +46,7 @@ pub(crate) fn kdfa<const N: usize>(
     first_bytes(&Zeroizing::new(hmac(key, &parts)))
 }
 
-/// KDFe for 256 bits: from the x-coordinate of a shared point and those of both public keys.
+/// KDFe for 256 bits, from the x-coordinates of the shared point and of both public keys.
 pub(crate) fn kdfe(shared_x: &[u8], label: &str, party_u_x: &[u8], party_v_x: &[u8]) -> Zeroizing<[u8; 32]> {
     let parts = [
         &1u32.to_be_bytes()[..],
@@ -66,8 +66,8 @@ const fn bits_of<const N: usize>() -> [u8; 4] {
 
 fn first_bytes<const N: usize>(block: &[u8; 32]) -> Zeroizing<[u8; N]> {
     let mut bytes = Zeroizing::new([0; N]);
-    for (to, from) in bytes.iter_mut().zip(block) {
-        *to = *from;
+    for (target, source) in bytes.iter_mut().zip(block) {
+        *target = *source;
     }
     bytes
 }

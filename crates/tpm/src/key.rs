@@ -16,7 +16,7 @@ pub const MESSAGE_BYTES_MAX: usize = 1_024;
 pub struct AttestationSecret(#[serde(with = "crate::encoding::hex_array")] [u8; 32]);
 
 impl AttestationSecret {
-    /// The key with these bytes.
+    /// Creates the key from its bytes.
     pub const fn new(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
@@ -26,7 +26,7 @@ impl AttestationSecret {
         &self.0
     }
 
-    /// HMAC-SHA-256 under it.
+    /// HMAC-SHA-256 under this key.
     pub fn hmac(&self, message: &[u8]) -> [u8; 32] {
         hmac(&self.0, &[message])
     }
@@ -38,13 +38,13 @@ impl fmt::Debug for AttestationSecret {
     }
 }
 
-/// Where k is stored; part of the evidence.
+/// The place where k is stored; part of the evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protection {
     /// In a TPM, bound to the measured boot: software cannot copy it.
     Tpm,
-    /// In a file of the device: every reader of the file has the key.
+    /// In a file of the device: every process that can read the file knows the key.
     Software,
 }
 
@@ -95,7 +95,7 @@ pub trait AttestationKey {
 pub struct SoftwareKey(AttestationSecret);
 
 impl SoftwareKey {
-    /// Uses this key.
+    /// Creates a software key with this secret.
     pub const fn new(secret: AttestationSecret) -> Self {
         Self(secret)
     }

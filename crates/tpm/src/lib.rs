@@ -3,12 +3,12 @@
 //!
 //! The *controller* side needs no TPM and does no I/O; time and randomness are arguments. The *device* side, `device`, requires
 //! the feature of that name and the C library tpm2-tss (Debian: libtss2-dev 3.2). It opens a TPM, creates and loads keys, and
-//! computes HMACs through the trait [`AttestationKey`]; [`SoftwareKey`] is the same for devices without a TPM.
+//! computes HMACs through the trait [`AttestationKey`], which [`SoftwareKey`] implements for devices without a TPM.
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`endorsement`] | checks that a key is that of a real TPM: manufacturer certificate or pinned hash |
-//! | [`enroll`] | messages that bring a device's key k into its TPM |
+//! | [`endorsement`] | verification that a key belongs to a real TPM: manufacturer certificate or pinned hash |
+//! | [`enroll`] | messages that transfer a device's key k into its TPM |
 //! | [`evidence`] | evidence that a device sends, including quotes |
 //! | [`credential`], [`import`] | data that only one TPM can decrypt |
 //! | [`policy`] | PCR states in which a TPM uses a key |

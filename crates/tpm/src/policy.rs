@@ -1,4 +1,4 @@
-//! The measured states in which a key may be used: PolicyPCR, and PolicyOR of several.
+//! The measured states in which a key may be used: PolicyPCR for one state, PolicyOR for several states.
 
 use linewarden_measurement::HashAlgorithm;
 use linewarden_measurement::pcr::{PcrSelection, PcrValues};
@@ -15,13 +15,13 @@ pub const STATES_MAX: usize = 8;
 /// Why a policy is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
-    /// No state, or no PCR in it: the key would not be bound.
+    /// No state, or states without PCRs: the key would not be bound.
     #[error("empty policy: at least one state is required, with at least one PCR")]
     Empty,
     /// PCR values of this bank can be forged.
     #[error("PCR bank sha1 rejected: its values can be forged; use sha256")]
     WeakBank,
-    /// More than a TPM supports.
+    /// More states than one TPM2_PolicyOR supports.
     #[error("too many states in a policy; the maximum is {STATES_MAX}")]
     TooMany,
     /// The states differ in the bank or in the selected PCRs.
@@ -58,10 +58,10 @@ impl TryFrom<PolicyFields> for PcrPolicy {
 }
 
 impl PcrPolicy {
-    /// The policy that is met in exactly these states.
+    /// Creates the policy that is met in exactly these states.
     ///
     /// # Errors
-    /// No state, too many, of different PCRs, or of a broken bank.
+    /// No state, too many states, states of different PCRs, or a weak bank.
     pub fn new(states: &[PcrValues]) -> Result<Self, PolicyError> {
         let first = states.first().ok_or(PolicyError::Empty)?;
         let (bank, selection) = (first.bank(), first.selection());
@@ -131,7 +131,8 @@ impl PcrPolicy {
     }
 }
 
-/// SHA-256 over the values, by index: the value that TPM2_PolicyPCR compares and that a quote by a SHA-256 key signs.
+/// SHA-256 over the values in the order of their indices. TPM2_PolicyPCR compares this digest, and a quote of a SHA-256 key
+/// contains it.
 pub(crate) fn digest(values: &PcrValues) -> [u8; 32] {
     let values: Vec<&[u8]> = values.iter().map(|(_, value)| value.as_bytes()).collect();
     sha256(&values)
@@ -156,29 +157,29 @@ mod tests {
     #[test]
     fn policies_that_bind_no_pcr_or_too_many_are_refused() {
         const SHA256: HashAlgorithm = HashAlgorithm::Sha256;
-        let one = |measured: &[u8]| state(SHA256, &[7], measured);
+        let state_of_pcr7 = |measured: &[u8]| state(SHA256, &[7], measured);
         assert_eq!(PcrPolicy::new(&[]), Err(PolicyError::Empty));
         assert_eq!(PcrPolicy::new(&[PcrValues::new(SHA256)]), Err(PolicyError::Empty));
         assert_eq!(
             PcrPolicy::new(&[state(HashAlgorithm::Sha1, &[7], b"a")]),
             Err(PolicyError::WeakBank)
         );
-        for other in [
+        for different in [
             state(SHA256, &[7, 8], b"a"),
             state(HashAlgorithm::Sha384, &[7], b"a"),
         ] {
             assert_eq!(
-                PcrPolicy::new(&[one(b"a"), other]),
+                PcrPolicy::new(&[state_of_pcr7(b"a"), different]),
                 Err(PolicyError::MixedSelections)
             );
         }
-        let nine: Vec<_> = (0..9u8).map(|number| one(&[number])).collect();
+        let nine: Vec<_> = (0..9u8).map(|number| state_of_pcr7(&[number])).collect();
         assert_eq!(PcrPolicy::new(&nine), Err(PolicyError::TooMany));
         PcrPolicy::new(&nine[1..]).unwrap();
         // A duplicate state counts once.
         assert_eq!(
-            PcrPolicy::new(&[one(b"a"), one(b"a")]),
-            PcrPolicy::new(&[one(b"a")])
+            PcrPolicy::new(&[state_of_pcr7(b"a"), state_of_pcr7(b"a")]),
+            PcrPolicy::new(&[state_of_pcr7(b"a")])
         );
     }
 
@@ -189,13 +190,15 @@ mod tests {
         assert!(policy.accepts(&state(SHA256, &[7], b"b")));
         assert!(!policy.accepts(&state(SHA256, &[7], b"c")));
         assert!(!policy.accepts(&state(SHA256, &[8], b"a")));
-        let mut more = state(SHA256, &[7], b"a");
-        more.set(8.try_into().unwrap(), Digest::zero(SHA256)).unwrap();
-        assert!(!policy.accepts(&more));
+        let mut with_pcr8 = state(SHA256, &[7], b"a");
+        with_pcr8
+            .set(8.try_into().unwrap(), Digest::zero(SHA256))
+            .unwrap();
+        assert!(!policy.accepts(&with_pcr8));
     }
 
     #[test]
-    fn a_policy_is_read_as_it_was_written_and_checked() {
+    fn a_policy_round_trips_through_json_and_is_checked() {
         let policy = PcrPolicy::new(&[state(HashAlgorithm::Sha256, &[7], b"a")]).unwrap();
         let text = serde_json::to_string(&policy).unwrap();
         assert_eq!(serde_json::from_str::<PcrPolicy>(&text).unwrap(), policy);

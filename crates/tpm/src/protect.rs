@@ -2,8 +2,8 @@
 //! Library, Part 1, "Protected Storage", "Credential Protection", and "Secret Sharing" in the annexes on RSA and
 //! ECC).
 //!
-//! Credentials and keys for import use it. They differ in the seed's label, so that neither can be taken for the
-//! other, and in the protected data.
+//! Credentials and keys for import use this protection. The label of the seed differs, so that a TPM cannot accept a
+//! credential as a key, or a key as a credential.
 
 use aws_lc_rs::agreement::{ECDH_P256, PrivateKey, UnparsedPublicKey, agree};
 use aws_lc_rs::cipher::{AES_128, EncryptingKey, EncryptionContext, UnboundCipherKey};
@@ -35,7 +35,7 @@ impl Purpose {
         }
     }
 
-    /// With the terminating zero byte of an OAEP label.
+    /// The label for OAEP, with the terminating zero byte.
     const fn oaep_label(self) -> &'static [u8] {
         match self {
             Self::Identity => b"IDENTITY\0",
@@ -58,12 +58,13 @@ pub enum ProtectError {
 /// A seed, and its encryption for the TPM with the endorsement key: the content of TPM2B_ENCRYPTED_SECRET.
 pub(crate) struct Seed {
     seed: Zeroizing<[u8; 32]>,
-    /// For the TPM.
+    /// The encrypted seed.
     pub encrypted: Vec<u8>,
 }
 
 impl Seed {
-    /// Generates a seed. The cryptographic library draws OAEP's padding itself; everything else comes from `rng`.
+    /// Generates a seed. The random values are from `rng`, except OAEP's padding, which the cryptographic library
+    /// generates.
     pub fn new<R: CryptoRng + ?Sized>(
         for_key: &EndorsementKey,
         purpose: Purpose,
@@ -128,7 +129,7 @@ impl Seed {
         Ok(Self { seed, encrypted })
     }
 
-    /// `plain` encrypted and bound to `name`: the content of TPM2B_ID_OBJECT and of TPM2B_PRIVATE for import.
+    /// Encrypts `plain` and binds it to `name`. Returns the content of TPM2B_ID_OBJECT, or of TPM2B_PRIVATE for import.
     pub fn protect(&self, name: &Name, plain: &[u8]) -> Result<Vec<u8>, ProtectError> {
         let key = kdfa::<16>(&self.seed, "STORAGE", name.as_bytes(), &[]);
         let mut encrypted = plain.to_vec();
@@ -142,7 +143,8 @@ impl Seed {
     }
 }
 
-/// A key for one exchange. Fewer than one of 2^32 numbers is invalid; then the next one is drawn.
+/// Generates a key for one exchange. About one random number in 2^32 is not a valid key; the function then draws another
+/// number.
 fn ephemeral_key<R: CryptoRng + ?Sized>(rng: &mut R) -> PrivateKey {
     let mut number = Zeroizing::new([0; 32]);
     loop {
@@ -153,12 +155,12 @@ fn ephemeral_key<R: CryptoRng + ?Sized>(rng: &mut R) -> PrivateKey {
     }
 }
 
-/// AES-128 in CFB mode with a zero IV, which is secure here because each key encrypts once.
+/// Encrypts with AES-128 in CFB mode and a zero IV, which is secure because each key encrypts only once.
 fn encrypt_cfb(key: &[u8; 16], in_out: &mut [u8]) -> Result<(), ProtectError> {
     let key = UnboundCipherKey::new(&AES_128, key).map_err(|_| ProtectError::CryptoFailed)?;
-    let zero = EncryptionContext::Iv128(FixedLength::from([0; 16]));
+    let zero_iv = EncryptionContext::Iv128(FixedLength::from([0; 16]));
     EncryptingKey::cfb128(key)
-        .and_then(|key| key.less_safe_encrypt(in_out, zero))
+        .and_then(|key| key.less_safe_encrypt(in_out, zero_iv))
         .map(drop)
         .map_err(|_| ProtectError::CryptoFailed)
 }

@@ -24,33 +24,33 @@ const PUBLIC_BYTES_MAX: usize = 1_024;
 pub struct Attributes(u32);
 
 impl Attributes {
-    /// Never leaves its TPM, nor do its ancestors.
+    /// The object and its ancestors never leave their TPM.
     pub const FIXED_TPM: Self = Self(1 << 1);
-    /// Saved contexts of it end with a restart.
+    /// Saved contexts of the object become invalid at a restart.
     pub const ST_CLEAR: Self = Self(1 << 2);
-    /// Never gets another parent.
+    /// The object never gets another parent.
     pub const FIXED_PARENT: Self = Self(1 << 4);
     /// The TPM generated the secret part.
     pub const SENSITIVE_DATA_ORIGIN: Self = Self(1 << 5);
-    /// May be used with its password.
+    /// The object may be used with its password.
     pub const USER_WITH_AUTH: Self = Self(1 << 6);
-    /// May be administered by its policy only.
+    /// The object may be administered only by its policy.
     pub const ADMIN_WITH_POLICY: Self = Self(1 << 7);
-    /// Not subject to dictionary attack protection.
+    /// The object is not subject to dictionary attack protection.
     pub const NO_DA: Self = Self(1 << 10);
-    /// Leaves the TPM only under a second encryption.
+    /// The object leaves the TPM only under a second encryption.
     pub const ENCRYPTED_DUPLICATION: Self = Self(1 << 11);
-    /// Signs or decrypts only structures made by the TPM.
+    /// The key signs or decrypts only structures that the TPM has generated.
     pub const RESTRICTED: Self = Self(1 << 16);
-    /// Decrypts.
+    /// The key decrypts.
     pub const DECRYPT: Self = Self(1 << 17);
-    /// Signs.
+    /// The key signs.
     pub const SIGN: Self = Self(1 << 18);
 
     /// All bits defined by the specification (version 1.84).
     const KNOWN: u32 = 0b1111 << 16 | 0b1111 << 8 | 0b1111_0110;
 
-    /// The attributes of both.
+    /// All attributes of `self` and `other`.
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -100,7 +100,7 @@ pub enum Kind {
         scheme: Scheme,
         /// The modulus without leading zeros: 256, 384 or 512 bytes.
         modulus: Vec<u8>,
-        /// Whether the exponent was written as 65,537 and not as 0, which means the same but gives another name.
+        /// Whether the exponent is encoded as 65,537 and not as 0. Both encodings mean the same, but result in different names.
         is_exponent_explicit: bool,
     },
     /// A key on the curve P-256.
@@ -109,9 +109,9 @@ pub enum Kind {
         symmetric: Symmetric,
         /// The signature scheme.
         scheme: Scheme,
-        /// Coordinate, 32 bytes; some TPMs omit leading zeros.
+        /// The x-coordinate, at most 32 bytes: some TPMs omit leading zeros.
         x: Vec<u8>,
-        /// As `x`.
+        /// The y-coordinate, as `x`.
         y: Vec<u8>,
     },
     /// An HMAC key, or sealed data.
@@ -126,17 +126,17 @@ pub enum Kind {
 /// A public area.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Public {
-    /// The hash of its name and its policy.
+    /// The hash algorithm of the object's name and policy.
     pub name_alg: HashAlgorithm,
     /// The allowed uses.
     pub attributes: Attributes,
-    /// The digest that a policy session must have, or empty.
+    /// The digest that a policy session must have; empty without a policy.
     pub auth_policy: Vec<u8>,
     /// The type.
     pub kind: Kind,
 }
 
-/// Name of an object: its name algorithm's id, then the digest of its public area. It identifies the object.
+/// The name of an object, which identifies the object: the id of the name algorithm, then the digest of the public area.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name(Vec<u8>);
 
@@ -151,8 +151,8 @@ impl Public {
     /// Parses a TPMT_PUBLIC.
     ///
     /// # Errors
-    /// The bytes are not exactly one, or of a type that LAP/1 does not use: other curves, exponents, ciphers,
-    /// schemes.
+    /// The bytes are not exactly one TPMT_PUBLIC, or have a type, curve, exponent, cipher or scheme that LAP/1 does not
+    /// use.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, ParseError> {
         let mut reader = Reader::new("TPMT_PUBLIC", bytes);
         let kind = reader.u16("type")?;
@@ -166,7 +166,7 @@ impl Public {
             ALG_RSA => rsa(&mut reader)?,
             ALG_ECC => ecc(&mut reader)?,
             ALG_KEYEDHASH => keyed_hash(&mut reader, name_alg)?,
-            other => return Err(Reader::new("TPMT_PUBLIC", bytes).refuse("type", 0, other)),
+            value => return Err(Reader::new("TPMT_PUBLIC", bytes).refuse("type", 0, value)),
         };
         reader.finish()?;
         Ok(Self {
@@ -185,7 +185,7 @@ impl Public {
         Self::from_bytes(sized_content("TPM2B_PUBLIC", bytes, PUBLIC_BYTES_MAX)?)
     }
 
-    /// TPMT_PUBLIC: the same bytes that were parsed.
+    /// The byte form, TPMT_PUBLIC; equal to the parsed bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         let writer = Writer::new()
             .u16(match self.kind {
@@ -201,10 +201,10 @@ impl Public {
                 symmetric,
                 scheme,
                 modulus,
-                is_exponent_explicit: exponent_written,
+                is_exponent_explicit,
             } => write_scheme(write_symmetric(writer, *symmetric), *scheme)
                 .u16(u16::try_from(modulus.len() * 8).unwrap_or(u16::MAX))
-                .u32(if *exponent_written { RSA_EXPONENT } else { 0 })
+                .u32(if *is_exponent_explicit { RSA_EXPONENT } else { 0 })
                 .sized_buffer(modulus),
             Kind::EccP256 {
                 symmetric,
@@ -225,7 +225,7 @@ impl Public {
         .into_bytes()
     }
 
-    /// TPM2B_PUBLIC.
+    /// The byte form with its size in front, TPM2B_PUBLIC.
     pub fn to_sized(&self) -> Vec<u8> {
         Writer::new().sized_buffer(&self.to_bytes()).into_bytes()
     }
@@ -237,7 +237,7 @@ impl Public {
         Name(name.into_bytes())
     }
 
-    /// The parameters of an HMAC-SHA-256 key.
+    /// The public area of an HMAC-SHA-256 key.
     pub(crate) const fn hmac_key(attributes: Attributes, auth_policy: Vec<u8>, unique: Vec<u8>) -> Self {
         Self {
             name_alg: HashAlgorithm::Sha256,
@@ -261,8 +261,8 @@ fn policy(reader: &mut Reader<'_>, name_alg: HashAlgorithm) -> Result<Vec<u8>, P
     let policy = reader.sized_buffer("authPolicy", length)?;
     match policy.len() {
         0 => Ok(Vec::new()),
-        length_found if length_found == length => Ok(policy.to_vec()),
-        length_found => Err(reader.refuse("authPolicy", length_found + 2, length_found as u64)),
+        actual if actual == length => Ok(policy.to_vec()),
+        actual => Err(reader.refuse("authPolicy", actual + 2, actual as u64)),
     }
 }
 
@@ -276,10 +276,10 @@ fn symmetric(reader: &mut Reader<'_>) -> Result<Symmetric, ParseError> {
             }
             match reader.u16("symmetric.mode")? {
                 ALG_CFB => Ok(Symmetric::AesCfb(bits)),
-                other => Err(reader.refuse("symmetric.mode", 2, other)),
+                value => Err(reader.refuse("symmetric.mode", 2, value)),
             }
         }
-        other => Err(reader.refuse("symmetric.algorithm", 2, other)),
+        value => Err(reader.refuse("symmetric.algorithm", 2, value)),
     }
 }
 
@@ -305,16 +305,16 @@ fn rsa(reader: &mut Reader<'_>) -> Result<Kind, ParseError> {
         ALG_NULL => Scheme::Null,
         ALG_RSASSA => Scheme::Rsassa(hash(reader, "scheme.hashAlg")?),
         ALG_RSAPSS => Scheme::Rsapss(hash(reader, "scheme.hashAlg")?),
-        other => return Err(reader.refuse("scheme", 2, other)),
+        value => return Err(reader.refuse("scheme", 2, value)),
     };
     let bits = reader.u16("keyBits")?;
     if !matches!(bits, 2_048 | 3_072 | 4_096) {
         return Err(reader.refuse("keyBits", 2, bits));
     }
-    let exponent_written = match reader.u32("exponent")? {
+    let is_exponent_explicit = match reader.u32("exponent")? {
         0 => false,
         RSA_EXPONENT => true,
-        other => return Err(reader.refuse("exponent", 4, other)),
+        value => return Err(reader.refuse("exponent", 4, value)),
     };
     let modulus = reader.sized_buffer_exact("unique", usize::from(bits / 8))?;
     match modulus.first() {
@@ -323,7 +323,7 @@ fn rsa(reader: &mut Reader<'_>) -> Result<Kind, ParseError> {
             symmetric,
             scheme,
             modulus: modulus.to_vec(),
-            is_exponent_explicit: exponent_written,
+            is_exponent_explicit,
         }),
     }
 }
@@ -333,15 +333,15 @@ fn ecc(reader: &mut Reader<'_>) -> Result<Kind, ParseError> {
     let scheme = match reader.u16("scheme")? {
         ALG_NULL => Scheme::Null,
         ALG_ECDSA => Scheme::Ecdsa(hash(reader, "scheme.hashAlg")?),
-        other => return Err(reader.refuse("scheme", 2, other)),
+        value => return Err(reader.refuse("scheme", 2, value)),
     };
     match reader.u16("curveID")? {
         ECC_NIST_P256 => {}
-        other => return Err(reader.refuse("curveID", 2, other)),
+        value => return Err(reader.refuse("curveID", 2, value)),
     }
     match reader.u16("kdf")? {
         ALG_NULL => {}
-        other => return Err(reader.refuse("kdf", 2, other)),
+        value => return Err(reader.refuse("kdf", 2, value)),
     }
     Ok(Kind::EccP256 {
         symmetric,
@@ -355,7 +355,7 @@ fn keyed_hash(reader: &mut Reader<'_>, name_alg: HashAlgorithm) -> Result<Kind, 
     let hmac = match reader.u16("scheme")? {
         ALG_NULL => None,
         ALG_HMAC => Some(hash(reader, "scheme.hashAlg")?),
-        other => return Err(reader.refuse("scheme", 2, other)),
+        value => return Err(reader.refuse("scheme", 2, value)),
     };
     let unique = reader.sized_buffer_exact("unique", name_alg.digest_bytes())?;
     Ok(Kind::KeyedHash {
@@ -364,7 +364,7 @@ fn keyed_hash(reader: &mut Reader<'_>, name_alg: HashAlgorithm) -> Result<Kind, 
     })
 }
 
-/// A P-256 coordinate with the zeros that some TPMs omit; `None` if it is longer than 32 bytes.
+/// A P-256 coordinate, padded with the leading zeros that some TPMs omit; `None` if `bytes` has more than 32 bytes.
 pub(crate) fn coordinate(bytes: &[u8]) -> Option<[u8; 32]> {
     let mut padded = [0; 32];
     let start = padded.len().checked_sub(bytes.len())?;

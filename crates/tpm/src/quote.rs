@@ -17,19 +17,19 @@ pub type Nonce = [u8; 32];
 /// Why a quote does not verify.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuoteError {
-    /// Not a quote.
+    /// The bytes are not a quote.
     #[error("invalid quote: {0}")]
     InvalidAttest(ParseError),
-    /// Not a signature.
+    /// The bytes are not a signature.
     #[error("invalid signature of the quote: {0}")]
     InvalidSignature(ParseError),
-    /// Not signed by this key.
+    /// The quote is not signed by this key.
     #[error("quote rejected: {0}")]
     Signature(#[from] SignatureError),
-    /// Signed over another nonce: an old quote, or one for another verifier.
-    #[error("quote rejected: its nonce differs; it is old, or was made for another verifier")]
+    /// The quote has another nonce: an old quote, or a quote for another verifier.
+    #[error("quote rejected: its nonce differs; the quote is old or for another verifier")]
     NonceMismatch,
-    /// Other PCRs or another bank than requested.
+    /// The quote covers other PCRs or another bank than requested.
     #[error("quote rejected: it does not cover exactly PCRs {selection} of {bank}")]
     SelectionMismatch {
         /// The requested bank.
@@ -45,9 +45,9 @@ pub enum QuoteError {
         /// The requested PCRs.
         selection: PcrSelection,
     },
-    /// The values differ from the quoted ones.
+    /// The values differ from the quoted values.
     #[error(
-        "quote rejected: the accompanying values differ from the quoted ones; they are wrong or changed in between"
+        "quote rejected: the accompanying values differ from the quoted values; the values are wrong, or the PCRs changed in between"
     )]
     DigestMismatch,
 }
@@ -82,7 +82,7 @@ pub fn verify_quote(
         return Err(QuoteError::NonceMismatch);
     }
     match &quote.selections[..] {
-        [only] if only.matches(bank, selection) => {}
+        [quoted] if quoted.matches(bank, selection) => {}
         _ => return Err(QuoteError::SelectionMismatch { bank, selection }),
     }
     if values.bank() != bank || values.selection() != selection {

@@ -9,7 +9,7 @@ use linewarden_measurement::HashAlgorithm;
 use crate::public::{ALG_ECDSA, ALG_RSAPSS, ALG_RSASSA, Kind, Public, Scheme, coordinate, hash, sec1};
 use crate::wire::{ParseError, Reader, Writer};
 
-/// Length for RSA keys of 4,096 bits.
+/// Maximum length of an RSA signature, bytes: for keys of 4,096 bits.
 const RSA_BYTES_MAX: usize = 512;
 
 /// A signature, not verified.
@@ -19,23 +19,23 @@ pub enum Signature {
     Rsassa {
         /// Hash of the message.
         hash: HashAlgorithm,
-        /// As long as the modulus.
+        /// The signature, as long as the modulus.
         bytes: Vec<u8>,
     },
     /// RSASSA-PSS.
     Rsapss {
-        /// Hash of the message and of the mask.
+        /// Hash of the message and of MGF1.
         hash: HashAlgorithm,
-        /// As long as the modulus.
+        /// The signature, as long as the modulus.
         bytes: Vec<u8>,
     },
     /// ECDSA on P-256.
     Ecdsa {
         /// Hash of the message.
         hash: HashAlgorithm,
-        /// Some TPMs omit leading zeros.
+        /// The number r; some TPMs omit leading zeros.
         r: Vec<u8>,
-        /// As `r`.
+        /// The number s, as `r`.
         s: Vec<u8>,
     },
 }
@@ -43,12 +43,12 @@ pub enum Signature {
 /// Why a signature does not verify.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SignatureError {
-    /// The key has another scheme, or one that is not supported.
+    /// The scheme of the signature differs from the scheme of the key, or is not supported.
     #[error(
         "unsupported signature scheme: it differs from that of the key, or is not RSASSA, RSAPSS or ECDSA P-256 with SHA-256"
     )]
     WrongScheme,
-    /// The signature is not that of this key over these bytes.
+    /// The signature is not a signature of this key over these bytes.
     #[error("signature does not verify with this key")]
     Mismatch,
 }
@@ -57,7 +57,7 @@ impl Signature {
     /// Parses TPMT_SIGNATURE.
     ///
     /// # Errors
-    /// The bytes are not exactly one, of the three schemes.
+    /// The bytes are not exactly one signature of a supported scheme.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, ParseError> {
         let mut reader = Reader::new("TPMT_SIGNATURE", bytes);
         let algorithm = reader.u16("sigAlg")?;
@@ -83,7 +83,7 @@ impl Signature {
         Ok(signature)
     }
 
-    /// TPMT_SIGNATURE: the same bytes that were parsed.
+    /// The byte form, TPMT_SIGNATURE; equal to the parsed bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         match self {
             Self::Rsassa { hash, bytes } => Writer::new()
@@ -108,7 +108,7 @@ impl Signature {
     /// A PSS signature must have a salt as long as the hash, as FIPS 186-4 requires.
     ///
     /// # Errors
-    /// Another scheme, or a wrong signature.
+    /// The schemes of signature and key differ, or the signature is wrong.
     pub fn verify(&self, key: &Public, message: &[u8]) -> Result<(), SignatureError> {
         const SHA256: HashAlgorithm = HashAlgorithm::Sha256;
         match (self, &key.kind) {

@@ -1,8 +1,8 @@
 //! Reading and writing TPM 2.0 structures: big-endian, each variable part with its size in front (TPM 2.0 Library,
 //! Part 2).
 //!
-//! A [`Reader`] never reads past its end, accepts no size beyond the limit of the structure, and every error names
-//! the structure, the field and its offset.
+//! A [`Reader`] never reads past the end of the bytes and accepts no size beyond the limit of the structure. Every error
+//! names the structure, the field and the offset of the field.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ pub struct ParseError {
     pub field: &'static str,
     /// The offset of the field.
     pub offset: usize,
-    /// What is wrong with it.
+    /// What is wrong with the field.
     pub problem: FieldProblem,
 }
 
@@ -25,31 +25,36 @@ pub struct ParseError {
 pub enum FieldProblem {
     /// The bytes end within the field.
     Truncated {
-        /// Length of the field.
+        /// Length of the field, bytes.
         needed: usize,
-        /// Bytes available.
+        /// Number of bytes available.
         left: usize,
     },
-    /// Longer than the specification or the type of key allows.
+    /// The field is longer than the specification or the type of key allows, or does not have the only allowed length.
     InvalidSize {
-        /// The maximum length.
+        /// The maximum length, or the only allowed length, bytes.
         max: usize,
-        /// The actual length.
+        /// The actual length, bytes.
         actual: usize,
     },
-    /// A value that is not allowed or not supported.
+    /// The value is not allowed or not supported.
     InvalidValue(u64),
-    /// Bytes after the end of the structure.
+    /// Number of bytes that follow the end of the structure.
     TrailingBytes(usize),
 }
 
 impl fmt::Display for FieldProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Truncated { needed: needs, left } => {
-                write!(f, "{needs} bytes are required, {left} are left")
+            Self::Truncated { needed, left } => {
+                write!(f, "{needed} bytes are required, {left} are left")
             }
-            Self::InvalidSize { max: may, actual } => write!(f, "{actual} bytes, the maximum is {may}"),
+            Self::InvalidSize { max, actual } => {
+                write!(
+                    f,
+                    "{actual} bytes are not allowed; the longest allowed length is {max}"
+                )
+            }
             Self::InvalidValue(value) => write!(f, "{value:#x} is not allowed or not supported"),
             Self::TrailingBytes(bytes) => write!(f, "{bytes} bytes after the end"),
         }
@@ -61,7 +66,7 @@ impl fmt::Display for FieldProblem {
 pub(crate) struct Reader<'a> {
     structure: &'static str,
     bytes: &'a [u8],
-    at: usize,
+    position: usize,
 }
 
 impl<'a> Reader<'a> {
@@ -69,7 +74,7 @@ impl<'a> Reader<'a> {
         Self {
             structure,
             bytes,
-            at: 0,
+            position: 0,
         }
     }
 
@@ -83,13 +88,17 @@ impl<'a> Reader<'a> {
     }
 
     pub fn take(&mut self, field: &'static str, length: usize) -> Result<&'a [u8], ParseError> {
-        let rest = self.bytes.get(self.at..).unwrap_or_default();
-        let taken = rest.get(..length).ok_or_else(|| {
+        let rest = self.bytes.get(self.position..).unwrap_or_default();
+        let field_bytes = rest.get(..length).ok_or_else(|| {
             let left = rest.len();
-            self.error(field, self.at, FieldProblem::Truncated { needed: length, left })
+            self.error(
+                field,
+                self.position,
+                FieldProblem::Truncated { needed: length, left },
+            )
         })?;
-        self.at += length;
-        Ok(taken)
+        self.position += length;
+        Ok(field_bytes)
     }
 
     fn number<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], ParseError> {
@@ -114,19 +123,19 @@ impl<'a> Reader<'a> {
         self.number(field).map(u64::from_be_bytes)
     }
 
-    /// A TPM2B: a size of two bytes, then as many bytes, at most `max`.
+    /// Reads a TPM2B: a size of two bytes, at most `max`, then this number of bytes.
     pub fn sized_buffer(&mut self, field: &'static str, max: usize) -> Result<&'a [u8], ParseError> {
-        let at = self.at;
+        let offset = self.position;
         let size = usize::from(self.u16(field)?);
         if size > max {
-            return Err(self.error(field, at, FieldProblem::InvalidSize { max, actual: size }));
+            return Err(self.error(field, offset, FieldProblem::InvalidSize { max, actual: size }));
         }
         self.take(field, size)
     }
 
-    /// As [`Reader::sized_buffer`], with exactly this length.
+    /// As [`Reader::sized_buffer`], but accepts only exactly this length.
     pub fn sized_buffer_exact(&mut self, field: &'static str, length: usize) -> Result<&'a [u8], ParseError> {
-        let at = self.at;
+        let offset = self.position;
         let bytes = self.sized_buffer(field, length)?;
         match bytes.len() == length {
             true => Ok(bytes),
@@ -134,7 +143,7 @@ impl<'a> Reader<'a> {
                 let actual_length = bytes.len();
                 Err(self.error(
                     field,
-                    at,
+                    offset,
                     FieldProblem::InvalidSize {
                         max: length,
                         actual: actual_length,
@@ -148,16 +157,16 @@ impl<'a> Reader<'a> {
     pub fn refuse(&self, field: &'static str, width: usize, value: impl Into<u64>) -> ParseError {
         self.error(
             field,
-            self.at.saturating_sub(width),
+            self.position.saturating_sub(width),
             FieldProblem::InvalidValue(value.into()),
         )
     }
 
     /// Checks that no bytes are left.
     pub fn finish(self) -> Result<(), ParseError> {
-        match self.bytes.len().saturating_sub(self.at) {
+        match self.bytes.len().saturating_sub(self.position) {
             0 => Ok(()),
-            left => Err(self.error("end", self.at, FieldProblem::TrailingBytes(left))),
+            left => Err(self.error("end", self.position, FieldProblem::TrailingBytes(left))),
         }
     }
 }
@@ -195,7 +204,7 @@ impl Writer {
         self
     }
 
-    /// A TPM2B. All written data were read under a limit or have a fixed size, far below the range of two bytes.
+    /// Writes a TPM2B. All written data were read with a limit or have a fixed size, far below the range of two bytes.
     #[must_use]
     pub fn sized_buffer(self, bytes: &[u8]) -> Self {
         debug_assert!(bytes.len() <= usize::from(u16::MAX));
@@ -208,16 +217,16 @@ impl Writer {
     }
 }
 
-/// The content of a TPM2B: the size must be that of all remaining bytes.
+/// The content of a TPM2B that consists of all `bytes`.
 pub(crate) fn sized_content<'a>(
     structure: &'static str,
     bytes: &'a [u8],
     max: usize,
 ) -> Result<&'a [u8], ParseError> {
     let mut reader = Reader::new(structure, bytes);
-    let inside = reader.sized_buffer("size", max)?;
+    let content = reader.sized_buffer("size", max)?;
     reader.finish()?;
-    Ok(inside)
+    Ok(content)
 }
 
 #[cfg(test)]

@@ -26,13 +26,13 @@ const ENDORSEMENT: Attributes = Attributes::FIXED_TPM
 fn public(kind: Kind) -> Public {
     let attributes = ENDORSEMENT.bits().to_be_bytes();
     // Attributes deliberately have no constructor from bits: they come from TPM structures.
-    let head = [&[0, 1, 0, 11][..], &attributes, &[0, 32], &ENDORSEMENT_POLICY].concat();
-    let rest = [
+    let header = [&[0, 1, 0, 11][..], &attributes, &[0, 32], &ENDORSEMENT_POLICY].concat();
+    let parameters = [
         &[0, 6, 0, 128, 0, 0x43, 0, 0x10, 8, 0, 0, 0, 0, 0, 1, 0][..],
         &[0x80; 256],
     ]
     .concat();
-    let template = Public::from_bytes(&[head, rest].concat()).unwrap();
+    let template = Public::from_bytes(&[header, parameters].concat()).unwrap();
     Public { kind, ..template }
 }
 
@@ -108,7 +108,7 @@ impl Ca {
     }
 }
 
-/// Like TPM manufacturers: no subject, the TPM's model in a critical alternative name.
+/// Parameters like those of TPM manufacturers: no subject, the TPM's model in a critical alternative name.
 fn leaf_params() -> CertificateParams {
     let mut params = params("");
     params.key_usages = vec![KeyUsagePurpose::KeyAgreement];
@@ -142,10 +142,10 @@ fn trust(roots: &[&Ca], intermediates: &[&Ca]) -> EndorsementTrust {
     trust
 }
 
-fn issuers(found: Endorsement) -> Vec<String> {
-    match found {
+fn issuers(endorsement: Endorsement) -> Vec<String> {
+    match endorsement {
         Endorsement::Certificate { issuers, .. } => issuers,
-        Endorsement::Pinned => panic!("not pinned"),
+        Endorsement::Pinned => panic!("pinned, without a certificate"),
     }
 }
 
@@ -165,9 +165,13 @@ fn paths_use_certificates_of_the_operator_and_the_device() {
     let lower = upper.issue_ca(ca_params("lower", Some(0)));
     let leaf = lower.issue(&leaf_params(), &key.0);
     let expected = ["CN=lower", "CN=upper", "CN=root"];
-    let all = trust(&[&root], &[&upper, &lower]);
+    let with_intermediates = trust(&[&root], &[&upper, &lower]);
     assert_eq!(
-        issuers(all.check(&key.key(), std::slice::from_ref(&leaf), NOW_S).unwrap()),
+        issuers(
+            with_intermediates
+                .check(&key.key(), std::slice::from_ref(&leaf), NOW_S)
+                .unwrap()
+        ),
         expected
     );
     // The device has the intermediates in its TPM.
@@ -177,7 +181,7 @@ fn paths_use_certificates_of_the_operator_and_the_device() {
         issuers(only_root.check(&key.key(), &sent, NOW_S).unwrap()),
         expected
     );
-    // Without them, and with a root that only the device sent, there is no path.
+    // Without the intermediates, and with a root that only the device sent, there is no path.
     assert!(matches!(
         only_root.check(&key.key(), std::slice::from_ref(&leaf), NOW_S),
         Err(EndorsementError::UntrustedIssuer { issuer, .. }) if issuer == "CN=lower"
@@ -230,7 +234,7 @@ fn certificates_of_unauthorized_issuers_are_refused() {
         check(&root.issue_ca(old)),
         Err(EndorsementError::OutsideValidity { subject, .. }) if subject == "CN=ca"
     ));
-    // A CA that must not have a CA under it has one.
+    // A CA issued a CA certificate although its own certificate forbids this.
     let short = root.issue_ca(ca_params("short", Some(0)));
     let under = short.issue_ca(ca_params("under", None));
     let leaf = under.issue(&leaf_params(), &key.0);
@@ -239,9 +243,9 @@ fn certificates_of_unauthorized_issuers_are_refused() {
         "path length constraint",
     );
     // A CA with the right name and another key.
-    let fake = self::root("root").issue(&leaf_params(), &key.0);
+    let forged = self::root("root").issue(&leaf_params(), &key.0);
     refused_use(
-        trust(&[&root], &[]).check(&key.key(), &[fake], NOW_S),
+        trust(&[&root], &[]).check(&key.key(), &[forged], NOW_S),
         "its signature by",
     );
 }
@@ -256,7 +260,7 @@ fn certificates_that_are_not_for_endorsement_keys_are_refused() {
         trust(&[&root], &[]).check(&key.key(), &[root.issue(&params, &key.0)], NOW_S)
     };
     assert_eq!(issuers(check(&|_| {}).unwrap()), ["CN=root"]);
-    // Older certificates have neither.
+    // Older certificates lack one of the usage extensions.
     check(&|params| params.extended_key_usages.clear()).unwrap();
     check(&|params| params.key_usages.clear()).unwrap();
     let attributes = extension(&[2, 5, 29, 9], &[0x30, 0], true);
@@ -278,9 +282,9 @@ fn certificates_that_are_not_for_endorsement_keys_are_refused() {
         check(&|params| params.custom_extensions.push(unknown_extension.clone())),
         "1.2.3 is unknown",
     );
-    let twice = extension(&[2, 5, 29, 17], &MODEL, true);
+    let second_name = extension(&[2, 5, 29, 17], &MODEL, true);
     refused_use(
-        check(&|params| params.custom_extensions.push(twice.clone())),
+        check(&|params| params.custom_extensions.push(second_name.clone())),
         "duplicate extension",
     );
     for (from, to) in [(2010, 2011), (2039, 2040)] {
@@ -322,33 +326,33 @@ impl PublicKeyData for Rsa {
     }
 }
 
-/// The same certificate with its key under the identifier of RSAES-OAEP, as some manufacturers write it, signed
-/// again.
+/// Returns the certificate with the key type changed to RSAES-OAEP, which some manufacturers write, and a new
+/// signature.
 fn as_rsaes_oaep(leaf: &[u8], issuer: &KeyPair) -> Vec<u8> {
     const RSA: [u8; 11] = [6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 1];
     const ECDSA_SHA256: [u8; 12] = [0x30, 10, 6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 2];
     let (_, certificate) = X509Certificate::from_der(leaf).unwrap();
     let mut signed = certificate.tbs_certificate.as_ref().to_vec();
-    let at = signed.windows(RSA.len()).position(|bytes| bytes == RSA).unwrap();
-    signed[at + RSA.len() - 1] = 7;
+    let start = signed.windows(RSA.len()).position(|bytes| bytes == RSA).unwrap();
+    signed[start + RSA.len() - 1] = 7;
     let signature = issuer.sign(&signed).unwrap();
     let bits = [
         &[3, u8::try_from(signature.len() + 1).unwrap(), 0][..],
         &signature,
     ]
     .concat();
-    let inside = [&signed[..], &ECDSA_SHA256, &bits].concat();
-    let length = u16::try_from(inside.len()).unwrap().to_be_bytes();
-    [&[0x30, 0x82][..], &length, &inside].concat()
+    let content = [&signed[..], &ECDSA_SHA256, &bits].concat();
+    let length = u16::try_from(content.len()).unwrap().to_be_bytes();
+    [&[0x30, 0x82][..], &length, &content].concat()
 }
 
 #[test]
 fn rsa_keys_are_found_in_their_certificates() {
     use aws_lc_rs::signature::KeyPair as _;
 
-    let own = RsaKeyPair::generate(KeySize::Rsa2048).unwrap();
-    let der = own.public_key().as_ref().to_vec();
-    // SEQUENCE, then INTEGER with a zero in front of 256 bytes.
+    let key_pair = RsaKeyPair::generate(KeySize::Rsa2048).unwrap();
+    let der = key_pair.public_key().as_ref().to_vec();
+    // The DER is a SEQUENCE header, then an INTEGER with a zero in front of 256 bytes.
     let modulus = der[9..265].to_vec();
     let key = |modulus: Vec<u8>| {
         EndorsementKey::new(public(Kind::Rsa {
@@ -367,10 +371,10 @@ fn rsa_keys_are_found_in_their_certificates() {
     for leaf in [leaf.clone(), as_rsaes_oaep(&leaf, root.issuer.key())] {
         trust.check(&key(modulus.clone()), &[leaf], NOW_S).unwrap();
     }
-    let mut other = modulus;
-    other[100] ^= 1;
+    let mut other_modulus = modulus;
+    other_modulus[100] ^= 1;
     assert_eq!(
-        trust.check(&key(other), &[leaf], NOW_S),
+        trust.check(&key(other_modulus), &[leaf], NOW_S),
         Err(EndorsementError::KeyMismatch)
     );
 }
@@ -381,23 +385,23 @@ fn invalid_certificates_are_refused_with_their_name() {
     let root = root("root");
     let mut trust = trust(&[&root], &[]);
     let leaf = root.issue(&leaf_params(), &key.0);
-    for wrong in [
+    for certificate in [
         Vec::new(),
         leaf[..leaf.len() - 1].to_vec(),
         [&leaf[..], &[0]].concat(),
         vec![0x30; 20_000],
     ] {
         assert!(matches!(
-            trust.check(&key.key(), &[wrong], NOW_S),
+            trust.check(&key.key(), &[certificate], NOW_S),
             Err(EndorsementError::InvalidCertificate { .. })
         ));
     }
-    for wrong in [
+    for file in [
         &b""[..],
         b"-----BEGIN NOTHING-----\n-----END NOTHING-----\n",
         b"\x30\x00",
     ] {
-        let error = trust.add_roots("roots.pem", wrong).unwrap_err();
+        let error = trust.add_roots("roots.pem", file).unwrap_err();
         assert!(
             error.to_string().starts_with("roots.pem is not a certificate"),
             "{error}"
@@ -407,21 +411,21 @@ fn invalid_certificates_are_refused_with_their_name() {
 
 #[test]
 fn a_pin_matches_one_key_only() {
-    let (key, other) = (P256::new().key(), P256::new().key());
+    let (key, other_key) = (P256::new().key(), P256::new().key());
     let mut trust = EndorsementTrust::new();
     trust.pin(EkHash::of_key(&key));
     assert_eq!(trust.check(&key, &[], NOW_S), Ok(Endorsement::Pinned));
     assert_eq!(
-        trust.check(&other, &[], NOW_S),
+        trust.check(&other_key, &[], NOW_S),
         Err(EndorsementError::NoEndorsement)
     );
 }
 
 #[test]
 fn public_areas_that_are_not_of_a_template_are_refused() {
-    let good = P256::new().key().public().clone();
+    let valid = P256::new().key().public().clone();
     let refused = |change: &dyn Fn(&mut Public)| {
-        let mut public = good.clone();
+        let mut public = valid.clone();
         change(&mut public);
         EndorsementKey::new(public).unwrap_err()
     };
@@ -451,7 +455,7 @@ fn public_areas_that_are_not_of_a_template_are_refused() {
     ));
     // An endorsement key that signs is rejected, too.
     assert!(matches!(
-        AttestationSigner::new(good),
+        AttestationSigner::new(valid),
         Err(TemplateError::WrongAttributes { .. })
     ));
 }

@@ -1,5 +1,5 @@
-//! Untrusted bytes: TPM structures, certificates and messages are parsed or rejected, and parsed ones have one
-//! encoding.
+//! Untrusted bytes: TPM structures, certificates and messages are parsed or rejected, and each parsed value has exactly
+//! one encoding.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::sync::OnceLock;
@@ -22,7 +22,7 @@ use rand::SeedableRng as _;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, PublicKeyData as _, date_time_ymd};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-/// Template L-1, L-2, an ECDSA attestation key, an HMAC key: TPMT_PUBLIC.
+/// TPMT_PUBLIC structures: the templates L-1 and L-2, an ECDSA attestation key, an HMAC key.
 fn publics() -> [Vec<u8>; 4] {
     let endorsement = |kind: u8| [&[0, kind, 0, 11, 0, 3, 0, 0xb2, 0, 32][..], &ENDORSEMENT_POLICY].concat();
     let point = [&[0, 32][..], &[7; 32], &[0, 32], &[9; 32]].concat();
@@ -91,15 +91,19 @@ fn enrolling() -> &'static EnrollmentFixture {
         root_params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let root_key = KeyPair::generate().unwrap();
         let root = root_params.self_signed(&root_key).unwrap().der().to_vec();
-        let own = KeyPair::generate().unwrap();
+        let endorsement_key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::default();
         params.not_after = date_time_ymd(2100, 1, 1);
         let issuer = Issuer::new(root_params, root_key);
-        let certificate = params.signed_by(&own, &issuer).unwrap().der().to_vec();
+        let certificate = params
+            .signed_by(&endorsement_key, &issuer)
+            .unwrap()
+            .der()
+            .to_vec();
         let mut bytes = publics()[1].clone();
-        let at = bytes.len() - 68;
-        bytes[at + 2..at + 34].copy_from_slice(&own.der_bytes()[1..33]);
-        bytes[at + 36..].copy_from_slice(&own.der_bytes()[33..]);
+        let point = bytes.len() - 68;
+        bytes[point + 2..point + 34].copy_from_slice(&endorsement_key.der_bytes()[1..33]);
+        bytes[point + 36..].copy_from_slice(&endorsement_key.der_bytes()[33..]);
         let public = Public::from_bytes(&bytes).unwrap();
         let mut pcrs = PcrValues::new(HashAlgorithm::Sha256);
         pcrs.set(7.try_into().unwrap(), Digest::ones(HashAlgorithm::Sha256))
@@ -127,7 +131,7 @@ fn offer(identity: &Identity, trust: &EndorsementTrust) -> Result<(KeyOffer, Enr
     enroll::offer(identity, trust, policy, NOW_S, &mut rng)
 }
 
-fn maker() -> EndorsementTrust {
+fn manufacturer_trust() -> EndorsementTrust {
     let mut trust = EndorsementTrust::new();
     trust.add_roots("root", &enrolling().root).unwrap();
     trust
@@ -141,27 +145,27 @@ fn edits() -> impl Strategy<Value = Vec<(f64, u8, u8)>> {
 fn edited(bytes: &[u8], edits: &[(f64, u8, u8)]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     for (share, value, operation) in edits {
-        // The control fields are in front: half of the changes go there.
-        let most = if value & 1 == 0 {
+        // The control fields are at the start: half of the changes go there.
+        let range = if value & 1 == 0 {
             bytes.len()
         } else {
             bytes.len().min(64)
         };
-        let at = (share * most as f64) as usize;
+        let index = (share * range as f64) as usize;
         match operation {
-            0 => bytes.truncate(at),
-            1 => bytes.insert(at, *value),
-            2 if at < bytes.len() => drop(bytes.remove(at)),
-            3 => bytes.extend_from_within(at..),
-            _ if at < bytes.len() => bytes[at] ^= value | 1,
+            0 => bytes.truncate(index),
+            1 => bytes.insert(index, *value),
+            2 if index < bytes.len() => drop(bytes.remove(index)),
+            3 => bytes.extend_from_within(index..),
+            _ if index < bytes.len() => bytes[index] ^= value | 1,
             _ => {}
         }
     }
     bytes
 }
 
-/// All parsers on the same bytes; the offset of an error is within the bytes.
-fn read_all(bytes: &[u8]) -> Result<(), TestCaseError> {
+/// Runs all parsers on the same bytes and checks that the offset of an error is within the bytes.
+fn parse_all(bytes: &[u8]) -> Result<(), TestCaseError> {
     match Public::from_bytes(bytes) {
         Ok(public) => {
             prop_assert_eq!(public.to_bytes(), bytes);
@@ -189,8 +193,8 @@ fn the_unedited_structures_are_valid() {
         Signature::from_bytes(&signature).unwrap();
     }
     Quote::from_bytes(&quote()).unwrap();
-    let good = enrolling();
-    offer(&good.identity, &maker()).unwrap();
+    let fixture = enrolling();
+    offer(&fixture.identity, &manufacturer_trust()).unwrap();
     let signer = Public::from_bytes(&publics()[2]).unwrap();
     AttestationSigner::new(signer).unwrap();
 }
@@ -198,11 +202,11 @@ fn the_unedited_structures_are_valid() {
 #[test]
 fn offers_are_the_same_for_the_same_randomness() {
     let identity = &enrolling().identity;
-    let (first, again) = (
-        offer(identity, &maker()).unwrap(),
-        offer(identity, &maker()).unwrap(),
+    let (first, second) = (
+        offer(identity, &manufacturer_trust()).unwrap(),
+        offer(identity, &manufacturer_trust()).unwrap(),
     );
-    assert_eq!(first.0, again.0);
+    assert_eq!(first.0, second.0);
 }
 
 #[test]
@@ -225,8 +229,8 @@ proptest! {
 
     #[test]
     fn edited_structures_are_refused_or_canonical(number in 0..8usize, changes in edits()) {
-        let all = [&publics()[..], &signatures()[..], &[quote()][..]].concat();
-        read_all(&edited(&all[number], &changes))?;
+        let structures = [&publics()[..], &signatures()[..], &[quote()][..]].concat();
+        parse_all(&edited(&structures[number], &changes))?;
     }
 
     #[test]
@@ -239,10 +243,10 @@ proptest! {
             b"\0\x14\0\x0b",
             b"",
         ];
-        read_all(&[heads[head], &tail].concat())?;
+        parse_all(&[heads[head], &tail].concat())?;
     }
 
-    /// No invented bytes are a valid signature.
+    /// Invented bytes are never a valid signature.
     #[test]
     fn invented_signatures_do_not_verify(changes in edits(), message in vec(any::<u8>(), 0..100)) {
         let key = Public::from_bytes(&publics()[2]).unwrap();
@@ -260,23 +264,23 @@ proptest! {
     /// The signed content is unchanged, or the certificate is refused.
     #[test]
     fn edited_certificates_are_refused(changes in edits()) {
-        let good = enrolling();
-        let bytes = edited(&good.certificate, &changes);
-        if maker().check(&good.key, std::slice::from_ref(&bytes), NOW_S).is_ok() {
+        let fixture = enrolling();
+        let bytes = edited(&fixture.certificate, &changes);
+        if manufacturer_trust().check(&fixture.key, std::slice::from_ref(&bytes), NOW_S).is_ok() {
             let signed = |der: &[u8]| X509Certificate::from_der(der).unwrap().1.tbs_certificate.as_ref().to_vec();
-            prop_assert_eq!(signed(&bytes), signed(&good.certificate));
+            prop_assert_eq!(signed(&bytes), signed(&fixture.certificate));
         }
     }
 
     /// An edited identity is refused, or gets an offer for the same two keys.
     #[test]
     fn edited_identities_are_refused_or_of_the_same_keys(changes in edits()) {
-        let good = &enrolling().identity;
-        let bytes = edited(&serde_json::to_vec(good).unwrap(), &changes);
+        let valid = &enrolling().identity;
+        let bytes = edited(&serde_json::to_vec(valid).unwrap(), &changes);
         if let Ok(identity) = from_json::<Identity>(&bytes) {
             prop_assert_eq!(from_json::<Identity>(&serde_json::to_vec(&identity).unwrap()).unwrap(), identity.clone());
-            if offer(&identity, &maker()).is_ok() {
-                prop_assert_eq!(&identity.endorsement_key, &good.endorsement_key);
+            if offer(&identity, &manufacturer_trust()).is_ok() {
+                prop_assert_eq!(&identity.endorsement_key, &valid.endorsement_key);
             }
         }
     }

@@ -16,19 +16,23 @@ impl Agent {
         }
     }
 
-    /// Determines from a new session which key the registry has, and updates the helper data.
+    /// Determines which key the registry has from the key that opened the new session, and updates the helper data.
     pub(super) fn confirm_credentials(&mut self, sink: EventSink<'_>) {
         let Some(session) = self.device.session() else {
             return;
         };
-        match self.options.keyring.session_opened(session, self.device.config()) {
+        match self
+            .options
+            .keyring
+            .identify_opening_set(session, self.device.config())
+        {
             CredentialSet::Pending => self.confirm_key(sink),
             CredentialSet::Current => {}
             CredentialSet::Previous(number) => self.restore_previous_key(number, sink),
         }
     }
 
-    /// Returns to previous helper data, because the registry was restored to an earlier state; it receives the newer key again.
+    /// Returns to previous helper data, because the registry was restored to an earlier state. A renewal sends the newer key again.
     fn restore_previous_key(&mut self, number: usize, sink: EventSink<'_>) {
         if let Err(error) = self.options.keyring.restore(number) {
             sink(&AgentEvent::RenewalFailed {

@@ -30,14 +30,14 @@ impl Agent {
             return;
         }
         let losses = self.losses();
-        let is_news = losses != self.loss_reporter.losses;
-        self.loss_reporter.read_at_ms = now_ms.saturating_add(if is_news {
+        let has_changed = losses != self.loss_reporter.losses;
+        self.loss_reporter.read_at_ms = now_ms.saturating_add(if has_changed {
             REPORT_INTERVAL_MS
         } else {
             READ_INTERVAL_MS
         });
         self.loss_reporter.losses = losses;
-        if is_news {
+        if has_changed {
             let datagrams: BTreeMap<_, _> = LOSS_COUNTERS.into_iter().zip(losses).collect();
             sink(&AgentEvent::DatagramsLost { datagrams });
         }

@@ -9,7 +9,7 @@ use linewarden_protocol::ticket::{
 
 use super::responder::Backoff;
 
-/// Interval between two pieces, ms: a gateway relays ten tickets a second of a device, and there are other requests.
+/// Interval between two pieces, ms: a gateway relays at most ten tickets a second of a device, and some are for other requests.
 const PIECE_INTERVAL_MS: u64 = 125;
 /// First and longest backoff after a stall, ms. A controller that accepts no evidence does not respond.
 const RETRY_MS: (u64, u64) = (10_000, 600_000);
@@ -47,7 +47,7 @@ struct Transfer {
     stalls: u32,
 }
 
-/// Delivers at most one document at a time: a newer one replaces it.
+/// Delivers at most one document at a time: a newer document replaces an undelivered one.
 #[derive(Default)]
 pub(crate) struct Delivery {
     transfer: Option<Transfer>,
@@ -99,8 +99,8 @@ impl Delivery {
             .get(usize::try_from(transfer.offset).ok()?..)?;
         let bytes = rest.get(..CHUNK_BYTES_MAX).unwrap_or(rest);
         let piece = EvidenceChunk::new(transfer.id, transfer.total, transfer.offset, bytes)?;
-        let mut room: BodyBuffer = [0; BODY_BYTES_MAX];
-        let body = piece.write(&mut room)?.to_vec();
+        let mut buffer: BodyBuffer = [0; BODY_BYTES_MAX];
+        let body = piece.write(&mut buffer)?.to_vec();
         self.next_piece_ms = now_ms.saturating_add(PIECE_INTERVAL_MS);
         Some(body)
     }

@@ -1,7 +1,7 @@
 //! The device's part of the enrollment of its TPM (LAP/1 3.2; the protocol is in `linewarden_tpm::enroll`).
 //!
-//! Everything that the TPM encrypts for itself is stored in the file of `[attest] key`: the attestation key from the first message on, and
-//! k from the answer on. Both are durable before the message that depends on them is returned.
+//! The file of `[attest] key` stores all data that the TPM encrypts for itself: the attestation key from the first message on, and k from
+//! the answer on. The attestation key and k are durable before the function returns the message that depends on them.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -48,21 +48,21 @@ pub enum EnrollError {
     Offer(#[from] AcceptError),
 }
 
-/// The device's first message, with notices about its PCRs. Creates an attestation key if there is none; an existing one stays, with or
-/// without k. An event log that does not cover the PCRs is omitted.
+/// Returns the device's first message, with notices about its PCRs. Creates an attestation key if there is none; an existing attestation
+/// key stays, with or without k. An event log that does not cover the PCRs is omitted from the message.
 ///
 /// # Errors
 /// An error of the TPM, the event log or the key file.
 pub fn identity(
-    subject: &TpmScope,
+    scope: &TpmScope,
     endorsement: EndorsementKind,
     key_file: &Path,
 ) -> Result<(Identity, Vec<Notice>), EnrollError> {
-    let log = match subject.pcrs.is_empty() {
+    let log = match scope.pcrs.is_empty() {
         true => None,
-        false => Some(LogFile::read(&subject.event_log)?),
+        false => Some(LogFile::read(&scope.event_log)?),
     };
-    let mut tpm = open(&subject.tcti)?;
+    let mut tpm = open(&scope.tcti)?;
     let blobs = match read_stored(key_file)? {
         Some(blobs) if blobs.endorsement == endorsement => blobs,
         _ => {
@@ -71,12 +71,12 @@ pub fn identity(
             blobs
         }
     };
-    let mut identity = tpm.identity(&blobs, subject.bank, subject.pcrs, None)?;
+    let mut identity = tpm.identity(&blobs, scope.bank, scope.pcrs, None)?;
     let mut notices = Vec::new();
     if let Some(log) = log {
-        let held = log.check_against(&identity.pcrs.0)?;
-        notices = pcr_notices(&identity.pcrs.0, &held);
-        identity.event_log = held.ok().map(|(bytes, _)| bytes);
+        let checked_log = log.check_against(&identity.pcrs.0)?;
+        notices = pcr_notices(&identity.pcrs.0, &checked_log);
+        identity.event_log = checked_log.ok().map(|(bytes, _)| bytes);
     }
     Ok((identity, notices))
 }
@@ -107,10 +107,10 @@ fn read_stored(path: &Path) -> Result<Option<KeyBlobs>, EnrollError> {
 }
 
 fn store(path: &Path, blobs: &KeyBlobs) -> Result<(), EnrollError> {
-    let written = serde_json::to_vec(blobs)
+    let write_result = serde_json::to_vec(blobs)
         .map_err(io::Error::from)
         .and_then(|bytes| replace_private(path, &bytes));
-    written.map_err(|source| EnrollError::Write {
+    write_result.map_err(|source| EnrollError::Write {
         path: path.to_owned(),
         source,
     })

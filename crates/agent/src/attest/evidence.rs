@@ -57,32 +57,32 @@ impl EvidenceReporter {
         &mut self,
         start: PeriodStart,
         h: ConfigurationHash,
-        measured: &Measurement,
+        measurement: &Measurement,
         state: &State,
         now_ms: u64,
     ) -> Option<AgentEvent> {
         let is_known =
             state.accepted.as_deref() == Some(&h.to_string()) || self.rejected_configuration == Some(h);
-        let has_news = self.send_log && !is_known;
-        let needs_quote = !measured.configuration.pcrs().selection().is_empty()
+        let is_changed = self.send_log && !is_known;
+        let needs_quote = !measurement.configuration.pcrs().selection().is_empty()
             && is_due(self.quote_every, start.period.0, state.quoted_period);
-        if !has_news && !needs_quote {
+        if !is_changed && !needs_quote {
             return None;
         }
-        let log = measured.replayed().filter(|_| self.send_log);
+        let log = measurement.replayed().filter(|_| self.send_log);
         let draft = Draft {
             start,
             h,
-            values: measured.configuration.pcrs().clone(),
+            values: measurement.configuration.pcrs().clone(),
             evidence: Evidence {
                 version: Version,
                 period: start.period.0,
-                configuration: measured.configuration.encode(),
+                configuration: measurement.configuration.encode(),
                 event_log: log.map(|(bytes, _)| bytes.clone()),
                 quote: None,
                 protection: self.protection,
             },
-            is_changed: has_news,
+            is_changed,
             backoff: Backoff::default(),
         };
         if needs_quote {
@@ -110,8 +110,8 @@ impl EvidenceReporter {
         Some((draft.start, draft.values.clone()))
     }
 
-    /// Handles a quote or its failure. A failed quote is retried until the period ends; until then a changed configuration is sent
-    /// without it.
+    /// Handles a quote or its failure; returns an event for a failure. A failed quote is retried until the period ends.
+    /// If the configuration has changed, the document is sent at the first failure, without a quote.
     pub(crate) fn on_quote(
         &mut self,
         start: PeriodStart,
@@ -127,12 +127,12 @@ impl EvidenceReporter {
             Err(error) => error,
         };
         let retry_in_ms = draft.backoff.increase(now_ms, BACKOFF_MS);
-        let unsent = match std::mem::take(&mut draft.is_changed) {
+        let send_failure = match std::mem::take(&mut draft.is_changed) {
             true => self.send(draft.clone()),
             false => None,
         };
         self.draft = Some(draft);
-        unsent.or(Some(AgentEvent::AttestationFailed {
+        send_failure.or(Some(AgentEvent::AttestationFailed {
             reason: format!("no quote: {error}"),
             retry_in_ms: Some(retry_in_ms),
         }))
@@ -215,7 +215,7 @@ impl EvidenceReporter {
     }
 }
 
-/// Whether a quote is due in this period. Period numbers may decrease if a gateway has its own.
+/// Whether a quote is due in this period. Period numbers may decrease if a gateway has its own registry.
 fn is_due(every: u64, period: u64, last: Option<u64>) -> bool {
     every > 0 && last.is_none_or(|last| period < last || period - last >= every)
 }

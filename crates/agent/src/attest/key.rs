@@ -119,7 +119,7 @@ impl KeySource {
 pub struct KeyFile {
     path: PathBuf,
     tcti: Option<String>,
-    /// Identity of the file before the key was read; `None`: not read yet.
+    /// Identity of the file when the key was read; `None`: not read yet.
     read_identity: Option<FileIdentity>,
 }
 
@@ -148,32 +148,32 @@ impl KeyFile {
     /// # Errors
     /// [`KeyFileError`]; the file counts as not read then.
     pub fn read(&mut self) -> Result<KeySource, KeyFileError> {
-        // Determined before reading, so that a file that is replaced in between is read again.
-        let stamp = self.current_identity();
+        // Determined before the key is read: a file that is replaced during the read then counts as replaced, and is read again.
+        let identity = self.current_identity();
         let key = match &self.tcti {
             #[cfg(feature = "tpm")]
             Some(tcti) => KeySource::in_tpm(tcti, &self.path),
             _ => KeySource::software(&self.path),
         }?;
-        self.read_identity = stamp;
+        self.read_identity = identity;
         Ok(key)
     }
 
     /// Whether the file exists and has changed since the key was read.
     pub(crate) fn is_replaced(&self) -> bool {
-        let stamp = self.current_identity();
-        stamp.is_some() && stamp != self.read_identity
+        let identity = self.current_identity();
+        identity.is_some() && identity != self.read_identity
     }
 
     /// The present identity; `None` if the file does not exist.
     fn current_identity(&self) -> Option<FileIdentity> {
-        let found = self.path.metadata().ok()?;
+        let metadata = self.path.metadata().ok()?;
         Some((
-            found.dev(),
-            found.ino(),
-            found.size(),
-            found.ctime(),
-            found.ctime_nsec(),
+            metadata.dev(),
+            metadata.ino(),
+            metadata.size(),
+            metadata.ctime(),
+            metadata.ctime_nsec(),
         ))
     }
 }
@@ -209,12 +209,12 @@ impl LoadedKey {
         }
     }
 
-    pub(crate) fn pcrs(&mut self, subject: &TpmScope) -> Result<PcrValues, KeyError> {
+    pub(crate) fn pcrs(&mut self, scope: &TpmScope) -> Result<PcrValues, KeyError> {
         match self {
             // Without a TPM no PCRs are configured.
-            Self::Software(_) => Ok(PcrValues::new(subject.bank)),
+            Self::Software(_) => Ok(PcrValues::new(scope.bank)),
             #[cfg(feature = "tpm")]
-            Self::Tpm(key) => Ok(key.tpm().pcrs(subject.bank, subject.pcrs)?),
+            Self::Tpm(key) => Ok(key.tpm().pcrs(scope.bank, scope.pcrs)?),
         }
     }
 }
@@ -228,10 +228,10 @@ mod tests {
 
     #[test]
     fn a_replaced_or_unreadable_key_file_is_read_again() {
-        let home = tempfile::tempdir().unwrap();
-        let path = home.path().join("attest.key");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("attest.key");
         let write = |text: &str| {
-            let next = home.path().join("next.key");
+            let next = directory.path().join("next.key");
             std::fs::write(&next, text).unwrap();
             std::fs::set_permissions(&next, Permissions::from_mode(0o600)).unwrap();
             std::fs::rename(&next, &path).unwrap();

@@ -41,7 +41,7 @@ pub struct TpmScope {
     pub event_log: PathBuf,
 }
 
-/// An event log with its replay to the PCRs, or why it does not cover them, so that only the values count.
+/// An event log with its replay to the PCRs, or the reason why the log does not cover the PCRs; then only the PCR values count.
 pub type CheckedLog = Result<(Vec<u8>, ReplayedLog), ReplayError>;
 
 /// A measurement.
@@ -83,7 +83,7 @@ pub(super) fn pcr_notices(values: &PcrValues, log: &CheckedLog) -> Vec<Notice> {
     )
 }
 
-/// Why there is no measurement, or no key of its period. No proof is given then.
+/// Why there is no measurement, or no key of its period. The device then sends no proof.
 #[derive(Debug, thiserror::Error)]
 pub enum MeasureError {
     /// Measuring the files failed.
@@ -132,7 +132,7 @@ impl MeasureError {
 }
 
 impl MeasurementScope {
-    /// Measures once, without a key; proves nothing.
+    /// Measures once, without a key and without a proof.
     ///
     /// # Errors
     /// [`MeasureError`].
@@ -185,7 +185,7 @@ impl<'a> LogFile<'a> {
             Err(error) if error.kind() == io::ErrorKind::NotFound && path == Path::new(EVENT_LOG) => {
                 Vec::new()
             }
-            read => read.map_err(|source| MeasureError::LogUnreadable {
+            result => result.map_err(|source| MeasureError::LogUnreadable {
                 path: path.to_owned(),
                 source,
             })?,
@@ -200,7 +200,7 @@ impl<'a> LogFile<'a> {
     pub(crate) fn check_against(self, pcrs: &PcrValues) -> Result<CheckedLog, MeasureError> {
         match verify_replay(&self.log, pcrs) {
             Ok(replayed) => Ok(Ok((self.bytes, replayed))),
-            Err(missing) if missing.has_no_statement() => Ok(Err(missing)),
+            Err(error) if error.has_no_statement() => Ok(Err(error)),
             Err(source) => Err(MeasureError::Replay {
                 path: self.path.to_owned(),
                 source,

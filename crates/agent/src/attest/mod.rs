@@ -7,7 +7,7 @@
 //!                        └──────────── Delivery    delivers evidence to the controller, by tickets
 //! ```
 //! A proof covers the configuration that was measured when its period began. If the measurement fails, the event log contradicts the PCRs,
-//! or the TPM fails, no proof is given: never an older one instead.
+//! or the TPM fails, the device sends no proof, and in particular no proof of an older measurement.
 
 mod delivery;
 #[cfg(feature = "tpm")]
@@ -100,7 +100,7 @@ pub(crate) struct Attestation {
     evidence: EvidenceReporter,
     state_file: StateFile,
     last_measurement: Option<Measurement>,
-    /// The error of the present measurement.
+    /// The last logged measurement error; `None` after a successful measurement.
     failure: Option<String>,
     listen_at_ms: u64,
     reported_rejections: Rejections,
@@ -121,8 +121,8 @@ impl Attestation {
         let period = Period(state_file.state.period).max(options.enrolled_period);
         let protection = options.key.protection();
         let software = options.key.software_key().cloned();
-        let familiar = state_file.state.gateways.iter().copied().map(GatewayId);
-        let keys = RequestKeys::new(familiar, software.is_none());
+        let known_gateways = state_file.state.gateways.iter().copied().map(GatewayId);
+        let keys = RequestKeys::new(known_gateways, software.is_none());
         let worker = Worker::start(JobRunner {
             device: device.device,
             scope: options.scope.clone(),
@@ -166,13 +166,13 @@ impl Attestation {
 
     /// When [`Attestation::poll`] must be called although no datagram has arrived.
     pub(crate) fn deadline(&self, is_linked: bool) -> Option<u64> {
-        let waits = is_linked && self.socket.descriptor().is_none();
-        let listen = waits.then_some(self.listen_at_ms);
+        let is_waiting = is_linked && self.socket.descriptor().is_none();
+        let listen = is_waiting.then_some(self.listen_at_ms);
         let report_at_ms =
             (self.reported_rejections != *self.responder.rejections()).then_some(self.report_at_ms);
-        let idle = self.worker.is_idle();
+        let is_worker_idle = self.worker.is_idle();
         let work = [self.responder.deadline(), self.evidence.quote_deadline()];
-        let work = work.into_iter().flatten().filter(|_| idle);
+        let work = work.into_iter().flatten().filter(|_| is_worker_idle);
         listen.into_iter().chain(report_at_ms).chain(work).min()
     }
 
@@ -182,8 +182,8 @@ impl Attestation {
             self.listen(own, now_ms, sink);
             self.receive(device, now_ms, sink);
         }
-        while let Some(done) = self.worker.take_result() {
-            self.handle_result(done, now_ms, sink);
+        while let Some(result) = self.worker.take_result() {
+            self.handle_result(result, now_ms, sink);
         }
         if self.worker.is_idle()
             && let Some(job) = self.next_job(now_ms)
@@ -192,8 +192,8 @@ impl Attestation {
             self.worker.submit(job);
         }
         self.state_file.state.period = self.state_file.state.period.max(self.responder.period().0);
-        let familiar = self.responder.verified_gateways();
-        self.state_file.state.gateways = familiar.into_iter().map(|gateway| gateway.0).collect();
+        let verified = self.responder.verified_gateways();
+        self.state_file.state.gateways = verified.into_iter().map(|gateway| gateway.0).collect();
         self.save(now_ms, sink);
         if self.reported_rejections != *self.responder.rejections() && self.report_at_ms <= now_ms {
             self.report_at_ms = now_ms.saturating_add(REPORT_INTERVAL_MS);
@@ -234,7 +234,7 @@ impl Attestation {
     }
 
     fn receive(&mut self, device: &Device, now_ms: u64, sink: EventSink<'_>) {
-        // One byte longer than a request, so that a longer datagram is not mistaken for one.
+        // One byte longer than a request, so that longer datagrams are detected.
         let mut buffer = [0u8; MESSAGE_BYTES + 1];
         for number in 0..BATCH {
             let Some(received) = self.socket.receive_plain(&mut buffer) else {
@@ -264,7 +264,7 @@ impl Attestation {
                 self.replace_key(key);
                 sink(&AgentEvent::AttestationKeyReplaced);
             }
-            // An incomplete enrollment, a file that is being written, or a temporary error.
+            // The enrollment is incomplete, the file is being written, or the error is temporary.
             Err(error) => {
                 self.read_key_at_ms = now_ms.saturating_add(READ_KEY_RETRY_MS);
                 tracing::warn!(
@@ -277,13 +277,15 @@ impl Attestation {
         }
     }
 
-    /// Starts again with another key. The controller has deleted the evidence of the previous enrollment.
+    /// Replaces the key and forgets all evidence, because the controller has deleted the evidence of the previous enrollment.
     fn replace_key(&mut self, key: KeySource) {
         self.protection = key.protection();
         self.software = key.software_key().cloned();
-        let familiar = self.state_file.state.gateways.iter().copied().map(GatewayId);
-        self.responder
-            .replace_key(self.device, RequestKeys::new(familiar, self.software.is_none()));
+        let known_gateways = self.state_file.state.gateways.iter().copied().map(GatewayId);
+        self.responder.replace_key(
+            self.device,
+            RequestKeys::new(known_gateways, self.software.is_none()),
+        );
         self.evidence = EvidenceReporter::new(&self.options, self.protection);
         (
             self.state_file.state.accepted,
@@ -294,8 +296,8 @@ impl Attestation {
         self.options.key = key;
     }
 
-    /// With the key in this process a request key costs no more than checking its tag: it is made at once, so that the queue cannot
-    /// be filled.
+    /// Makes all pending request keys at once if the key is in this process: a request key then costs no more than checking a tag, and an
+    /// attacker cannot fill the queue.
     fn make_request_keys(&mut self, sink: EventSink<'_>) {
         let Some(software) = &mut self.software else {
             return;
@@ -343,11 +345,11 @@ impl Attestation {
         }
     }
 
-    fn handle_result(&mut self, done: JobResult, now_ms: u64, sink: EventSink<'_>) {
-        if std::mem::take(&mut self.is_job_superseded) && !matches!(done, JobResult::WorkerExited) {
+    fn handle_result(&mut self, result: JobResult, now_ms: u64, sink: EventSink<'_>) {
+        if std::mem::take(&mut self.is_job_superseded) && !matches!(result, JobResult::WorkerExited) {
             return;
         }
-        match done {
+        match result {
             JobResult::Key => {}
             JobResult::RequestKey(key_id, Ok(key)) => {
                 let replies = self.responder.request_key_ready(key_id, key);
@@ -358,8 +360,8 @@ impl Attestation {
                 let reason = error.to_string();
                 sink(&AgentEvent::AttestationFailed { reason, retry_in_ms });
             }
-            JobResult::Period(start, Ok(measurement)) => {
-                let (measured, key) = *measurement;
+            JobResult::Period(start, Ok(measured_period)) => {
+                let (measured, key) = *measured_period;
                 self.handle_measurement(start, measured, &key, now_ms, sink);
             }
             JobResult::Period(start, Err(error)) => {
@@ -381,7 +383,7 @@ impl Attestation {
         }
     }
 
-    /// Logs a failure that needs a person, once per cause.
+    /// Logs a measurement failure, once per cause, because an operator must act.
     fn log_failure(&mut self, error: &MeasureError) {
         let error = error.to_string();
         if self.failure.as_ref() != Some(&error) {
@@ -398,27 +400,27 @@ impl Attestation {
     fn handle_measurement(
         &mut self,
         start: PeriodStart,
-        measured: Measurement,
+        measurement: Measurement,
         key: &PeriodKey,
         now_ms: u64,
         sink: EventSink<'_>,
     ) {
-        let h = worker::configuration_hash(&measured);
+        let h = worker::configuration_hash(&measurement);
         let measured_hash = h.to_string();
         self.failure = None;
         if self
             .last_measurement
             .as_ref()
-            .is_none_or(|last| last.configuration != measured.configuration)
+            .is_none_or(|last| last.configuration != measurement.configuration)
         {
-            log_notices(&measured);
+            log_notices(&measurement);
         }
-        let before = self.state_file.state.measured.replace(measured_hash.clone());
-        if before.is_some_and(|before| before != measured_hash) {
+        let previous_hash = self.state_file.state.measured.replace(measured_hash.clone());
+        if previous_hash.is_some_and(|previous| previous != measured_hash) {
             let changes = self
                 .last_measurement
                 .as_ref()
-                .map(|last| Box::new(difference(last, &measured)));
+                .map(|last| Box::new(difference(last, &measurement)));
             sink(&AgentEvent::ConfigurationChanged {
                 configuration: measured_hash,
                 changes,
@@ -431,9 +433,9 @@ impl Attestation {
         self.send(replies, sink);
         let event = self
             .evidence
-            .on_measurement(start, h, &measured, &self.state_file.state, now_ms);
+            .on_measurement(start, h, &measurement, &self.state_file.state, now_ms);
         self.report(event, sink);
-        self.last_measurement = Some(measured);
+        self.last_measurement = Some(measurement);
     }
 
     /// The body of the next piece of evidence, if one is due.
@@ -481,11 +483,11 @@ impl Attestation {
 }
 
 /// Logs what the operator should know about a successful measurement.
-fn log_notices(measured: &Measurement) {
-    for notice in measured.notices() {
+fn log_notices(measurement: &Measurement) {
+    for notice in measurement.notices() {
         tracing::warn!(reason = %notice, "measured PCRs need attention");
     }
-    for path in measured.absent() {
+    for path in measurement.absent() {
         tracing::warn!(%path, "measured path does not exist, or is hidden by the service's sandbox");
     }
 }

@@ -1,19 +1,19 @@
-//! Keys for requests of gateways without a session: made once each; if they are expensive, rate-limited for unknown
-//! gateways.
+//! Keys for attestation requests without a session. Each key is made once. Keys that are expensive to make are
+//! rate-limited for unknown gateways.
 
 use std::collections::VecDeque;
 
 use linewarden_protocol::attest::RequestKey;
 use linewarden_protocol::ids::{GatewayId, Period};
 
-/// Maximum number of gateways whose tags were valid: as many as a device may have home gateways, and more than attest at one time.
+/// Maximum number of gateways whose tags were valid: as many as a configuration can name, and more than attest a device at one time.
 const VERIFIED_GATEWAYS_MAX: usize = 4;
-/// Maximum number of keys. Of a verified gateway at most three periods are accepted at a time: the last, the previous and the next.
+/// Maximum number of keys. Of a verified gateway at most three periods are accepted at a time: the last confirmed one, the one before and the one after it.
 const KEYS_MAX: usize = 3 * VERIFIED_GATEWAYS_MAX + UNKNOWN_GATEWAYS_MAX;
 const UNKNOWN_GATEWAYS_MAX: usize = 8;
 /// Maximum number of pending keys.
 const PENDING_MAX: usize = 3 * VERIFIED_GATEWAYS_MAX + UNKNOWN_GATEWAYS_MAX;
-/// Rate limit of keys for unknown gateways: burst, and then one per interval, ms.
+/// Rate limit of keys for unknown gateways: a burst of keys, and then one key per interval, ms.
 const UNKNOWN_BURST: u64 = 4;
 const UNKNOWN_INTERVAL_MS: u64 = 500;
 
@@ -26,23 +26,23 @@ pub(crate) struct RequestKeys {
     pending: VecDeque<KeyId>,
     /// Gateways with valid tags; the last verified one is last.
     verified_gateways: VecDeque<GatewayId>,
-    /// Token bucket of unknown gateways: the time up to which it is used, ms.
+    /// Token bucket of unknown gateways: time up to which its tokens are used, ms.
     unknown_budget_ms: u64,
     /// Whether a key costs more than checking a tag under it.
     is_expensive: bool,
 }
 
 impl RequestKeys {
-    /// `familiar`: gateways whose tags were valid before; of too many, the last are kept.
-    pub(crate) fn new(familiar: impl IntoIterator<Item = GatewayId>, are_costly: bool) -> Self {
+    /// `known_gateways`: gateways whose tags were valid before a restart; if there are too many, the last ones are kept.
+    pub(crate) fn new(known_gateways: impl IntoIterator<Item = GatewayId>, is_expensive: bool) -> Self {
         let mut keys = Self {
             keys: Vec::new(),
             pending: VecDeque::new(),
             verified_gateways: VecDeque::new(),
             unknown_budget_ms: 0,
-            is_expensive: are_costly,
+            is_expensive,
         };
-        familiar
+        known_gateways
             .into_iter()
             .for_each(|gateway| keys.record_verified(gateway));
         keys
@@ -50,23 +50,23 @@ impl RequestKeys {
 
     /// Gateways with valid tags, sorted by ID.
     pub(crate) fn verified_gateways(&self) -> Vec<GatewayId> {
-        let mut familiar: Vec<GatewayId> = self.verified_gateways.iter().copied().collect();
-        familiar.sort_unstable();
-        familiar
+        let mut gateways: Vec<GatewayId> = self.verified_gateways.iter().copied().collect();
+        gateways.sort_unstable();
+        gateways
     }
 
     pub(crate) fn get(&self, key_id: KeyId) -> Option<&RequestKey> {
-        self.keys.iter().find(|(of, _)| *of == key_id).map(|(_, key)| key)
+        self.keys.iter().find(|(id, _)| *id == key_id).map(|(_, key)| key)
     }
 
-    /// Requests a key, unless it is pending already; `false`: rate-limited. Any sender can name a verified gateway with a period that is
-    /// not due, so that such a request counts as one of an unknown gateway.
+    /// Requests a key, unless the key is pending already; returns false if the request is rate-limited. Any sender can name a verified
+    /// gateway with a period that is not due, so such a request counts like a request of an unknown gateway.
     pub(crate) fn request(&mut self, key_id: KeyId, is_expected: bool, now_ms: u64) -> bool {
         if self.pending.contains(&key_id) {
             return true;
         }
         if is_expected && self.verified_gateways.contains(&key_id.0) {
-            // Before requests of unknown gateways.
+            // This key is made before the keys of unknown gateways.
             self.pending.push_front(key_id);
             self.pending.truncate(PENDING_MAX);
             return true;
@@ -95,24 +95,25 @@ impl RequestKeys {
         self.pending.retain(|key_id| is_waited_for(*key_id));
     }
 
-    /// Stores a key. If there are too many, the oldest one of an unknown gateway is dropped.
+    /// Stores a key. If there are too many keys, drops the oldest key of an unknown gateway.
     pub(crate) fn insert(&mut self, key_id: KeyId, key: RequestKey) {
         self.pending.retain(|pending_request| *pending_request != key_id);
-        self.keys.retain(|(of, _)| *of != key_id);
+        self.keys.retain(|(id, _)| *id != key_id);
         self.keys.push((key_id, key));
         if self.keys.len() > KEYS_MAX {
-            let familiar = &self.verified_gateways;
+            let verified = &self.verified_gateways;
             let oldest_unknown = self
                 .keys
                 .iter()
-                .position(|((gateway, _), _)| !familiar.contains(gateway));
+                .position(|((gateway, _), _)| !verified.contains(gateway));
             self.keys.remove(oldest_unknown.unwrap_or_default());
         }
     }
 
     /// Records a gateway with a valid tag.
     pub(crate) fn record_verified(&mut self, gateway: GatewayId) {
-        self.verified_gateways.retain(|familiar| *familiar != gateway);
+        self.verified_gateways
+            .retain(|known_gateway| *known_gateway != gateway);
         self.verified_gateways.push_back(gateway);
         if self.verified_gateways.len() > VERIFIED_GATEWAYS_MAX {
             self.verified_gateways.pop_front();
@@ -145,46 +146,59 @@ mod tests {
     #[test]
     fn a_flood_does_not_affect_verified_gateways() {
         let mut keys = RequestKeys::new([], true);
-        let home = GatewayId(9);
-        keys.record_verified(home);
-        keys.insert((home, Period(1)), key(9));
+        let verified_gateway = GatewayId(9);
+        keys.record_verified(verified_gateway);
+        keys.insert((verified_gateway, Period(1)), key(9));
         for n in 100..200 {
             keys.request((GatewayId(n), Period(1)), true, 100_000 + u64::from(n) * 1_000);
             keys.insert((GatewayId(n), Period(1)), key(1));
         }
-        assert_eq!(keys.get((home, Period(1))).map(|key| key.as_bytes()[0]), Some(9));
+        assert_eq!(
+            keys.get((verified_gateway, Period(1)))
+                .map(|key| key.as_bytes()[0]),
+            Some(9)
+        );
         while keys.request(
             (GatewayId(keys.pending.len() as u32 + 500), Period(1)),
             true,
             u64::MAX / 2,
         ) {}
         assert!(
-            keys.request((home, Period(2)), true, 0),
+            keys.request((verified_gateway, Period(2)), true, 0),
             "although there is a queue"
         );
-        assert_eq!(keys.next_pending(), Some((home, Period(2))), "ahead of it");
+        assert_eq!(
+            keys.next_pending(),
+            Some((verified_gateway, Period(2))),
+            "ahead of it"
+        );
     }
 
     #[test]
     fn periods_that_are_not_due_are_rate_limited_for_verified_gateways() {
         let mut keys = RequestKeys::new([], true);
-        let home = GatewayId(9);
-        keys.record_verified(home);
-        let far = (10..1_000).filter(|period| keys.request((home, Period(*period)), false, 100_000));
+        let verified_gateway = GatewayId(9);
+        keys.record_verified(verified_gateway);
+        let far =
+            (10..1_000).filter(|period| keys.request((verified_gateway, Period(*period)), false, 100_000));
         assert_eq!(far.count() as u64, UNKNOWN_BURST);
     }
 
     #[test]
     fn gateways_stay_verified_across_a_restart() {
-        let home = GatewayId(9);
+        let verified_gateway = GatewayId(9);
         let mut before = RequestKeys::new([], true);
         (1..=9).for_each(|gateway| before.record_verified(GatewayId(gateway)));
         assert_eq!(before.verified_gateways(), [6, 7, 8, 9].map(GatewayId));
         let mut keys = RequestKeys::new(before.verified_gateways(), true);
         let new_gateways = (100..200).filter(|n| keys.request((GatewayId(*n), Period(1)), true, 100_000));
         assert_eq!(new_gateways.count() as u64, UNKNOWN_BURST);
-        assert!(keys.request((home, Period(1)), true, 100_000));
-        assert_eq!(keys.next_pending(), Some((home, Period(1))), "ahead of them");
+        assert!(keys.request((verified_gateway, Period(1)), true, 100_000));
+        assert_eq!(
+            keys.next_pending(),
+            Some((verified_gateway, Period(1))),
+            "ahead of them"
+        );
     }
 
     #[test]

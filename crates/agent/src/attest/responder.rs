@@ -19,7 +19,7 @@ use linewarden_protocol::wire::{self, MESSAGE_BYTES, Message};
 
 use super::request_keys::RequestKeys;
 
-/// Maximum number of requests that wait for the key of their tag; more are mostly an attacker's.
+/// Maximum number of requests that wait for the key of their tag; if there are more, most are an attacker's.
 const UNVERIFIED_MAX: usize = 16;
 /// Maximum number of gateways whose requests wait for a period key.
 const WAITING_MAX: usize = 8;
@@ -110,7 +110,7 @@ pub(crate) struct Responder {
     key_backoff: Backoff,
     period_backoff: Backoff,
     rejections: Rejections,
-    /// The newest round of each gateway with a valid tag.
+    /// The newest round of each gateway that has sent a request with a valid tag.
     newest_rounds: BTreeMap<GatewayId, RoundNumber>,
     /// The last gateway that sent a request without a session, until the caller reads it.
     sessionless_gateway: Option<GatewayId>,
@@ -153,7 +153,8 @@ impl Responder {
         self.sessionless_gateway.take()
     }
 
-    /// Records the round of a request with a valid tag; returns whether it is the newest of its gateway.
+    /// Records the round of a request with a valid tag; returns whether the round is later than all recorded rounds of
+    /// the gateway.
     fn record_round(&mut self, gateway: GatewayId, payload: &[u8]) -> bool {
         let Ok(Message::AttestRequest(request)) = wire::parse(payload) else {
             return false;
@@ -203,7 +204,8 @@ impl Responder {
         if let Some(verified) = session.and_then(|session| self.verify_in_session(session, &request)) {
             return self.respond(verified, true, request);
         }
-        // Also with a session: the gateway may have lost it, or have quarantined the device.
+        // The request is also checked under the request key if the device has a session: the gateway may have lost the
+        // session, or have quarantined the device.
         let screened = match self.prover.screen(&payload, false) {
             Ok(screened) => screened,
             Err(refusal) => return self.reject(refusal.name()),
@@ -232,11 +234,12 @@ impl Responder {
     /// Verifies a request under the session key.
     fn verify_in_session(&mut self, session: &Session, request: &Request) -> Option<VerifiedRequest> {
         let screened = self.prover.screen(&request.payload, true).ok()?;
-        let is_theirs = screened.gateway_and_period().0 == session.gateway;
+        let is_session_gateway = screened.gateway_and_period().0 == session.gateway;
         let verified = screened.verify(Some(RequestTagKey::Session(session.key())));
-        let verified = verified.ok().filter(|_| is_theirs)?;
+        let verified = verified.ok().filter(|_| is_session_gateway)?;
         self.keys.record_verified(session.gateway);
-        // The gateway may repeat the request under the request key.
+        // The gateway may repeat the request under the request key. The recorded round shows that the repetition is not
+        // new.
         self.record_round(session.gateway, &request.payload);
         Some(verified)
     }
@@ -272,8 +275,8 @@ impl Responder {
             ProofOutcome::MeasurementNeeded(_, verified) => verified,
             proof @ ProofOutcome::Proof(_) => return self.reply(&proof, (gateway, start), &request),
         };
-        if let Some(keys) = self.periods.iter().find(|keys| keys.start == start) {
-            self.prover.begin_period(&verified, &keys.key);
+        if let Some(prepared) = self.periods.iter().find(|prepared| prepared.start == start) {
+            self.prover.begin_period(&verified, &prepared.key);
             let proof = self.prover.respond(verified);
             return self.reply(&proof, (gateway, start), &request);
         }
@@ -281,7 +284,7 @@ impl Responder {
             return self.reject(NOT_MEASURED);
         }
         let is_full = self.waiting.len() >= WAITING_MAX;
-        let place = self.waiting.iter_mut().find(|other| other.gateway == gateway);
+        let entry = self.waiting.iter_mut().find(|queued| queued.gateway == gateway);
         let waiting = QueuedRequest {
             request,
             in_session,
@@ -289,8 +292,8 @@ impl Responder {
             start,
             verified,
         };
-        match place {
-            Some(place) => *place = waiting,
+        match entry {
+            Some(entry) => *entry = waiting,
             None if is_full => return self.reject(RATE_LIMITED),
             None => self.waiting.push(waiting),
         }
@@ -304,15 +307,15 @@ impl Responder {
         request: &Request,
     ) -> Option<ProofReply> {
         let proof = proof.bytes()?.to_vec();
-        let keys = self.periods.iter_mut().find(|keys| keys.start == start);
-        let first = keys
-            .filter(|keys| !keys.reported_gateways.contains(&gateway))
-            .map(|keys| {
-                keys.reported_gateways.push(gateway);
+        let prepared = self.periods.iter_mut().find(|prepared| prepared.start == start);
+        let first = prepared
+            .filter(|prepared| !prepared.reported_gateways.contains(&gateway))
+            .map(|prepared| {
+                prepared.reported_gateways.push(gateway);
                 FirstProof {
                     gateway,
                     period: start.period,
-                    h: keys.h,
+                    h: prepared.h,
                 }
             });
         Some(ProofReply {
@@ -351,9 +354,10 @@ impl Responder {
     }
 
     fn expire_requests(&mut self, now_ms: u64) {
-        let is_young = |request: &Request| now_ms.saturating_sub(request.received_ms) < WAIT_MS_MAX;
-        self.waiting.retain(|waiting| is_young(&waiting.request));
-        self.unverified.retain(|unverified| is_young(&unverified.request));
+        let is_current = |request: &Request| now_ms.saturating_sub(request.received_ms) < WAIT_MS_MAX;
+        self.waiting.retain(|waiting| is_current(&waiting.request));
+        self.unverified
+            .retain(|unverified| is_current(&unverified.request));
         let unverified = &self.unverified;
         self.keys
             .retain_pending(|key_id| unverified.iter().any(|unverified| unverified.key_id == key_id));
@@ -368,11 +372,12 @@ impl Responder {
         self.key_backoff = Backoff::default();
         self.keys.insert(key_id, key);
         let unverified = std::mem::take(&mut self.unverified);
-        let (now, later): (VecDeque<_>, _) = unverified
+        let (ready, remaining): (VecDeque<_>, _) = unverified
             .into_iter()
             .partition(|unverified| unverified.key_id == key_id);
-        self.unverified = later;
-        now.into_iter()
+        self.unverified = remaining;
+        ready
+            .into_iter()
             .filter_map(|unverified| self.verify(key_id, unverified.request))
             .collect()
     }
@@ -382,7 +387,7 @@ impl Responder {
         self.key_backoff.increase(now_ms, BACKOFF_MS)
     }
 
-    /// Handles the requests that waited for a period key, which was made in `took_ms`.
+    /// Handles the requests that waited for a period key. `took_ms`: duration of its measurement.
     pub(crate) fn period_key_ready(
         &mut self,
         start: PeriodStart,
@@ -403,9 +408,10 @@ impl Responder {
             },
         );
         let waiting = std::mem::take(&mut self.waiting);
-        let (now, later): (Vec<_>, _) = waiting.into_iter().partition(|waiting| waiting.start == start);
-        self.waiting = later;
-        now.into_iter()
+        let (ready, remaining): (Vec<_>, _) = waiting.into_iter().partition(|waiting| waiting.start == start);
+        self.waiting = remaining;
+        ready
+            .into_iter()
             .filter_map(|waiting| {
                 // A later round of the previous period may have been answered since.
                 match self.prover.screen(&waiting.request.payload, waiting.in_session) {
@@ -416,8 +422,8 @@ impl Responder {
             .collect()
     }
 
-    /// Records that a period key could not be made; returns the time to the next attempt, ms, or `None` if another attempt in this period
-    /// would fail too: then no proof is given in it.
+    /// Records that a period key could not be made; returns the time to the next attempt, ms. Returns `None` if another attempt in this
+    /// period would fail too: the device then sends no proof in this period.
     pub(crate) fn period_key_failed(
         &mut self,
         start: PeriodStart,
@@ -428,9 +434,9 @@ impl Responder {
             return Some(self.period_backoff.increase(now_ms, BACKOFF_MS));
         }
         push_bounded(&mut self.failed_periods, start);
-        let before = self.waiting.len();
+        let waiting_before = self.waiting.len();
         self.waiting.retain(|waiting| waiting.start != start);
-        for _ in self.waiting.len()..before {
+        for _ in self.waiting.len()..waiting_before {
             self.reject(NOT_MEASURED);
         }
         None
@@ -463,7 +469,7 @@ impl Backoff {
         self.until_ms <= now_ms
     }
 
-    /// Doubles the delay within these bounds; returns it, ms.
+    /// Doubles the delay within these bounds; returns the new delay, ms.
     pub(crate) fn increase(&mut self, now_ms: u64, (first_ms, longest_ms): (u64, u64)) -> u64 {
         self.delay_ms = (2 * self.delay_ms).clamp(first_ms, longest_ms);
         self.until_ms = now_ms.saturating_add(self.delay_ms);
@@ -472,5 +478,5 @@ impl Backoff {
 }
 
 #[cfg(test)]
-#[path = "answers_tests.rs"]
+#[path = "responder_tests.rs"]
 mod tests;

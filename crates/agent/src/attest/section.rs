@@ -19,8 +19,8 @@ use super::measurement::{EVENT_LOG, LogFile, MeasurementScope, TpmScope};
 use super::state::StateFile;
 use crate::config::{FieldError, field};
 
-/// Default PCRs: measured by firmware and boot loader, and equal on devices of the same kind. Not PCR 1: on most machines it contains
-/// serial numbers or individual boot options.
+/// Default PCRs: measured by firmware and boot loader, and equal on devices of the same kind. PCR 1 is omitted: on most
+/// machines it contains serial numbers or individual boot options.
 const PCRS: [u32; 5] = [0, 2, 3, 4, 7];
 const QUOTE_EVERY: u32 = 4;
 /// Directories that are private in `deploy/systemd/linewarden-agent.service`, and the setting that makes them so.
@@ -88,7 +88,7 @@ impl AttestSection {
             .flatten()
     }
 
-    /// The same paths with their names.
+    /// The paths of [`Self::paths_mut`], with the names of their settings.
     pub(crate) fn paths(&self) -> [(&'static str, Option<&PathBuf>); 3] {
         [
             ("key", self.key.as_ref()),
@@ -97,7 +97,7 @@ impl AttestSection {
         ]
     }
 
-    /// All mistakes in the section. `used_ports` are the UDP ports in other use.
+    /// All mistakes in the section. `used_ports`: UDP ports that other sections use.
     pub(crate) fn problems(&self, used_ports: &[u16]) -> Vec<FieldError> {
         let files = (0..self.files.len()).filter_map(|n| self.file_at(n)?.err());
         let mut problems: Vec<FieldError> = files.collect();
@@ -119,7 +119,7 @@ impl AttestSection {
         problems
     }
 
-    /// Refuses an empty measurement: all devices without measurements prove the same.
+    /// Refuses an empty measurement: all devices with an empty measurement would have the same h.
     fn check_not_empty(&self) -> Result<(), FieldError> {
         match self.files.is_empty() && self.tpm.is_none() {
             true => attest_error(
@@ -162,13 +162,13 @@ impl AttestSection {
 
     fn tpm_scope(&self) -> Result<Option<TpmScope>, FieldError> {
         let Some(tcti) = &self.tpm else {
-            let given = [
+            let tpm_fields = [
                 ("pcrs", self.pcrs.is_some()),
                 ("bank", self.bank.is_some()),
                 ("event_log", self.event_log.is_some()),
                 ("quote_every", self.quote_every.is_some()),
             ];
-            return match given.into_iter().find(|(_, is_given)| *is_given) {
+            return match tpm_fields.into_iter().find(|(_, is_set)| *is_set) {
                 Some((key, _)) => attest_error(key, "requires `tpm`: name the TPM, or remove the field"),
                 None => Ok(None),
             };
@@ -252,12 +252,12 @@ impl AttestSection {
     /// # Errors
     /// A field cannot be used.
     pub fn options(&self) -> Result<AttestOptions, FieldError> {
-        let subject = self.scope()?;
+        let scope = self.scope()?;
         let (key, key_file) = self.read_key()?;
         let state = self.state_path()?;
         read_state(&state)?;
         Ok(AttestOptions {
-            scope: subject,
+            scope,
             key,
             key_file: Some(key_file),
             port: self.port,
@@ -282,9 +282,9 @@ impl AttestSection {
         };
         let tpm = self.tpm.as_deref().and_then(|tcti| tcti.strip_prefix("device:"));
         let tpm = tpm.map_or(Ok(()), |path| open_device(Path::new(path)));
-        let files = self.scope().and_then(|subject| {
-            let measured = files::measure(Path::new("/"), &subject.files, Limits::default());
-            measured.map(drop).or_else(|error| attest_error("files", error))
+        let files = self.scope().and_then(|scope| {
+            let entries = files::measure(Path::new("/"), &scope.files, Limits::default());
+            entries.map(drop).or_else(|error| attest_error("files", error))
         });
         [
             self.read_key().map(drop).err(),
@@ -299,21 +299,24 @@ impl AttestSection {
         .collect()
     }
 
-    /// Listed paths that the packaged service sees with other content than a shell.
+    /// Warnings for listed paths at which the packaged service reads other content than a shell.
     fn paths_hidden_by_unit(&self) -> impl Iterator<Item = FieldError> {
         let is_in = |outer: &Path, inner: &Path| inner.starts_with(outer);
-        let hidden = move |path: &PathBuf| {
-            let of_its_own = UNIT_PRIVATE_DIRECTORIES.iter();
-            let found = of_its_own.map(|(hidden, by)| (Path::new(*hidden), *by));
-            let mut found = found.filter(|(hidden, _)| is_in(hidden, path) || is_in(path, hidden));
-            found.next().map(|(hidden, by)| (path.clone(), hidden, by))
+        let private_directory = move |path: &PathBuf| {
+            let directories = UNIT_PRIVATE_DIRECTORIES.iter();
+            let directories = directories.map(|(directory, setting)| (Path::new(*directory), *setting));
+            let mut overlapping =
+                directories.filter(|(directory, _)| is_in(directory, path) || is_in(path, directory));
+            let (directory, setting) = overlapping.next()?;
+            Some((path.clone(), directory, setting))
         };
-        self.files.iter().filter_map(hidden).filter_map(|(path, hidden, by)| {
+        let hidden_paths = self.files.iter().filter_map(private_directory);
+        hidden_paths.filter_map(|(path, directory, setting)| {
             let problem = format!(
-                "{}: linewarden-agent.service has a private {} ({by}), so that the agent measures other content there: list files outside of \
-                 it",
+                "{}: linewarden-agent.service has a private {} ({setting}), so the agent measures other content there: list files in other \
+                 directories",
                 path.display(),
-                hidden.display()
+                directory.display()
             );
             let warning = attest_error::<()>("files", problem).err()?;
             Some(FieldError {
@@ -473,11 +476,11 @@ mod tests {
             problem(&section)
         );
         std::fs::write(directory.path().join("attest.state"), "{").unwrap();
-        let lacking: Vec<String> = section
+        let problem_fields: Vec<String> = section
             .check_machine()
             .iter()
             .map(|field| field.path.join("."))
             .collect();
-        assert_eq!(lacking, ["attest.key", "attest.state"]);
+        assert_eq!(problem_fields, ["attest.key", "attest.state"]);
     }
 }

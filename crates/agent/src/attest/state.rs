@@ -95,7 +95,7 @@ fn parse(bytes: &[u8]) -> io::Result<State> {
         serde_json::from_slice(bytes).map_err(|error| damaged(format!("malformed state: {error}")))?;
     match state.version {
         VERSION => Ok(state),
-        other => Err(damaged(format!("unsupported version {other}"))),
+        unsupported => Err(damaged(format!("unsupported version {unsupported}"))),
     }
 }
 

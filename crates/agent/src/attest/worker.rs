@@ -65,17 +65,17 @@ impl JobRunner {
     /// Runs a closure with the key, which is loaded if necessary.
     fn with_key<T, E: From<KeyError>>(
         &mut self,
-        what: impl FnOnce(&mut LoadedKey, &MeasurementScope) -> Result<T, E>,
+        operation: impl FnOnce(&mut LoadedKey, &MeasurementScope) -> Result<T, E>,
     ) -> Result<T, E> {
         let mut key = match self.key.take() {
             Some(key) => key,
             None => self.source.open()?,
         };
-        let done = what(&mut key, &self.scope);
-        if done.is_ok() {
+        let result = operation(&mut key, &self.scope);
+        if result.is_ok() {
             self.key = Some(key);
         }
-        done
+        result
     }
 
     fn request_key(&mut self, gateway: GatewayId, period: Period) -> Result<RequestKey, KeyError> {
@@ -85,11 +85,11 @@ impl JobRunner {
 
     pub(super) fn period(&mut self, start: &PeriodStart) -> Result<(Measurement, PeriodKey), MeasureError> {
         let device = self.device;
-        self.with_key(|key, subject| {
-            let measured = subject.measure_with(|tpm| key.pcrs(tpm))?;
-            let h = configuration_hash(&measured);
+        self.with_key(|key, scope| {
+            let measurement = scope.measure_with(|tpm| key.pcrs(tpm))?;
+            let h = configuration_hash(&measurement);
             let k2 = Zeroizing::new(key.hmac(&period_message(device, start, &h))?);
-            Ok((measured, PeriodKey::from_bytes(*k2)))
+            Ok((measurement, PeriodKey::from_bytes(*k2)))
         })
     }
 
@@ -142,8 +142,8 @@ fn no_quote() -> MeasureError {
 }
 
 /// The hash h, as in proofs.
-pub(crate) fn configuration_hash(measured: &Measurement) -> ConfigurationHash {
-    ConfigurationHash(measured.configuration.hash().0)
+pub(crate) fn configuration_hash(measurement: &Measurement) -> ConfigurationHash {
+    ConfigurationHash(measurement.configuration.hash().0)
 }
 
 /// The thread, with at most one job.
@@ -160,17 +160,17 @@ impl Worker {
     ///
     /// # Errors
     /// The thread or the event descriptor cannot be created.
-    pub(crate) fn start(mut attestor: JobRunner) -> io::Result<Self> {
+    pub(crate) fn start(mut runner: JobRunner) -> io::Result<Self> {
         let ready = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let (jobs, to_do) = channel::<Job>();
-        let (finished, done) = channel();
+        let (jobs, job_receiver) = channel::<Job>();
+        let (result_sender, result_receiver) = channel();
         let signal = CompletionSignal(Arc::clone(&ready));
         let thread = Builder::new().name("attest".to_owned()).spawn(move || {
-            // Dropped last, so that the woken thread finds the channel closed.
+            // Dropped after `result_sender`, so that the woken thread finds the channel closed.
             let signal = signal;
-            let finished = finished;
-            for job in to_do {
-                if finished.send(attestor.run(job)).is_err() {
+            let result_sender = result_sender;
+            for job in job_receiver {
+                if result_sender.send(runner.run(job)).is_err() {
                     return;
                 }
                 signal.notify();
@@ -178,7 +178,7 @@ impl Worker {
         })?;
         Ok(Self {
             jobs: Some(jobs),
-            results: done,
+            results: result_receiver,
             ready,
             thread: Some(thread),
             is_busy: false,
@@ -196,7 +196,7 @@ impl Worker {
 
     /// Submits a job; only when idle.
     pub(crate) fn submit(&mut self, job: Job) {
-        // A failed thread is detected by `take`.
+        // `take_result` detects a failed thread.
         self.is_busy = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok()) || self.is_busy;
     }
 
@@ -206,9 +206,9 @@ impl Worker {
         // Resets the event counter; its value is not used.
         let _ = rustix::io::read(&*self.ready, &mut count);
         match self.results.try_recv() {
-            Ok(done) => {
+            Ok(result) => {
                 self.is_busy = false;
-                Some(done)
+                Some(result)
             }
             Err(TryRecvError::Empty) => None,
             Err(TryRecvError::Disconnected) => self.jobs.take().map(|_| JobResult::WorkerExited),

@@ -26,18 +26,18 @@ fn pool() -> Credential {
 }
 
 fn files(sets: &[(&str, &[u8])]) -> (TempDir, PathBuf) {
-    let home = tempfile::tempdir().unwrap();
-    let path = home.path().join("d1.helper");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("d1.helper");
     for (suffix, content) in sets {
         std::fs::write(sibling_path(&path, suffix), content).unwrap();
     }
-    (home, path)
+    (directory, path)
 }
 
 #[test]
 fn unusable_previous_helper_data_are_skipped() {
     let (one, other, pool) = (key(1), key(2), pool());
-    let (_home, path) = files(&[
+    let (_directory, path) = files(&[
         ("", &one.to_bytes()),
         (".previous", b"damaged"),
         (".previous.2", &pool.to_bytes()),
@@ -50,9 +50,9 @@ fn unusable_previous_helper_data_are_skipped() {
         "{}",
         previous.len()
     );
-    let (_home, path) = files(&[("", &pool.to_bytes()), (".previous", &other.to_bytes())]);
+    let (_directory, path) = files(&[("", &pool.to_bytes()), (".previous", &other.to_bytes())]);
     assert_eq!(Keyring::read_from(&path).unwrap().previous, []);
-    let (_home, path) = files(&[("", &one.to_bytes())]);
+    let (_directory, path) = files(&[("", &one.to_bytes())]);
     std::fs::create_dir(sibling_path(&path, ".previous")).unwrap();
     assert_eq!(Keyring::read_from(&path).unwrap().previous, []);
 }
@@ -60,7 +60,7 @@ fn unusable_previous_helper_data_are_skipped() {
 #[test]
 fn helper_data_of_the_last_three_renewals_are_kept() {
     let sets: Vec<Credential> = (0..6).map(key).collect();
-    let (_home, path) = files(&[("", &sets[0].to_bytes())]);
+    let (_directory, path) = files(&[("", &sets[0].to_bytes())]);
     let mut keyring = Keyring::read_from(&path).unwrap();
     for set in &sets[1..] {
         keyring.store_pending(set.clone()).unwrap();
@@ -78,7 +78,7 @@ fn helper_data_of_the_last_three_renewals_are_kept() {
 #[test]
 fn helper_data_stay_pending_when_their_file_cannot_be_written() {
     let (one, other) = (key(1), key(2));
-    let (_home, path) = files(&[("", &one.to_bytes())]);
+    let (_directory, path) = files(&[("", &one.to_bytes())]);
     let mut keyring = Keyring::read_from(&path).unwrap();
     keyring.store_pending(other.clone()).unwrap();
     // A non-empty directory at the path of the file.

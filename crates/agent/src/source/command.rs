@@ -8,9 +8,9 @@
 //! ```
 //!
 //! where CHALLENGE is the row's seed as 16 hexadecimal digits (pool mode) or `-` for all cells from the first one (key mode), and BITS is
-//! the number of response bits, decimal. It prints ⌈BITS/8⌉ bytes as hexadecimal digits, the first bit in the least significant bit of the
-//! first byte; white space is ignored. Exit status 0 means success; any other status is a failure, and the last line of standard error is
-//! its reason. A program that exceeds its timeout is killed.
+//! the number of response bits, decimal. The program prints ⌈BITS/8⌉ bytes as hexadecimal digits, the first bit in the least significant
+//! bit of the first byte; white space is ignored. Exit status 0 means success; any other status is a failure, and the last line of standard
+//! error is the reason. A program that exceeds its timeout is killed.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -85,7 +85,7 @@ impl CommandPuf {
             let metadata = path.metadata();
             metadata.is_ok_and(|metadata| metadata.is_file() && metadata.mode() & 0o111 != 0)
         };
-        let (found, place) = match self.program.components().count() {
+        let (is_found, location) = match self.program.components().count() {
             1 => {
                 let directories = search_path();
                 let mut directories = std::env::split_paths(&directories);
@@ -96,12 +96,12 @@ impl CommandPuf {
             }
             _ => (is_program(&self.program), ""),
         };
-        let missing = || format!("{}: program not found{place}", self.program.display());
-        found.then_some(()).ok_or_else(missing)
+        let missing = || format!("{}: program not found{location}", self.program.display());
+        is_found.then_some(()).ok_or_else(missing)
     }
 
     fn run(&self, challenge: Challenge, bits: usize) -> Result<Zeroizing<Vec<u8>>, String> {
-        let wanted_bytes = bits.div_ceil(8);
+        let expected_bytes = bits.div_ceil(8);
         let mut child = Command::new(&self.program)
             .args(&self.arguments)
             .env_clear()
@@ -118,21 +118,21 @@ impl CommandPuf {
             Challenge::PowerUp => format!("- {bits}\n"),
         };
         // Two digits per byte, and room for white space.
-        let conversation = self.exchange(&mut child, &request, 4 * wanted_bytes + 1024);
-        if !matches!(conversation, Ok(Some(_))) {
+        let exchange_result = self.exchange(&mut child, &request, 4 * expected_bytes + 1024);
+        if !matches!(exchange_result, Ok(Some(_))) {
             // Kills and reaps the program and its child processes.
             if let Some(group) = pid(&child) {
                 let _ = kill_process_group(group, Signal::KILL);
             }
             let _ = child.wait();
         }
-        let ended = conversation
+        let process_output = exchange_result
             .map_err(|error| error.to_string())?
             .ok_or_else(|| format!("timeout after {} ms; program killed", self.timeout_ms))?;
-        if !ended.status.success() {
-            return Err(failure(ended.status, &ended.message));
+        if !process_output.status.success() {
+            return Err(failure(process_output.status, &process_output.message));
         }
-        parse(&ended.output, wanted_bytes)
+        parse(&process_output.output, expected_bytes)
     }
 
     /// Writes the request, reads both outputs to their ends and waits for the exit. `None` after the
@@ -147,7 +147,7 @@ impl CommandPuf {
         let timeout = Duration::from_millis(self.timeout_ms).min(READING_MAX);
         let deadline = Instant::now() + timeout;
         if let Some(mut input) = child.stdin.take() {
-            // Fits into the pipe; a program that does not read its input has closed it.
+            // The request fits into the buffer of the pipe. A write error means that the program has closed its input.
             let _ = input.write_all(request.as_bytes());
         }
         let mut output = BoundedPipe::new(child.stdout.take().map(OwnedFd::from), output_bytes_max);
@@ -182,8 +182,8 @@ struct ProcessOutput {
     message: Zeroizing<Vec<u8>>,
 }
 
-/// An output of the program. Bytes beyond the limit are read and discarded, except one, which shows that there
-/// were too many.
+/// An output of the program. Bytes beyond the limit are read and discarded. Only the first byte beyond the limit is
+/// kept; it shows that the output is too long.
 struct BoundedPipe {
     pipe: Option<File>,
     bytes: Zeroizing<Vec<u8>>,
@@ -208,9 +208,9 @@ impl BoundedPipe {
         match pipe.read(chunk.as_mut_slice()) {
             Ok(0) => self.pipe = None,
             Ok(length) => {
-                let room = (self.bytes_max + 1).saturating_sub(self.bytes.len());
+                let free_bytes = (self.bytes_max + 1).saturating_sub(self.bytes.len());
                 self.bytes
-                    .extend_from_slice(chunk.get(..length.min(room)).unwrap_or_default());
+                    .extend_from_slice(chunk.get(..length.min(free_bytes)).unwrap_or_default());
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
@@ -232,8 +232,8 @@ fn read_ready(streams: &mut [&mut BoundedPipe; 2], deadline: Instant) -> io::Res
         }
         polled.iter().map(|polled| !polled.revents().is_empty()).collect()
     };
-    let open = streams.iter_mut().filter(|stream| stream.pipe.is_some());
-    for (stream, ready) in open.zip(ready) {
+    let open_streams = streams.iter_mut().filter(|stream| stream.pipe.is_some());
+    for (stream, ready) in open_streams.zip(ready) {
         if ready {
             stream.read_chunk()?;
         }
@@ -244,8 +244,8 @@ fn read_ready(streams: &mut [&mut BoundedPipe; 2], deadline: Instant) -> io::Res
 /// Waits until a descriptor is ready; false at the deadline.
 fn wait(polled: &mut [PollFd<'_>], deadline: Instant) -> io::Result<bool> {
     loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let timeout = Timespec::try_from(left).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(remaining).map_err(|_| io::ErrorKind::InvalidInput)?;
         match poll(polled, Some(&timeout)) {
             Ok(0) => return Ok(false),
             Ok(_) => return Ok(true),
@@ -264,7 +264,7 @@ fn failure(status: ExitStatus, message: &[u8]) -> String {
     }
 }
 
-fn parse(output: &[u8], wanted_bytes: usize) -> Result<Zeroizing<Vec<u8>>, String> {
+fn parse(output: &[u8], expected_bytes: usize) -> Result<Zeroizing<Vec<u8>>, String> {
     let mut digits: Zeroizing<Vec<u8>> = Zeroizing::new(Vec::with_capacity(output.len()));
     digits.extend(output.iter().filter(|byte| !byte.is_ascii_whitespace()));
     if let Some(position) = digits.iter().position(|byte| !byte.is_ascii_hexdigit()) {
@@ -273,8 +273,8 @@ fn parse(output: &[u8], wanted_bytes: usize) -> Result<Zeroizing<Vec<u8>>, Strin
             position + 1
         ));
     }
-    if digits.len() != 2 * wanted_bytes {
-        let more = if digits.len() > 2 * wanted_bytes {
+    if digits.len() != 2 * expected_bytes {
+        let more = if digits.len() > 2 * expected_bytes {
             "or more "
         } else {
             ""
@@ -282,7 +282,7 @@ fn parse(output: &[u8], wanted_bytes: usize) -> Result<Zeroizing<Vec<u8>>, Strin
         return Err(format!(
             "invalid output: {} {more}hexadecimal digits, expected {}",
             digits.len(),
-            2 * wanted_bytes
+            2 * expected_bytes
         ));
     }
     hex::decode(&*digits)

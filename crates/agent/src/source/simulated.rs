@@ -17,10 +17,10 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 pub enum Model {
     /// One arbiter chain: easy to model by machine learning, for comparison only.
     Arbiter,
-    /// Several chains, their bits added.
+    /// Several arbiter chains; the response is the XOR of their bits.
     #[default]
     XorArbiter,
-    /// Two layers.
+    /// Two XOR arbiters: the response of the first one is an additional challenge bit of the second one.
     Interpose,
     /// Power-up state of memory.
     Sram,
@@ -67,8 +67,7 @@ pub struct SimulatedPuf {
     /// Mean bit error rate against the most frequent readout.
     #[serde(default = "default_bit_error_rate")]
     pub bit_error_rate: f64,
-    /// Number of the chip of this device; enrollment refused the chips before it, as a factory sorts
-    /// some out.
+    /// Number of the chip of this device. Enrollment refused the chips with lower numbers, as a factory discards faulty chips.
     #[serde(default, skip_serializing_if = "is_first")]
     pub chip: u32,
     /// Path of the fleet's seed.
@@ -269,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_chip_is_determined_by_seed_and_device_but_its_noise_is_not() {
-        let (seed, other) = (FleetSeed::from_bytes([1; 32]), FleetSeed::from_bytes([2; 32]));
+        let (seed, other_seed) = (FleetSeed::from_bytes([1; 32]), FleetSeed::from_bytes([2; 32]));
         for model in [Model::Arbiter, Model::XorArbiter, Model::Interpose, Model::Sram] {
             let challenge = if model.is_strong() {
                 Challenge::Pool([3; 8])
@@ -281,14 +280,17 @@ mod tests {
                 puf.read(challenge, 4096).unwrap()
             };
             let reference = read(&seed, 1, 1);
-            let again = reference.distance(&read(&seed, 1, 2));
-            assert!(again > 0 && again < 900, "{model}: {again} bits of noise");
+            let noise_bits = reference.distance(&read(&seed, 1, 2));
+            assert!(
+                noise_bits > 0 && noise_bits < 900,
+                "{model}: {noise_bits} bits of noise"
+            );
             assert!(
                 reference.distance(&read(&seed, 2, 1)) > 1400,
                 "{model}: another device"
             );
             assert!(
-                reference.distance(&read(&other, 1, 1)) > 1400,
+                reference.distance(&read(&other_seed, 1, 1)) > 1400,
                 "{model}: another fleet"
             );
             let second = SimulatedPuf {
@@ -309,12 +311,12 @@ mod tests {
         use std::os::unix::fs::PermissionsExt as _;
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("fleet.seed");
-        let made = FleetSeed::generate_file(&path).unwrap();
+        let generated = FleetSeed::generate_file(&path).unwrap();
         assert_eq!(
             std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
             0o600
         );
-        assert_eq!(FleetSeed::from_file(&path).unwrap().0, made.0);
+        assert_eq!(FleetSeed::from_file(&path).unwrap().0, generated.0);
         assert!(matches!(
             FleetSeed::generate_file(&path),
             Err(SeedError::Io { .. })

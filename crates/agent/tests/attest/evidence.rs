@@ -7,53 +7,54 @@ use linewarden_tpm::Protection;
 use linewarden_tpm::enroll::from_json;
 use linewarden_tpm::evidence::Evidence;
 
-use crate::site::{Home, Running, Site, Tag, h, round, start, state};
+use crate::site::{DeviceDirectory, RunningAgent, Site, Tag, h, round, start, state};
 
-fn taken(reports: &[AgentEvent]) -> usize {
-    let is_taken = |report: &&AgentEvent| matches!(report, AgentEvent::EvidenceAccepted { quote: false, .. });
-    reports.iter().filter(is_taken).count()
+fn count_accepted_without_quote(reports: &[AgentEvent]) -> usize {
+    let is_accepted =
+        |report: &&AgentEvent| matches!(report, AgentEvent::EvidenceAccepted { quote: false, .. });
+    reports.iter().filter(is_accepted).count()
 }
 
 #[test]
-fn evidence_is_sent_once_in_several_pieces() {
-    let (home, mut site) = (Home::new(), Site::new(Some(3_600)));
-    let mut options = home.options();
+fn evidence_is_sent_once_per_configuration_in_several_pieces() {
+    let (directory, mut site) = (DeviceDirectory::new(), Site::new(Some(3_600)));
+    let mut options = directory.options();
     options.send_log = true;
-    // Several chunks.
+    // With 40 more files, the evidence needs several chunks.
     for n in 0..40 {
         let name = format!("{n:0>40}");
-        home.write(&name, "");
-        options.scope.files.push(home.file(&name));
+        directory.write(&name, "");
+        options.scope.files.push(directory.file(&name));
     }
     let port = options.port;
-    let mut agent = Running::start(&site, options.clone());
+    let mut agent = RunningAgent::start(&site, options.clone());
     site.serve(&mut agent, |site, _| site.sessions > 0);
-    let prove = |site: &mut Site, agent: &mut Running, period: u64, number: u32| {
+    let prove = |site: &mut Site, agent: &mut RunningAgent, period: u64, number: u32| {
         site.expect(start(period), h(&options));
         let verdict = site.verdict(agent, round(period, number), Tag::Session, port);
         assert_eq!(verdict, Verdict::ProofOk);
     };
     prove(&mut site, &mut agent, 5, 1);
-    let is_taken = |report: &AgentEvent| matches!(report, AgentEvent::EvidenceAccepted { period: 5, .. });
-    site.serve(&mut agent, |_, agent| agent.has(is_taken));
+    let is_accepted = |report: &AgentEvent| matches!(report, AgentEvent::EvidenceAccepted { period: 5, .. });
+    site.serve(&mut agent, |_, agent| agent.has(is_accepted));
     assert!(site.pieces > 3, "{} pieces", site.pieces);
     let evidence: Evidence = from_json(&site.documents[0]).unwrap();
     assert_eq!((evidence.period, evidence.protection), (5, Protection::Software));
     assert_eq!((evidence.event_log, evidence.quote), (None, None));
     let sent_configuration = Configuration::decode(&evidence.configuration).unwrap();
     assert_eq!(sent_configuration, options.scope.measure().unwrap().configuration);
-    // In the next period nothing has changed, also for a restarted agent.
+    // The configuration does not change in the next period: the agent sends no evidence, even after a restart.
     prove(&mut site, &mut agent, 6, 2);
-    assert_eq!(taken(&agent.end()), 1);
+    assert_eq!(count_accepted_without_quote(&agent.end()), 1);
     assert_eq!(state(&options.state)["accepted"], h(&options).to_string());
     let sessions = site.sessions;
-    let mut agent = Running::start(&site, options.clone());
+    let mut agent = RunningAgent::start(&site, options.clone());
     site.serve(&mut agent, |site, _| site.sessions > sessions);
     prove(&mut site, &mut agent, 7, 3);
-    home.write("sensord", "other");
+    directory.write("sensord", "other");
     prove(&mut site, &mut agent, 8, 4);
-    let is_taken = |report: &AgentEvent| matches!(report, AgentEvent::EvidenceAccepted { period: 8, .. });
-    site.serve(&mut agent, |_, agent| agent.has(is_taken));
-    assert_eq!(taken(&agent.end()), 1);
+    let is_accepted = |report: &AgentEvent| matches!(report, AgentEvent::EvidenceAccepted { period: 8, .. });
+    site.serve(&mut agent, |_, agent| agent.has(is_accepted));
+    assert_eq!(count_accepted_without_quote(&agent.end()), 1);
     assert_eq!(site.documents.len(), 2);
 }

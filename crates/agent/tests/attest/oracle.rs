@@ -1,4 +1,4 @@
-//! Requests that get a proof, requests that do not, and the effect of a changed file.
+//! Requests with and without a PROOF in reply, and the effect of a changed file.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -9,10 +9,12 @@ use linewarden_protocol::ids::GatewayId;
 use linewarden_protocol::verdict::Verdict;
 use linewarden_tpm::Protection;
 
-use crate::site::{GATEWAY, Home, K, Running, Site, Tag, h, refused, round, start, state};
+use crate::site::{
+    DeviceDirectory, GATEWAY, K, RunningAgent, Site, Tag, h, rejection_count, round, start, state,
+};
 
-fn attested(reports: &[AgentEvent]) -> Vec<(u64, &str)> {
-    let has_result = |report| match report {
+fn attested_configurations(reports: &[AgentEvent]) -> Vec<(u64, &str)> {
+    let attestation = |report| match report {
         &AgentEvent::Attested {
             gateway_id,
             period,
@@ -24,17 +26,17 @@ fn attested(reports: &[AgentEvent]) -> Vec<(u64, &str)> {
         }
         _ => None,
     };
-    reports.iter().filter_map(has_result).collect()
+    reports.iter().filter_map(attestation).collect()
 }
 
 #[test]
 fn in_a_session_every_round_is_proven_and_each_period_reported_once() {
-    let (home, mut site) = (Home::new(), Site::new(Some(3_600)));
-    let options = home.options();
+    let (directory, mut site) = (DeviceDirectory::new(), Site::new(Some(3_600)));
+    let options = directory.options();
     let (port, h) = (options.port, h(&options));
-    let mut agent = Running::start(&site, options);
+    let mut agent = RunningAgent::start(&site, options);
     site.serve(&mut agent, |site, _| site.sessions > 0);
-    // In a session the device accepts a period far ahead.
+    // In a session the device accepts a period that is far ahead of the previous period.
     for (period, number) in [(500, 1), (500, 2), (501, 3)] {
         site.expect(start(period), h);
         let verdict = site.verdict(&mut agent, round(period, number), Tag::Session, port);
@@ -42,28 +44,33 @@ fn in_a_session_every_round_is_proven_and_each_period_reported_once() {
     }
     let reports = agent.end();
     let h = h.to_string();
-    assert_eq!(attested(&reports), [(500, h.as_str()), (501, h.as_str())]);
+    assert_eq!(
+        attested_configurations(&reports),
+        [(500, h.as_str()), (501, h.as_str())]
+    );
 }
 
-/// As after a quarantine: only the request shows the device that its session is closed, long before the session expires.
+/// The gateway has closed the session long before the session expires, as after a quarantine. Only the request shows
+/// the device that the session is closed.
 #[test]
 fn a_request_without_a_session_makes_the_device_authenticate_again() {
-    let (home, mut site) = (Home::new(), Site::new(Some(3_600)));
-    let options = home.options();
+    let (directory, mut site) = (DeviceDirectory::new(), Site::new(Some(3_600)));
+    let options = directory.options();
     let (port, h) = (options.port, h(&options));
-    let mut agent = Running::start(&site, options);
+    let mut agent = RunningAgent::start(&site, options);
     site.serve(&mut agent, |site, _| site.sessions == 1);
     site.expect(start(5), h);
     let verdict = site.verdict(&mut agent, round(5, 1), Tag::Session, port);
     assert_eq!(verdict, Verdict::ProofOk);
-    // The same applies to the last repetition in a round with lost or late proofs.
+    // The last repetition in a round is also under the request key. The round began in the session, so the repetition
+    // does not close the session.
     let count = site.proofs.len();
     site.send_request(&round(5, 1), Tag::Request, port);
     site.serve(&mut agent, |site, _| site.proofs.len() > count);
     let verdict = site.verdict(&mut agent, round(5, 2), Tag::Request, port);
     assert_eq!(verdict, Verdict::ProofOk);
     site.serve(&mut agent, |site, _| site.sessions == 2);
-    // A copy of an earlier request has no effect: the new session stays.
+    // A copy of an earlier request does not close the new session.
     let count = site.proofs.len();
     site.send_request(&round(5, 2), Tag::Request, port);
     site.serve(&mut agent, |site, _| site.proofs.len() > count);
@@ -77,10 +84,10 @@ fn a_request_without_a_session_makes_the_device_authenticate_again() {
 
 #[test]
 fn without_a_session_requests_use_the_controllers_key_and_their_periods_are_stored() {
-    let (home, mut site) = (Home::new(), Site::new(None));
-    let options = home.options();
+    let (directory, mut site) = (DeviceDirectory::new(), Site::new(None));
+    let options = directory.options();
     let (port, h) = (options.port, h(&options));
-    let mut agent = Running::start(&site, options.clone());
+    let mut agent = RunningAgent::start(&site, options.clone());
     for (period, number) in [(5, 1), (5, 2), (6, 3)] {
         site.expect(start(period), h);
         let verdict = site.verdict(&mut agent, round(period, number), Tag::Request, port);
@@ -89,21 +96,21 @@ fn without_a_session_requests_use_the_controllers_key_and_their_periods_are_stor
     agent.end();
     assert_eq!(state(&options.state)["period"], 6);
     assert_eq!(state(&options.state)["gateways"], serde_json::json!([GATEWAY.0]));
-    // The device is enrolled in period 4, and would refuse this period without its stored state.
-    let mut agent = Running::start(&site, options);
+    // The device was enrolled in period 4: without its stored state it would reject period 7.
+    let mut agent = RunningAgent::start(&site, options);
     site.expect(start(7), h);
     let verdict = site.verdict(&mut agent, round(7, 4), Tag::Request, port);
     assert_eq!(verdict, Verdict::ProofOk);
     agent.end();
 }
 
-/// As after a new enrollment in quarantine, which only a proof with the new key ends.
+/// A quarantined device is enrolled again: only a PROOF with the new key ends the quarantine.
 #[test]
 fn a_replaced_key_file_is_used_without_a_restart() {
-    let (home, mut site) = (Home::new(), Site::new(None));
+    let (directory, mut site) = (DeviceDirectory::new(), Site::new(None));
     let write = |key: [u8; 32]| {
-        home.write("next.key", &hex::encode(key));
-        let (next, path) = (home.path("next.key"), home.path("attest.key"));
+        directory.write("next.key", &hex::encode(key));
+        let (next, path) = (directory.path("next.key"), directory.path("attest.key"));
         std::fs::set_permissions(&next, std::fs::Permissions::from_mode(0o600)).unwrap();
         std::fs::rename(next, &path).unwrap();
         path
@@ -115,10 +122,10 @@ fn a_replaced_key_file_is_used_without_a_restart() {
     let options = AttestOptions {
         key,
         key_file: Some(key_file),
-        ..home.options()
+        ..directory.options()
     };
     let (port, h) = (options.port, h(&options));
-    let mut agent = Running::start(&site, options);
+    let mut agent = RunningAgent::start(&site, options);
     for (round, key) in [
         (round(5, 1), K),
         (round(5, 2), [0x43; 32]),
@@ -132,27 +139,28 @@ fn a_replaced_key_file_is_used_without_a_restart() {
         let verdict = site.verdict(&mut agent, round, Tag::Request, port);
         assert_eq!(verdict, Verdict::ProofOk, "{round:?}");
     }
-    // An invalid key file changes nothing.
-    home.write("attest.key", "half of a k");
+    // The agent ignores an invalid key file.
+    directory.write("attest.key", "half of a k");
     let verdict = site.verdict(&mut agent, round(5, 4), Tag::Request, port);
     assert_eq!(verdict, Verdict::ProofOk);
     let reports = agent.end();
-    let replaced = |report: &&AgentEvent| matches!(report, AgentEvent::AttestationKeyReplaced);
-    assert_eq!(reports.iter().filter(replaced).count(), 3, "{reports:?}");
+    let is_key_replaced = |report: &&AgentEvent| matches!(report, AgentEvent::AttestationKeyReplaced);
+    assert_eq!(reports.iter().filter(is_key_replaced).count(), 3, "{reports:?}");
 }
 
 #[test]
-fn replays_receive_the_same_proof_and_other_messages_no_reply() {
-    let (home, mut site) = (Home::new(), Site::new(None));
-    let options = home.options();
+fn replays_receive_the_same_proof_and_invalid_requests_no_reply() {
+    let (directory, mut site) = (DeviceDirectory::new(), Site::new(None));
+    let options = directory.options();
     let port = options.port;
     site.expect(start(5), h(&options));
-    let mut agent = Running::start(&site, options);
+    let mut agent = RunningAgent::start(&site, options);
     assert_eq!(
         site.verdict(&mut agent, round(5, 2), Tag::Request, port),
         Verdict::ProofOk
     );
-    // Requests are handled in order: when the last one gets a proof, the earlier ones were refused.
+    // The agent handles requests in order: when the last request receives a PROOF, the agent has rejected the other
+    // requests.
     site.send_request(&round(5, 3), Tag::Wrong, port);
     site.send_request(&round(5, 1), Tag::Request, port);
     site.send_request(&round(7, 4), Tag::Wrong, port);
@@ -160,12 +168,12 @@ fn replays_receive_the_same_proof_and_other_messages_no_reply() {
     let count = site.proofs.len();
     site.send_request(&round(5, 2), Tag::Request, port);
     site.serve(&mut agent, |site, _| site.proofs.len() > count);
-    let again = site.proofs.pop().unwrap();
-    assert_eq!(again.0, Verdict::DropProved);
-    assert!(site.proofs.iter().all(|(_, proof)| *proof == again.1));
+    let repeated = site.proofs.pop().unwrap();
+    assert_eq!(repeated.0, Verdict::DropProved);
+    assert!(site.proofs.iter().all(|(_, proof)| *proof == repeated.1));
     let reports = agent.end();
     for (reason, count) in [("wrong_tag", 2), ("stale_round", 1), ("stale_period", 1)] {
-        assert_eq!(refused(&reports, reason), count, "{reason}: {reports:?}");
+        assert_eq!(rejection_count(&reports, reason), count, "{reason}: {reports:?}");
     }
 }
 
@@ -173,11 +181,11 @@ fn replays_receive_the_same_proof_and_other_messages_no_reply() {
 /// no other request.
 #[test]
 fn with_a_key_in_software_requests_of_unknown_gateways_are_verified() {
-    let (home, mut site) = (Home::new(), Site::new(None));
-    let options = home.options();
+    let (directory, mut site) = (DeviceDirectory::new(), Site::new(None));
+    let options = directory.options();
     let port = options.port;
     site.expect(start(5), h(&options));
-    let mut agent = Running::start(&site, options);
+    let mut agent = RunningAgent::start(&site, options);
     assert_eq!(
         site.verdict(&mut agent, round(5, 1), Tag::Request, port),
         Verdict::ProofOk
@@ -194,69 +202,69 @@ fn with_a_key_in_software_requests_of_unknown_gateways_are_verified() {
         Verdict::ProofOk
     );
     let reports = agent.end();
-    assert_eq!(refused(&reports, "limited"), 0, "{reports:?}");
-    assert_eq!(refused(&reports, "wrong_tag"), 40, "{reports:?}");
+    assert_eq!(rejection_count(&reports, "limited"), 0, "{reports:?}");
+    assert_eq!(rejection_count(&reports, "wrong_tag"), 40, "{reports:?}");
 }
 
 #[test]
-fn a_file_that_changes_between_periods_makes_another_configuration() {
-    let (home, mut site) = (Home::new(), Site::new(None));
-    let options = home.options();
-    let (port, before) = (options.port, h(&options));
-    site.expect(start(5), before);
-    let mut agent = Running::start(&site, options.clone());
+fn file_change_between_periods_changes_the_configuration() {
+    let (directory, mut site) = (DeviceDirectory::new(), Site::new(None));
+    let options = directory.options();
+    let (port, first_hash) = (options.port, h(&options));
+    site.expect(start(5), first_hash);
+    let mut agent = RunningAgent::start(&site, options.clone());
     assert_eq!(
         site.verdict(&mut agent, round(5, 1), Tag::Request, port),
         Verdict::ProofOk
     );
-    home.write("sensord", "other");
-    let after = h(&options);
-    assert_ne!(before, after);
-    // The measurement from the start of the period is proven until its end.
+    directory.write("sensord", "other");
+    let changed_hash = h(&options);
+    assert_ne!(first_hash, changed_hash);
+    // Until the end of the period, the device proves the measurement from the start of the period.
     assert_eq!(
         site.verdict(&mut agent, round(5, 2), Tag::Request, port),
         Verdict::ProofOk
     );
-    site.expect(start(6), before);
+    site.expect(start(6), first_hash);
     assert_eq!(
         site.verdict(&mut agent, round(6, 3), Tag::Request, port),
         Verdict::DropProof
     );
     assert!(!site.is_proved(3));
-    // The same proof is valid if the new configuration is expected.
-    site.expect(start(6), after);
+    // The PROOF is valid if the gateway expects the new configuration.
+    site.expect(start(6), changed_hash);
     assert_eq!(
         site.verdict(&mut agent, round(6, 3), Tag::Request, port),
         Verdict::ProofOk
     );
     assert!(site.is_proved(3));
     let reports = agent.end();
-    let changed = reports.iter().find_map(|report| match report {
+    let change = reports.iter().find_map(|report| match report {
         AgentEvent::ConfigurationChanged {
             configuration,
             changes,
         } => Some((configuration, changes.as_deref()?)),
         _ => None,
     });
-    let (configuration, changes) = changed.unwrap();
-    assert_eq!(*configuration, after.to_string());
+    let (configuration, changes) = change.unwrap();
+    assert_eq!(*configuration, changed_hash.to_string());
     assert_eq!(changes.files.len(), 1);
-    assert_eq!(changes.files[0].path, home.file("sensord"));
+    assert_eq!(changes.files[0].path, directory.file("sensord"));
 }
 
 #[test]
 fn a_missing_file_is_measured_and_an_unreadable_file_is_an_error() {
-    let (home, mut site) = (Home::new(), Site::new(None));
-    let options = home.options();
+    let (directory, mut site) = (DeviceDirectory::new(), Site::new(None));
+    let options = directory.options();
     let port = options.port;
-    std::fs::remove_file(home.path("sensord")).unwrap();
-    let absent = h(&options);
-    site.expect(start(5), absent);
+    std::fs::remove_file(directory.path("sensord")).unwrap();
+    let hash_without_file = h(&options);
+    site.expect(start(5), hash_without_file);
     // A directory loop cannot be read, not even by root.
-    std::os::unix::fs::symlink("loop", home.path("loop")).unwrap();
+    std::os::unix::fs::symlink("loop", directory.path("loop")).unwrap();
     let mut unreadable = options.clone();
-    unreadable.scope.files = vec![home.file("loop/sensord")];
-    let mut agent = Running::start(&site, unreadable);
+    unreadable.scope.files = vec![directory.file("loop/sensord")];
+    let mut agent = RunningAgent::start(&site, unreadable);
     site.open(round(5, 1));
     let is_failure = |report: &AgentEvent| matches!(report, AgentEvent::AttestationFailed { reason, retry_in_ms: Some(_) } if reason.contains("loop"));
     site.serve(&mut agent, |site, agent| {
@@ -265,7 +273,7 @@ fn a_missing_file_is_measured_and_an_unreadable_file_is_an_error() {
     });
     agent.end();
     assert!(site.proofs.is_empty(), "{:?}", site.proofs);
-    let mut agent = Running::start(&site, options);
+    let mut agent = RunningAgent::start(&site, options);
     assert_eq!(
         site.verdict(&mut agent, round(5, 1), Tag::Request, port),
         Verdict::ProofOk

@@ -39,7 +39,7 @@ use zerocopy::IntoBytes as _;
 pub const GATEWAY: GatewayId = GatewayId(9);
 pub const DEVICE: DeviceId = DeviceId(0x00d1);
 const SUITE: Suite = Suite::SipHash128;
-/// Longer than any step takes on a machine with other work.
+/// Exceeds the duration of each step, even on a busy machine.
 pub const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 pub const K: [u8; 32] = [0x42; 32];
 
@@ -63,13 +63,13 @@ pub fn round(period: u64, number: u32) -> Round {
     }
 }
 
-fn simulated() -> SimulatedPuf {
+fn simulated_puf() -> SimulatedPuf {
     toml::from_str("model = \"sram\"\nseed_file = \"unused\"").unwrap()
 }
 
-/// The device's helper data and row key.
-fn enrolled() -> (Credential, RowKey) {
-    let mut chip = simulated()
+/// Enrolls the device; returns the helper data and the row key.
+fn enroll() -> (Credential, RowKey) {
+    let mut chip = simulated_puf()
         .build(&FleetSeed::from_bytes([1; 32]), DEVICE, 1)
         .unwrap();
     let mut rng = ChaCha20Rng::seed_from_u64(3);
@@ -85,13 +85,13 @@ fn free_port() -> u16 {
 }
 
 /// Files to be measured, and paths of the agent's state files.
-pub struct Home(TempDir);
+pub struct DeviceDirectory(TempDir);
 
-impl Home {
+impl DeviceDirectory {
     pub fn new() -> Self {
-        let home = Self(TempDir::new().unwrap());
-        home.write("sensord", "first");
-        home
+        let directory = Self(TempDir::new().unwrap());
+        directory.write("sensord", "first");
+        directory
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -106,7 +106,7 @@ impl Home {
         FilePath::new(self.path(name).to_str().unwrap()).unwrap()
     }
 
-    /// A device with a key in software that measures one file, enrolled in period 4.
+    /// Options of a device that measures one file. The device has its key in software and was enrolled in period 4.
     pub fn options(&self) -> AttestOptions {
         AttestOptions {
             scope: MeasurementScope {
@@ -128,19 +128,19 @@ pub fn h(options: &AttestOptions) -> ConfigurationHash {
     ConfigurationHash(options.scope.measure().unwrap().configuration.hash().0)
 }
 
-/// The agent. Stopped when dropped.
-pub struct Running {
+/// The agent in its own thread. Dropping this value stops the agent.
+pub struct RunningAgent {
     stop: Arc<OwnedFd>,
-    reports: Receiver<AgentEvent>,
-    pub seen: Vec<AgentEvent>,
+    receiver: Receiver<AgentEvent>,
+    pub events: Vec<AgentEvent>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Running {
+impl RunningAgent {
     pub fn start(site: &Site, attest: AttestOptions) -> Self {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
-        let (sender, reports) = channel();
-        let chip = simulated()
+        let (sender, receiver) = channel();
+        let chip = simulated_puf()
             .build(&FleetSeed::from_bytes([1; 32]), DEVICE, 7)
             .unwrap();
         let options = AgentOptions {
@@ -163,38 +163,41 @@ impl Running {
             once: false,
             session_timeout: None,
         };
-        let stopped = Arc::clone(&stop);
+        let thread_stop = Arc::clone(&stop);
         let run = move || {
             Agent::new(options, chip)
-                .run(stopped.as_fd(), &mut |report| forward_event(&sender, report))
+                .run(thread_stop.as_fd(), &mut |report| forward_event(&sender, report))
                 .unwrap();
         };
         Self {
             stop,
-            reports,
-            seen: Vec::new(),
+            receiver,
+            events: Vec::new(),
             thread: Some(std::thread::spawn(run)),
         }
     }
 
     /// Whether an event that satisfies the predicate has been reported.
     pub fn has(&mut self, predicate: impl Fn(&AgentEvent) -> bool) -> bool {
-        self.seen.extend(self.reports.try_iter());
-        self.seen.iter().any(predicate)
+        self.events.extend(self.receiver.try_iter());
+        self.events.iter().any(predicate)
     }
 
     /// Stops the agent; returns all reported events.
     pub fn end(mut self) -> Vec<AgentEvent> {
         self.stop();
-        self.seen.extend(self.reports.try_iter());
-        std::mem::take(&mut self.seen)
+        self.events.extend(self.receiver.try_iter());
+        std::mem::take(&mut self.events)
     }
 
     fn stop(&mut self) {
         if let Some(thread) = self.thread.take() {
             rustix::io::write(&*self.stop, &1u64.to_ne_bytes()).unwrap();
-            let ended = thread.join();
-            assert!(ended.is_ok() || std::thread::panicking(), "the agent panicked");
+            let join_result = thread.join();
+            assert!(
+                join_result.is_ok() || std::thread::panicking(),
+                "the agent panicked"
+            );
         }
     }
 }
@@ -203,14 +206,14 @@ fn forward_event(sender: &Sender<AgentEvent>, report: &AgentEvent) {
     let _ = sender.send(report.clone());
 }
 
-impl Drop for Running {
+impl Drop for RunningAgent {
     fn drop(&mut self) {
         self.stop();
     }
 }
 
 /// Number of requests rejected for this reason, in the last event.
-pub fn refused(reports: &[AgentEvent], reason: &str) -> u64 {
+pub fn rejection_count(reports: &[AgentEvent], reason: &str) -> u64 {
     let rejections = reports.iter().rev().find_map(|report| match report {
         AgentEvent::AttestationRequestsRejected { requests } => Some(requests),
         _ => None,
@@ -220,7 +223,7 @@ pub fn refused(reports: &[AgentEvent], reason: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// The key of a request's tag.
+/// Key that authenticates a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tag {
     Session,
@@ -228,30 +231,32 @@ pub enum Tag {
     Wrong,
 }
 
-/// The reference gateway with its LAP socket, and the controller's end of the tickets.
+/// The reference gateway with its LAP socket, and the controller's socket for tickets.
 pub struct Site {
     gateway: Gateway,
     lap: UdpSocket,
     ticket_socket: UdpSocket,
-    began: Instant,
+    started_at: Instant,
     credential: Credential,
     row_key: RowKey,
     pub k: AttestationKey,
-    opened: Option<Round>,
+    current_round: Option<Round>,
     session_key: Option<SessionKey>,
-    /// Sessions that were opened.
+    /// Number of sessions that were opened.
     pub sessions: usize,
     /// Verdicts on PROOFs, in their order, with the messages.
     pub proofs: Vec<(Verdict, Vec<u8>)>,
-    /// The received part of a document, the complete documents, and the number of chunks.
+    /// Received part of the current document.
     pub part: Vec<u8>,
+    /// Complete documents.
     pub documents: Vec<Vec<u8>>,
+    /// Number of received chunks.
     pub pieces: usize,
 }
 
 impl Site {
-    /// A gateway that knows the device, with this session lifetime; `None`: the gateway does not know the device, so there
-    /// is no session.
+    /// Creates a gateway that knows the device and has this session lifetime. With `None`, the gateway does not know
+    /// the device, so that no session can open.
     pub fn new(lifetime_s: Option<u32>) -> Self {
         let socket = || {
             let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -271,7 +276,7 @@ impl Site {
             )),
             ..GatewayConfig::new(GATEWAY, &[address.ip()])
         });
-        let (credential, row_key) = enrolled();
+        let (credential, row_key) = enroll();
         if lifetime_s.is_some() {
             let auth_key = AuthKey::derive(&row_key, SUITE, Mode::Key, RowIndex(0), GATEWAY);
             let install = DeviceInstall {
@@ -292,11 +297,11 @@ impl Site {
             gateway,
             lap,
             ticket_socket,
-            began: Instant::now(),
+            started_at: Instant::now(),
             credential,
             row_key,
             k: k(),
-            opened: None,
+            current_round: None,
             session_key: None,
             sessions: 0,
             proofs: Vec::new(),
@@ -320,12 +325,12 @@ impl Site {
         self.gateway.install_prover(DEVICE, start.period, keys).unwrap();
     }
 
-    /// Opens a round that does not end, unless the round is open.
+    /// Opens a round without an end, unless this round is already open.
     pub fn open(&mut self, round: Round) {
-        if self.opened == Some(round) {
+        if self.current_round == Some(round) {
             return;
         }
-        self.opened = Some(round);
+        self.current_round = Some(round);
         let open = OpenRound {
             round,
             started: self.now().monotonic(),
@@ -350,11 +355,11 @@ impl Site {
         self.lap.send_to(message.as_bytes(), device).unwrap();
     }
 
-    /// Opens the round, sends requests until a PROOF arrives, and returns its verdict. A request may arrive before the
-    /// device listens.
-    pub fn verdict(&mut self, agent: &mut Running, round: Round, tag: Tag, port: u16) -> Verdict {
+    /// Opens the round, sends requests until a PROOF arrives, and returns the verdict on the PROOF. A request that
+    /// arrives before the device listens is lost.
+    pub fn verdict(&mut self, agent: &mut RunningAgent, round: Round, tag: Tag, port: u16) -> Verdict {
         self.open(round);
-        let before = self.proofs.len();
+        let proof_count = self.proofs.len();
         let mut requested_at = Instant::now();
         self.send_request(&round, tag, port);
         self.serve(agent, |site, _| {
@@ -362,28 +367,32 @@ impl Site {
                 requested_at = Instant::now();
                 site.send_request(&round, tag, port);
             }
-            site.proofs.len() > before
+            site.proofs.len() > proof_count
         });
-        self.proofs[before].0
+        self.proofs[proof_count].0
     }
 
     fn now(&self) -> Now {
-        let ms = self.began.elapsed().as_millis() as u64;
+        let ms = self.started_at.elapsed().as_millis() as u64;
         Now {
             monotonic_ms: ms,
             boot_ms: ms,
         }
     }
 
-    /// Handles messages until `enough` is true.
+    /// Handles messages until `is_done` returns true.
     #[track_caller]
-    pub fn serve(&mut self, agent: &mut Running, mut enough: impl FnMut(&mut Self, &mut Running) -> bool) {
+    pub fn serve(
+        &mut self,
+        agent: &mut RunningAgent,
+        mut is_done: impl FnMut(&mut Self, &mut RunningAgent) -> bool,
+    ) {
         let deadline = Instant::now() + STEP_TIMEOUT;
-        while !enough(self, agent) {
+        while !is_done(self, agent) {
             assert!(
                 Instant::now() < deadline,
                 "timeout: {:?}, {:?}",
-                agent.seen,
+                agent.events,
                 self.proofs
             );
             self.serve_lap();
@@ -400,7 +409,7 @@ impl Site {
             panic!("{from}")
         };
         let now = self.now();
-        // The fast path stops when freshness values are old, and a test may wait for a TPM.
+        // A test may wait for a TPM; without new freshness values the fast path would stop in the meantime.
         let fresh = |byte| FreshValue::from_wire([byte; 8]).unwrap();
         self.gateway.replace_fresh_values(fresh(1), fresh(2), now);
         let meta = Meta {
@@ -430,34 +439,34 @@ impl Site {
         }
     }
 
-    /// Receives evidence like a controller.
+    /// Receives evidence and acknowledges chunks, as a controller does.
     fn serve_tickets(&mut self) {
         let mut buffer = [0u8; 2048];
         let Ok((length, from)) = self.ticket_socket.recv_from(&mut buffer) else {
             return;
         };
-        // Every other copy is inside DATA.
+        // The agent sends copies alternately plain and inside DATA; the test ignores the copies inside DATA.
         let Ok(sealed) = SealedTicket::parse(&buffer[..length]) else {
             return;
         };
         let head = *sealed.header();
         assert_eq!((head.direction, head.number), (Direction::Up, 0));
         let root = TicketRoot::derive(&self.row_key, &head.session);
-        let mut room = PlaintextBuffer::default();
-        let body = sealed.open(&root, &mut room).unwrap();
-        let taken = self.take(&EvidenceChunk::parse(body).unwrap());
+        let mut plaintext = PlaintextBuffer::default();
+        let body = sealed.open(&root, &mut plaintext).unwrap();
+        let ack = self.store_piece(&EvidenceChunk::parse(body).unwrap());
         let mut out = [0; MESSAGE_BYTES_MAX];
-        let length = ticket::seal_response(&root, &head, [7; 24], &taken.to_wire(), &mut out).unwrap();
+        let length = ticket::seal_response(&root, &head, [7; 24], &ack.to_wire(), &mut out).unwrap();
         self.ticket_socket.send_to(&out[..length], from).unwrap();
     }
 
-    fn take(&mut self, piece: &EvidenceChunk<'_>) -> ChunkAck {
+    fn store_piece(&mut self, piece: &EvidenceChunk<'_>) -> ChunkAck {
         self.pieces += 1;
         let offset = piece.offset() as usize;
         if offset == 0 {
             self.part.clear();
         }
-        // A repeated chunk gets the same acknowledgment as the first one.
+        // A repeated chunk receives the same acknowledgment as the first copy.
         if offset <= self.part.len() {
             self.part.truncate(offset);
             self.part.extend(piece.bytes());

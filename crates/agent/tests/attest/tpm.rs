@@ -25,10 +25,10 @@ use linewarden_tpm::template::AttestationSigner;
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha20Rng;
 
-use crate::site::{DEVICE, Home, Running, Site, Tag, h, refused, round, start};
+use crate::site::{DEVICE, DeviceDirectory, RunningAgent, Site, Tag, h, rejection_count, round, start};
 use crate::swtpm::{Emulator, TpmManufacturer, installed, tcti, two_listeners};
 
-/// Within the validity of the emulator's certificates.
+/// Time within the validity of the emulator's certificates.
 const NOW_S: i64 = 4_000_000_000;
 const BANK: HashAlgorithm = HashAlgorithm::Sha256;
 
@@ -36,27 +36,27 @@ fn selection() -> PcrSelection {
     "2,4,7".parse().unwrap()
 }
 
-/// The event log of real firmware.
-fn recorded() -> PathBuf {
+/// Path of an event log that real firmware has written.
+fn recorded_log() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../measurement/tests/data/direct/log.bin")
 }
 
 /// A TPM that can be disconnected and connected again at the same address.
 struct Machine {
     emulator: Emulator,
-    maker: TpmManufacturer,
-    wire: Wire,
+    manufacturer: TpmManufacturer,
+    proxy: TcpProxy,
 }
 
 impl Machine {
     fn new() -> Self {
-        let maker = TpmManufacturer::new();
-        let emulator = Emulator::made_by(&maker);
-        let wire = Wire::to(emulator.port());
+        let manufacturer = TpmManufacturer::new();
+        let emulator = Emulator::made_by(&manufacturer);
+        let proxy = TcpProxy::start(emulator.port());
         let machine = Self {
             emulator,
-            maker,
-            wire,
+            manufacturer,
+            proxy,
         };
         machine.boot();
         machine
@@ -64,7 +64,7 @@ impl Machine {
 
     /// Extends the PCRs as the recorded firmware did.
     fn boot(&self) {
-        let log = EventLog::parse(&std::fs::read(recorded()).unwrap()).unwrap();
+        let log = EventLog::parse(&std::fs::read(recorded_log()).unwrap()).unwrap();
         let extends = log.events().iter().filter_map(|event| {
             let pcr = event.pcr().filter(|pcr| selection().contains(*pcr))?;
             let digest = event
@@ -84,21 +84,26 @@ impl Machine {
     fn restart(&mut self) {
         self.emulator.start();
         self.boot();
-        self.wire.lead_to(self.emulator.port());
+        self.proxy.set_target(self.emulator.port());
     }
 
     /// Enrolls a device of this machine, with this event log, as the commands do.
-    fn enrolled(&self, home: &Home, site: &mut Site, log: &[u8]) -> (AttestOptions, EnrolledDevice) {
-        std::fs::write(home.path("log.bin"), log).unwrap();
-        let subject = TpmScope {
-            tcti: tcti(self.wire.port),
+    fn enroll(
+        &self,
+        directory: &DeviceDirectory,
+        site: &mut Site,
+        log: &[u8],
+    ) -> (AttestOptions, EnrolledDevice) {
+        std::fs::write(directory.path("log.bin"), log).unwrap();
+        let scope = TpmScope {
+            tcti: tcti(self.proxy.port),
             bank: BANK,
             pcrs: selection(),
-            event_log: home.path("log.bin"),
+            event_log: directory.path("log.bin"),
         };
-        let key_file = home.path("attest.key");
-        let (identity, _) = attest::identity(&subject, EndorsementKind::Rsa2048, &key_file).unwrap();
-        let pending_enrollment = KeySource::in_tpm(&subject.tcti, &key_file).unwrap_err();
+        let key_file = directory.path("attest.key");
+        let (identity, _) = attest::identity(&scope, EndorsementKind::Rsa2048, &key_file).unwrap();
+        let pending_enrollment = KeySource::in_tpm(&scope.tcti, &key_file).unwrap_err();
         assert!(
             pending_enrollment.to_string().contains("attest answer"),
             "{pending_enrollment}"
@@ -106,64 +111,70 @@ impl Machine {
         let policy = PcrPolicy::new(std::slice::from_ref(&identity.pcrs.0)).unwrap();
         let mut rng = ChaCha20Rng::seed_from_u64(1);
         let (offer, mut enrollment) =
-            enroll::offer(&identity, &self.maker.trust(), policy, NOW_S, &mut rng).unwrap();
-        let enrollment_answer = attest::accept_offer(&subject.tcti, &offer, &key_file).unwrap();
-        let enrolled = enrollment.finish(&enrollment_answer, NOW_S + 1).unwrap();
+            enroll::offer(&identity, &self.manufacturer.trust(), policy, NOW_S, &mut rng).unwrap();
+        let enrollment_response = attest::accept_offer(&scope.tcti, &offer, &key_file).unwrap();
+        let enrolled = enrollment.finish(&enrollment_response, NOW_S + 1).unwrap();
         site.k = AttestationKey::from_bytes(*enrolled.key.expose());
         let options = AttestOptions {
             scope: MeasurementScope {
-                tpm: Some(subject.clone()),
-                ..home.options().scope
+                tpm: Some(scope.clone()),
+                ..directory.options().scope
             },
-            key: KeySource::in_tpm(&subject.tcti, &key_file).unwrap(),
-            ..home.options()
+            key: KeySource::in_tpm(&scope.tcti, &key_file).unwrap(),
+            ..directory.options()
         };
         (options, enrolled)
     }
 }
 
-/// A network link whose other end can be changed, and which can be interrupted.
-struct Wire {
+/// A TCP proxy to an emulator. Its target port can be changed, and new connections can be blocked.
+struct TcpProxy {
     port: u16,
-    to: Arc<AtomicU16>,
-    held: Arc<(Mutex<bool>, Condvar)>,
+    target_port: Arc<AtomicU16>,
+    is_blocked: Arc<(Mutex<bool>, Condvar)>,
 }
 
-impl Wire {
-    fn to(port: u16) -> Self {
+impl TcpProxy {
+    fn start(port: u16) -> Self {
         let (data, control) = two_listeners();
-        let wire = Self {
+        let proxy = Self {
             port: data.local_addr().unwrap().port(),
-            to: Arc::new(AtomicU16::new(port)),
-            held: Arc::default(),
+            target_port: Arc::new(AtomicU16::new(port)),
+            is_blocked: Arc::default(),
         };
         for (listener, offset) in [(data, 0), (control, 1)] {
-            let (to, held) = (Arc::clone(&wire.to), Arc::clone(&wire.held));
-            std::thread::spawn(move || carry(&listener, &to, offset, &held));
+            let (target_port, is_blocked) = (Arc::clone(&proxy.target_port), Arc::clone(&proxy.is_blocked));
+            std::thread::spawn(move || forward(&listener, &target_port, offset, &is_blocked));
         }
-        wire
+        proxy
     }
 
-    fn lead_to(&self, port: u16) {
-        self.to.store(port, Ordering::Release);
+    fn set_target(&self, port: u16) {
+        self.target_port.store(port, Ordering::Release);
     }
 
-    fn hold(&self, held: bool) {
-        *self.held.0.lock().unwrap() = held;
-        self.held.1.notify_all();
+    fn set_blocked(&self, is_blocked: bool) {
+        *self.is_blocked.0.lock().unwrap() = is_blocked;
+        self.is_blocked.1.notify_all();
     }
 }
 
-fn carry(listener: &TcpListener, to: &AtomicU16, offset: u16, held: &(Mutex<bool>, Condvar)) {
-    while let Ok((device, _)) = listener.accept() {
-        drop(held.1.wait_while(held.0.lock().unwrap(), |held| *held).unwrap());
-        let port = to.load(Ordering::Acquire) + offset;
+fn forward(
+    listener: &TcpListener,
+    target_port: &AtomicU16,
+    offset: u16,
+    (is_blocked, changed): &(Mutex<bool>, Condvar),
+) {
+    while let Ok((client, _)) = listener.accept() {
+        let guard = is_blocked.lock().unwrap();
+        drop(changed.wait_while(guard, |is_blocked| *is_blocked).unwrap());
+        let port = target_port.load(Ordering::Acquire) + offset;
         let Ok(tpm) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)) else {
             continue;
         };
         std::thread::spawn(move || {
             std::thread::scope(|scope| {
-                for (from, to) in [(&device, &tpm), (&tpm, &device)] {
+                for (from, to) in [(&client, &tpm), (&tpm, &client)] {
                     scope.spawn(move || {
                         let (mut from, mut to) = (from, to);
                         io::copy(&mut from, &mut to).ok();
@@ -175,7 +186,7 @@ fn carry(listener: &TcpListener, to: &AtomicU16, offset: u16, held: &(Mutex<bool
     }
 }
 
-fn not_attesting(report: &AgentEvent) -> Option<(&str, Option<u64>)> {
+fn attestation_failure(report: &AgentEvent) -> Option<(&str, Option<u64>)> {
     match report {
         AgentEvent::AttestationFailed { reason, retry_in_ms } => Some((reason, *retry_in_ms)),
         _ => None,
@@ -188,15 +199,20 @@ fn a_device_that_the_commands_have_enrolled_proves_its_pcrs_and_quotes_them() {
         return;
     }
     let machine = Machine::new();
-    let (home, mut site) = (Home::new(), Site::new(Some(3_600)));
-    let log = std::fs::read(recorded()).unwrap();
-    let (mut options, enrolled) = machine.enrolled(&home, &mut site, &log);
+    let (directory, mut site) = (DeviceDirectory::new(), Site::new(Some(3_600)));
+    let log = std::fs::read(recorded_log()).unwrap();
+    let (mut options, enrolled) = machine.enroll(&directory, &mut site, &log);
     use std::os::unix::fs::PermissionsExt as _;
-    let mode = home.path("attest.key").metadata().unwrap().permissions().mode();
+    let mode = directory
+        .path("attest.key")
+        .metadata()
+        .unwrap()
+        .permissions()
+        .mode();
     assert_eq!(mode & 0o777, 0o600);
     (options.send_log, options.quote_every) = (true, 4);
     let (port, h) = (options.port, h(&options));
-    let mut agent = Running::start(&site, options.clone());
+    let mut agent = RunningAgent::start(&site, options.clone());
     site.expect(start(5), h);
     assert_eq!(
         site.verdict(&mut agent, round(5, 1), Tag::Request, port),
@@ -206,7 +222,7 @@ fn a_device_that_the_commands_have_enrolled_proves_its_pcrs_and_quotes_them() {
         site.verdict(&mut agent, round(5, 2), Tag::Session, port),
         Verdict::ProofOk
     );
-    let is_taken = |report: &AgentEvent| {
+    let is_accepted = |report: &AgentEvent| {
         matches!(
             report,
             AgentEvent::EvidenceAccepted {
@@ -216,16 +232,16 @@ fn a_device_that_the_commands_have_enrolled_proves_its_pcrs_and_quotes_them() {
             }
         )
     };
-    site.serve(&mut agent, |_, agent| agent.has(is_taken));
-    // Not due again before period 9.
+    site.serve(&mut agent, |_, agent| agent.has(is_accepted));
+    // The next quote is due in period 9.
     for (period, number) in [(6, 3), (8, 4)] {
         site.expect(start(period), h);
         let verdict = site.verdict(&mut agent, round(period, number), Tag::Session, port);
         assert_eq!(verdict, Verdict::ProofOk);
     }
     let reports = agent.end();
-    let attested = |report: &AgentEvent| matches!(report, AgentEvent::Attested { protection: Protection::Tpm, configuration, .. } if *configuration == h.to_string());
-    assert!(reports.iter().any(attested), "{reports:?}");
+    let is_attested = |report: &AgentEvent| matches!(report, AgentEvent::Attested { protection: Protection::Tpm, configuration, .. } if *configuration == h.to_string());
+    assert!(reports.iter().any(is_attested), "{reports:?}");
     assert_eq!(site.documents.len(), 1);
 
     let evidence: Evidence = from_json(&site.documents[0]).unwrap();
@@ -238,10 +254,28 @@ fn a_device_that_the_commands_have_enrolled_proves_its_pcrs_and_quotes_them() {
     let public = Public::from_sized(&enrolled.binding.attestation_key).unwrap();
     let signer = AttestationSigner::new(public).unwrap();
     let nonce = quote_nonce(DEVICE, &start(5));
-    let (selected, values) = ((BANK, selection()), configuration.pcrs());
-    verify_quote(&signer, &quote.quote, &quote.signature, &nonce, selected, values).unwrap();
-    let other = quote_nonce(DEVICE, &start(6));
-    assert!(verify_quote(&signer, &quote.quote, &quote.signature, &other, selected, values).is_err());
+    let (selected_pcrs, values) = ((BANK, selection()), configuration.pcrs());
+    verify_quote(
+        &signer,
+        &quote.quote,
+        &quote.signature,
+        &nonce,
+        selected_pcrs,
+        values,
+    )
+    .unwrap();
+    let other_nonce = quote_nonce(DEVICE, &start(6));
+    assert!(
+        verify_quote(
+            &signer,
+            &quote.quote,
+            &quote.signature,
+            &other_nonce,
+            selected_pcrs,
+            values
+        )
+        .is_err()
+    );
 }
 
 #[test]
@@ -250,11 +284,11 @@ fn a_missing_tpm_is_reported_and_nothing_is_proven_until_it_returns() {
         return;
     }
     let mut machine = Machine::new();
-    let (home, mut site) = (Home::new(), Site::new(Some(3_600)));
-    let log = std::fs::read(recorded()).unwrap();
-    let (options, _) = machine.enrolled(&home, &mut site, &log);
+    let (directory, mut site) = (DeviceDirectory::new(), Site::new(Some(3_600)));
+    let log = std::fs::read(recorded_log()).unwrap();
+    let (options, _) = machine.enroll(&directory, &mut site, &log);
     let (port, h) = (options.port, h(&options));
-    let mut agent = Running::start(&site, options);
+    let mut agent = RunningAgent::start(&site, options);
     site.serve(&mut agent, |site, _| site.sessions > 0);
     site.expect(start(5), h);
     assert_eq!(
@@ -262,7 +296,7 @@ fn a_missing_tpm_is_reported_and_nothing_is_proven_until_it_returns() {
         Verdict::ProofOk
     );
     machine.emulator.kill();
-    // This period's key is there already.
+    // The agent derived the key of this period before the TPM stopped.
     assert_eq!(
         site.verdict(&mut agent, round(5, 2), Tag::Session, port),
         Verdict::ProofOk
@@ -271,22 +305,22 @@ fn a_missing_tpm_is_reported_and_nothing_is_proven_until_it_returns() {
     site.open(round(6, 3));
     let proofs = site.proofs.len();
     site.send_request(&round(6, 3), Tag::Session, port);
-    let failures = |agent: &mut Running| {
+    let failure_count = |agent: &mut RunningAgent| {
         agent.has(|_| false);
-        agent.seen.iter().filter_map(not_attesting).count()
+        agent.events.iter().filter_map(attestation_failure).count()
     };
-    site.serve(&mut agent, |_, agent| failures(agent) >= 2);
+    site.serve(&mut agent, |_, agent| failure_count(agent) >= 2);
     assert_eq!(site.proofs.len(), proofs);
-    let reported: Vec<_> = agent.seen.iter().filter_map(not_attesting).collect();
-    let (command, object) = reported[0].0.split_once(" (").unwrap();
+    let failures: Vec<_> = agent.events.iter().filter_map(attestation_failure).collect();
+    let (command, object) = failures[0].0.split_once(" (").unwrap();
     assert!(command.starts_with("TPM2_"), "{command} ({object}");
     assert_eq!(
-        (reported[0].1, reported[1].1),
+        (failures[0].1, failures[1].1),
         (Some(1_000), Some(2_000)),
-        "{reported:?}"
+        "{failures:?}"
     );
     machine.restart();
-    // The waiting request gets its proof without a repetition.
+    // The agent proves the pending request without a repetition of the request.
     site.serve(&mut agent, |site, _| site.proofs.len() > proofs);
     assert_eq!(site.proofs[proofs].0, Verdict::ProofOk);
     assert!(site.is_proved(3));
@@ -299,31 +333,31 @@ fn authentication_continues_during_slow_tpm_operations() {
         return;
     }
     let machine = Machine::new();
-    let (home, mut site) = (Home::new(), Site::new(Some(1)));
-    let log = std::fs::read(recorded()).unwrap();
-    let (options, _) = machine.enrolled(&home, &mut site, &log);
+    let (directory, mut site) = (DeviceDirectory::new(), Site::new(Some(1)));
+    let log = std::fs::read(recorded_log()).unwrap();
+    let (options, _) = machine.enroll(&directory, &mut site, &log);
     let (port, h) = (options.port, h(&options));
-    let mut agent = Running::start(&site, options);
+    let mut agent = RunningAgent::start(&site, options);
     site.serve(&mut agent, |site, _| site.sessions > 0);
     site.expect(start(5), h);
     site.open(round(5, 1));
-    machine.wire.hold(true);
+    machine.proxy.set_blocked(true);
     let (sessions, mut last_sessions) = (site.sessions, 0);
-    // Requests may use the key of each session.
-    let request_again = |site: &mut Site, last_sessions: &mut usize| {
+    // Sends the request once in each session, under the key of the session.
+    let request_in_new_session = |site: &mut Site, last_sessions: &mut usize| {
         if *last_sessions != site.sessions {
             *last_sessions = site.sessions;
             site.send_request(&round(5, 1), Tag::Session, port);
         }
     };
     site.serve(&mut agent, |site, _| {
-        request_again(site, &mut last_sessions);
+        request_in_new_session(site, &mut last_sessions);
         site.sessions >= sessions + 3
     });
     assert!(site.proofs.is_empty(), "{:?}", site.proofs);
-    machine.wire.hold(false);
+    machine.proxy.set_blocked(false);
     site.serve(&mut agent, |site, _| {
-        request_again(site, &mut last_sessions);
+        request_in_new_session(site, &mut last_sessions);
         !site.proofs.is_empty()
     });
     assert_eq!(site.proofs[0].0, Verdict::ProofOk);
@@ -335,42 +369,50 @@ fn with_a_log_that_contradicts_the_pcrs_nothing_is_proven_in_the_period() {
     if !installed() {
         return;
     }
-    let log = std::fs::read(recorded()).unwrap();
-    let parsed = EventLog::parse(&log).unwrap();
-    let of_pcr_4 = |event: &linewarden_measurement::eventlog::Event| {
+    let log = std::fs::read(recorded_log()).unwrap();
+    let event_log = EventLog::parse(&log).unwrap();
+    let is_event_of_pcr_4 = |event: &linewarden_measurement::eventlog::Event| {
         event.pcr().is_some_and(|pcr| pcr.get() == 4) && event.kind() != EventType::EV_NO_ACTION
     };
-    let last = parsed.events().iter().rposition(of_pcr_4).unwrap();
+    let last_entry = event_log.events().iter().rposition(is_event_of_pcr_4).unwrap();
     let machine = Machine::new();
-    let (home, mut site) = (Home::new(), Site::new(Some(3_600)));
-    let (options, _) = machine.enrolled(&home, &mut site, &log);
-    // A PCR was extended by an event that is in no log.
+    let (directory, mut site) = (DeviceDirectory::new(), Site::new(Some(3_600)));
+    let (options, _) = machine.enroll(&directory, &mut site, &log);
+    // The TPM extends a PCR with an event that is not in the log.
     machine.tool(&["tpm2_pcrextend", &format!("4:sha256={}", "11".repeat(32))]);
-    // The enrollment station would refuse this log.
-    let subject = options.scope.tpm.as_ref().unwrap();
-    let error = attest::identity(subject, EndorsementKind::Rsa2048, &home.path("attest.key")).unwrap_err();
+    // Enrollment rejects this log.
+    let scope = options.scope.tpm.as_ref().unwrap();
+    let error = attest::identity(scope, EndorsementKind::Rsa2048, &directory.path("attest.key")).unwrap_err();
     assert!(
         error.to_string().contains("does not replay to the PCRs"),
         "{error}"
     );
     let port = options.port;
-    let mut agent = Running::start(&site, options.clone());
+    let mut agent = RunningAgent::start(&site, options.clone());
     site.serve(&mut agent, |site, _| site.sessions > 0);
-    let rejection_reason = |site: &mut Site, agent: &mut Running, period: u64, number: u32| -> String {
-        let before = agent.seen.iter().filter_map(not_attesting).count();
+    let rejection_reason = |site: &mut Site, agent: &mut RunningAgent, period: u64, number: u32| -> String {
+        let earlier_failures = agent.events.iter().filter_map(attestation_failure).count();
         site.send_request(&round(period, number), Tag::Session, port);
         site.serve(agent, |_, agent| {
             agent.has(|_| false);
-            agent.seen.iter().filter_map(not_attesting).count() > before
+            agent.events.iter().filter_map(attestation_failure).count() > earlier_failures
         });
-        let (rejection_reason, retry) = agent.seen.iter().filter_map(not_attesting).next_back().unwrap();
+        let (rejection_reason, retry) = agent
+            .events
+            .iter()
+            .filter_map(attestation_failure)
+            .next_back()
+            .unwrap();
         assert_eq!(retry, None, "{rejection_reason}");
         rejection_reason.to_owned()
     };
     let reason = rejection_reason(&mut site, &mut agent, 5, 1);
     assert!(reason.contains("PCR 4"), "{reason}");
-    assert!(reason.contains(&format!("its last entry is {last}")), "{reason}");
-    // Rounds of that period are refused without another measurement.
+    assert!(
+        reason.contains(&format!("the last entry of this PCR is {last_entry}")),
+        "{reason}"
+    );
+    // The agent rejects further rounds of the period without another measurement.
     site.send_request(&round(5, 2), Tag::Session, port);
     site.send_request(&round(5, 3), Tag::Session, port);
     // The next period begins with another measurement, which has the same result.
@@ -378,26 +420,26 @@ fn with_a_log_that_contradicts_the_pcrs_nothing_is_proven_in_the_period() {
     assert!(reason.contains("PCR 4"), "{reason}");
     assert!(site.proofs.is_empty(), "{:?}", site.proofs);
     let reports = agent.end();
-    assert_eq!(refused(&reports, "not_measured"), 4);
+    assert_eq!(rejection_count(&reports, "not_measured"), 4);
 }
 
 #[test]
-fn a_device_with_unexplained_data_or_an_empty_log_proves_its_pcrs_all_the_same() {
+fn device_proves_its_pcrs_with_unexplained_data_or_an_empty_log() {
     if !installed() {
         return;
     }
     let machine = Machine::new();
-    let (home, mut site) = (Home::new(), Site::new(Some(3_600)));
-    let log = std::fs::read(recorded()).unwrap();
-    let parsed = EventLog::parse(&log).unwrap();
-    let mut separators = (0..).zip(parsed.events()).filter(|(_, event)| {
+    let (directory, mut site) = (DeviceDirectory::new(), Site::new(Some(3_600)));
+    let log = std::fs::read(recorded_log()).unwrap();
+    let event_log = EventLog::parse(&log).unwrap();
+    let mut separators = (0..).zip(event_log.events()).filter(|(_, event)| {
         event.kind() == EventType::EV_SEPARATOR && event.pcr().is_some_and(|pcr| selection().contains(pcr))
     });
     let (separator, _) = separators.next().unwrap();
-    let (mut options, _) = machine.enrolled(&home, &mut site, &unexplained(&log, separator));
+    let (mut options, _) = machine.enroll(&directory, &mut site, &with_unexplained_data(&log, separator));
     (options.send_log, options.quote_every) = (true, 4);
-    let measured = options.scope.measure().unwrap();
-    let notice_texts: Vec<String> = measured.notices().iter().map(ToString::to_string).collect();
+    let measurement = options.scope.measure().unwrap();
+    let notice_texts: Vec<String> = measurement.notices().iter().map(ToString::to_string).collect();
     assert_eq!(notice_texts.len(), 1, "{notice_texts:?}");
     assert!(
         notice_texts[0].starts_with("1 event with data")
@@ -406,31 +448,31 @@ fn a_device_with_unexplained_data_or_an_empty_log_proves_its_pcrs_all_the_same()
     );
 
     let (port, h) = (options.port, h(&options));
-    let mut agent = Running::start(&site, options.clone());
+    let mut agent = RunningAgent::start(&site, options.clone());
     let mut prove = |site: &mut Site, period: u64, number: u32, tag: Tag| {
         site.expect(start(period), h);
         assert_eq!(
             site.verdict(&mut agent, round(period, number), tag, port),
             Verdict::ProofOk
         );
-        let is_taken = |report: &AgentEvent| matches!(report, AgentEvent::EvidenceAccepted { period: of, .. } if *of == period);
-        site.serve(&mut agent, |_, agent| agent.has(is_taken));
+        let is_accepted = |report: &AgentEvent| matches!(report, AgentEvent::EvidenceAccepted { period: accepted_period, .. } if *accepted_period == period);
+        site.serve(&mut agent, |_, agent| agent.has(is_accepted));
     };
     prove(&mut site, 5, 1, Tag::Request);
-    // The firmware's log is missing, as after an update without one; the configuration is the same.
-    std::fs::write(home.path("log.bin"), b"").unwrap();
+    // The event log is empty, as after an update to firmware without a log. The configuration does not change.
+    std::fs::write(directory.path("log.bin"), b"").unwrap();
     prove(&mut site, 9, 2, Tag::Session);
     agent.end();
-    let sent: Vec<Evidence> = site
+    let evidence: Vec<Evidence> = site
         .documents
         .iter()
         .map(|document| from_json(document).unwrap())
         .collect();
-    assert_eq!(sent.len(), 2);
-    assert_eq!(sent[0].configuration, sent[1].configuration);
+    assert_eq!(evidence.len(), 2);
+    assert_eq!(evidence[0].configuration, evidence[1].configuration);
     let replayed = verify_replay(
-        &EventLog::parse(sent[0].event_log.as_ref().unwrap()).unwrap(),
-        measured.configuration.pcrs(),
+        &EventLog::parse(evidence[0].event_log.as_ref().unwrap()).unwrap(),
+        measurement.configuration.pcrs(),
     )
     .unwrap();
     assert_eq!(
@@ -440,10 +482,10 @@ fn a_device_with_unexplained_data_or_an_empty_log_proves_its_pcrs_all_the_same()
             .collect::<Vec<_>>(),
         [separator]
     );
-    assert_eq!(sent[1].event_log, None);
+    assert_eq!(evidence[1].event_log, None);
     assert!(
-        sent[1].quote.is_some(),
-        "the TPM vouches for the PCRs, with a log or without"
+        evidence[1].quote.is_some(),
+        "the agent quotes the PCRs even without a log"
     );
     let notices = options.scope.measure().unwrap().notices();
     assert!(
@@ -455,8 +497,8 @@ fn a_device_with_unexplained_data_or_an_empty_log_proves_its_pcrs_all_the_same()
     );
 }
 
-/// The log with another last byte in the data of that entry.
-fn unexplained(log: &[u8], entry: usize) -> Vec<u8> {
+/// Returns the log with a changed last byte in the data of this entry.
+fn with_unexplained_data(log: &[u8], entry: usize) -> Vec<u8> {
     let event_log = EventLog::parse(log).unwrap();
     // The shortest prefix that contains the entry ends with the entry's data.
     let end = (1..=log.len())

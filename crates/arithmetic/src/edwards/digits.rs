@@ -16,26 +16,26 @@ pub(super) struct Digit {
 }
 
 /// Number of digits with `width` bits.
-pub(super) const fn places(width: usize) -> usize {
+pub(super) const fn digit_count(width: usize) -> usize {
     (BITS + 1).div_ceil(width)
 }
 
-/// The digit with weight `2^(width place)`, at most 15 bits wide.
-pub(super) fn digit(number: &[u64; 4], width: usize, place: usize) -> Digit {
+/// The digit with weight `2^(width position)`, at most 15 bits wide.
+pub(super) fn digit(number: &[u64; 4], width: usize, position: usize) -> Digit {
     // The window, and the bit below it.
-    let window = match (width * place).checked_sub(1) {
-        Some(at) => bits(number, at, width + 1),
+    let window = match (width * position).checked_sub(1) {
+        Some(below) => bits(number, below, width + 1),
         None => bits(number, 0, width) << 1,
     };
-    let up = window.div_ceil(2);
+    let rounded = window.div_ceil(2);
     if window >> width == 0 {
         Digit {
-            index: up,
+            index: rounded,
             negative: false,
         }
     } else {
         Digit {
-            index: (1 << width) - up,
+            index: (1 << width) - rounded,
             negative: true,
         }
     }
@@ -51,7 +51,7 @@ mod tests {
     #[test]
     fn digits_make_up_the_number() {
         let l_less_1 = [0x5812_631a_5cf5_d3ec, 0x14de_f9de_a2f7_9cd6, 0, 1 << 60];
-        let some = [
+        let edge_cases = [
             [0; 4],
             [1, 0, 0, 0],
             [u64::MAX, 0, u64::MAX, 0],
@@ -71,12 +71,12 @@ mod tests {
         let powers = (0..=252)
             .flat_map(near)
             .map(|number| limbs(&number, 4).try_into().unwrap());
-        for number in powers.chain(some) {
+        for number in powers.chain(edge_cases) {
             for width in [4, 5, 8, 10, 13] {
                 let mut sum = BigInt::from(0);
-                for place in (0..places(width)).rev() {
-                    let Digit { index, negative } = digit(&number, width, place);
-                    assert!(index <= 1 << (width - 1), "{number:?} {width} {place}");
+                for position in (0..digit_count(width)).rev() {
+                    let Digit { index, negative } = digit(&number, width, position);
+                    assert!(index <= 1 << (width - 1), "{number:?} {width} {position}");
                     sum = (sum << width)
                         + if negative {
                             -BigInt::from(index)

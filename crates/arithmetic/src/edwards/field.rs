@@ -3,8 +3,9 @@
 //! 2^260 is 608 modulo p: the upper five columns of a product, times 608, are added to the lower ones. The bound of a number is a parameter
 //! of its type, in units of 2^255, and each operation checks at compile time that its result fits.
 //!
-//! Words of 51 bits, common in other implementations, would save carries in sums, but require every high half to be doubled and the upper
-//! columns to be multiplied by 19 before carries are propagated: 102 operations per multiplication instead of 87.
+//! Words of 51 bits, common in other implementations, would save carries in sums. But every high half would have to be
+//! doubled, and the upper columns multiplied by 19 before carries are propagated: 102 operations per multiplication
+//! instead of 87.
 #![allow(
     clippy::indexing_slicing,
     reason = "arrays of fixed size, and indices that are constants once the loops are unrolled"
@@ -22,8 +23,8 @@ pub(super) const P: [u64; 4] = [u64::MAX - 18, u64::MAX, u64::MAX, u64::MAX >> 1
 const FOLD: u64 = 608;
 /// Bits of the topmost word below 2^255.
 const TOP_BITS: u32 = 47;
-/// Multiples of p added to a product, since its lower columns may be negative if high halves are one too high: by at most 5 low halves of
-/// 2^51 in the topmost column, and another when the upper columns are added, in total slightly more than 96 * 2^255.
+/// How many times p is added to a product, whose lower columns may be negative if high halves are one too high. The deficit is at most 5
+/// low halves of 2^51 in the topmost column, and one more half for the upper columns: in total slightly more than 96 * 2^255.
 const BIAS: u64 = 100;
 /// Bound of a product, in units of 2^255.
 ///
@@ -98,7 +99,7 @@ impl<W: BackendWords> Element<W> {
         let mul = |a: &Self, b: &Self| a.mul(b).fold();
         let to_9 = mul(&self.square_repeatedly(3), self);
         let to_11 = mul(&to_9, &self.square_repeatedly(1));
-        // ones[i] is the power to 2^i - 1.
+        // ones_i is the power to 2^i - 1.
         let ones_5 = mul(&to_11.square_repeatedly(1), &to_9);
         let ones_10 = mul(&ones_5.square_repeatedly(5), &ones_5);
         let ones_20 = mul(&ones_10.square_repeatedly(10), &ones_10);
@@ -123,20 +124,20 @@ impl<W: BackendWords> Element<W> {
     }
 }
 
-/// Inverts numbers other than 0 with Montgomery's trick, which needs a single power.
+/// Inverts nonzero numbers with a single exponentiation (Montgomery's trick).
 #[inline(always)]
 pub(super) fn invert_all<W: BackendWords>(numbers: &mut [Element<W>]) {
     let mut product = Element::splat(&[1, 0, 0, 0]);
-    let mut before = Vec::with_capacity(numbers.len());
+    let mut prefixes = Vec::with_capacity(numbers.len());
     for number in numbers.iter() {
-        before.push(product);
+        prefixes.push(product);
         product = product.mul(number).fold();
     }
     let mut inverse = product.invert();
-    for (number, before) in numbers.iter_mut().zip(before).rev() {
+    for (number, prefix) in numbers.iter_mut().zip(prefixes).rev() {
         let product = inverse;
         inverse = product.mul(number).fold();
-        *number = product.mul(&before).fold();
+        *number = product.mul(&prefix).fold();
     }
 }
 
@@ -173,8 +174,8 @@ impl<W: BackendWords, const M: u64> Sum<W, M> {
 
     /// Subtracts `(t - 1) p`, with `t = floor(sum / 2^255)` estimated from the topmost word alone, and propagates carries.
     ///
-    /// Carries from the other words into the topmost one are not included in t, and can be negative, by less than 2^9: therefore not t p.
-    /// For the same reason t can be -1, and t + 1 is multiplied.
+    /// t does not include the carry into the topmost word. The carry can be negative, above -2^9, so that subtracting t
+    /// p could give a negative number. t can be -1 for the same reason; the code therefore multiplies t + 1.
     #[inline(always)]
     pub(super) fn fold(&self) -> Element<W> {
         const { assert!(M < 1 << 11) };
@@ -242,8 +243,8 @@ fn reduce<W: WordVector>(mut columns: Columns<W>) -> Words<W> {
     ];
     columns[WORDS] = W::accumulator(0, 1);
     add_row(&mut columns, 0, fold, &upper);
-    let [mut a, b, c, d, e, above, ..] = columns;
-    W::madd(&mut a, &mut W::splat(0), above.factor(), fold);
+    let [mut a, b, c, d, e, top, ..] = columns;
+    W::madd(&mut a, &mut W::splat(0), top.factor(), fold);
     [a, b, c, d, e]
 }
 

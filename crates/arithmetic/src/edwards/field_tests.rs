@@ -1,4 +1,4 @@
-//! The field with arbitrary numbers.
+//! Compares field operations with num-bigint, for random and extreme numbers.
 
 use num_bigint::BigUint;
 use rand::RngExt as _;
@@ -52,17 +52,17 @@ fn lanes<W: BackendWords>(random: &mut Random) -> ([BigUint; LANES], Element<W>)
 }
 
 /// Checks that each lane is an element, and has the expected value.
-fn check<W: BackendWords>(found: &Element<W>, expected: impl Fn(usize) -> BigUint) {
-    let canonical = store(found.words()).map(|words| canonical(&words));
-    for (lane, found) in from_words(found.words()).iter().enumerate() {
-        assert!(*found < bound(), "lane {lane}: {found:x}");
+fn check<W: BackendWords>(actual: &Element<W>, expected: impl Fn(usize) -> BigUint) {
+    let canonical = store(actual.words()).map(|words| canonical(&words));
+    for (lane, actual) in from_words(actual.words()).iter().enumerate() {
+        assert!(*actual < bound(), "lane {lane}: {actual:x}");
         assert_eq!(
-            found % p(),
+            actual % p(),
             expected(lane) % p(),
             "lane {lane} {}",
             std::any::type_name::<W>()
         );
-        assert_eq!(from_limbs(&canonical[lane]), found % p(), "lane {lane}");
+        assert_eq!(from_limbs(&canonical[lane]), actual % p(), "lane {lane}");
     }
 }
 
@@ -85,10 +85,10 @@ fn products<W: BackendWords>() {
             &run_with_instructions::<W, _>(|| difference.minus::<RAW, { 2 * RAW + 1 }>(&sum).fold()),
             |lane| &a[lane] * &a[lane] + p() * (1u32 << 20) * p() - product(lane),
         );
-        let many: Sum<W, { 4 * RAW }> = sum
+        let larger_sum: Sum<W, { 4 * RAW }> = sum
             .twice::<{ 2 * RAW }>()
             .plus(&difference.twice::<{ 2 * RAW }>());
-        check(&run_with_instructions::<W, _>(|| many.fold()), |lane| {
+        check(&run_with_instructions::<W, _>(|| larger_sum.fold()), |lane| {
             (product(lane) + &a[lane] * &a[lane]) * 2u32
         });
     }
@@ -137,10 +137,10 @@ fn powers<W: BackendWords>() {
         });
         let inverses = invert_both(a_words, b_words);
         for (number, inverse) in [(&a, inverses[0]), (&b, inverses[1])] {
-            // A lane with a 0 has no inverses.
+            // If one number of a lane is 0, both inverses of the lane are 0.
             check(&inverse, |lane| {
-                let others_are_zero = (&a[lane] * &b[lane]) % p() == BigUint::from(0u32);
-                if others_are_zero {
+                let is_any_zero = (&a[lane] * &b[lane]) % p() == BigUint::from(0u32);
+                if is_any_zero {
                     BigUint::from(0u32)
                 } else {
                     number[lane].modpow(&(p() - 2u32), &p())

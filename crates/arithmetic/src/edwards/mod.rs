@@ -1,8 +1,9 @@
 //! Ed25519 verification (RFC 8032, 5.1.7), eight signatures side by side, each with its own key.
 //!
-//! A signature is valid if the encoding of `s B - h A` equals r, byte by byte, and `s < L`: without the cofactor, like single verification
-//! in other libraries. Every lane executes the same steps, and no equation combines several signatures: a combined equation lets components
-//! of small order cancel, and would give other verdicts. All inputs are public, and the running time depends on them.
+//! A signature is valid if the encoding of `s B - h A` equals r, byte by byte, and `s < L`: without the cofactor, like
+//! single verification in other libraries. Every lane executes the same steps, and no equation combines several
+//! signatures: a combined equation lets components of small order cancel, and would accept other signatures. All inputs
+//! are public, and the running time depends on them.
 
 mod digits;
 mod field;
@@ -22,7 +23,7 @@ use crate::simd::Backend;
 /// The order L of the base point, a prime.
 const ORDER: Modulus = Modulus::new([0x5812_631a_5cf5_d3ed, 0x14de_f9de_a2f7_9cd6, 0, 1 << 60]);
 
-/// Why bytes are not a public key.
+/// Why bytes are not a valid public key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     /// y is p or more: the point has another, canonical encoding.
@@ -31,7 +32,7 @@ pub enum KeyError {
     /// No point has this y.
     #[error("invalid Ed25519 key: the point is not on the curve edwards25519")]
     NotOnCurve,
-    /// One of the eight points for which a signature can hold for many messages.
+    /// The point is one of the eight points with which one signature can be valid for many messages.
     #[error("invalid Ed25519 key: the point has a small order")]
     SmallOrder,
 }
@@ -73,7 +74,7 @@ impl PublicKey {
     }
 }
 
-/// A key with precomputed multiples of its point, with which verification takes two fifths of the time.
+/// A key with precomputed multiples of its point, which reduce the time of a verification to two fifths.
 pub struct PrecomputedKey {
     key: PublicKey,
     comb: multiples::Comb<KEY_WINDOW>,
@@ -95,7 +96,9 @@ impl PrecomputedKey {
 
 impl fmt::Debug for PrecomputedKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("KnownKey").field(&self.key).finish_non_exhaustive()
+        f.debug_tuple("PrecomputedKey")
+            .field(&self.key)
+            .finish_non_exhaustive()
     }
 }
 
@@ -112,7 +115,7 @@ impl<'a> Signer<'a> {
     fn key(&self) -> &'a PublicKey {
         match self {
             Self::Plain(key) => key,
-            Self::Precomputed(known) => &known.key,
+            Self::Precomputed(precomputed) => &precomputed.key,
         }
     }
 }
@@ -130,10 +133,11 @@ pub struct Request<'a> {
     pub hash: &'a [u8; 64],
 }
 
-/// Verifies signatures, in order.
+/// Verifies signatures and returns the results in the same order.
 ///
-/// Any number of signatures; most efficient for multiples of 128, then for multiples of eight, all with precomputed keys or none. Where
-/// [`Backend::widest`] returns `None`, verifying signatures one at a time with another library is faster.
+/// Accepts any number of signatures. Multiples of 128 are the most efficient, then multiples of eight, provided that
+/// all signatures or none have precomputed keys. If [`Backend::widest`] returns `None`, another library that verifies
+/// one signature at a time is faster.
 #[must_use]
 pub fn verify(backend: Backend, requests: &[Request<'_>]) -> Vec<bool> {
     elliptic::run(backend, verify::Verify(requests))

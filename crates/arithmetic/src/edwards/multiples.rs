@@ -1,4 +1,4 @@
-//! Multiples of points: per lane of eight public keys, and of points with precomputed tables.
+//! Multiples of points: of eight public keys, one per lane, and of points with precomputed tables.
 #![allow(
     clippy::indexing_slicing,
     reason = "indices are lanes, words, and digits that are at most the last multiple"
@@ -17,12 +17,12 @@ use crate::simd::LANES;
 /// A word of each lane.
 type Lanes = [u64; LANES];
 
-/// The multiples of eight points, from 0 to 16: sum, difference, t, -t, z.
+/// The multiples of eight points, from 0 to 16, as the fields of an [`Addend`]: sum, difference, t, -t, z.
 pub(super) struct Multiples([[[Lanes; WORDS]; 5]; (1 << (KEY_WINDOW - 1)) + 1]);
 
 impl Multiples {
     #[inline(always)]
-    pub(super) fn new<W: BackendWords>(of: &AffineAddend<W>) -> Self {
+    pub(super) fn new<W: BackendWords>(base: &AffineAddend<W>) -> Self {
         let mut multiples = Self([[[[0; LANES]; WORDS]; 5]; (1 << (KEY_WINDOW - 1)) + 1]);
         let mut point = Extended::<W>::neutral();
         for entry in &mut multiples.0 {
@@ -36,7 +36,7 @@ impl Multiples {
                     *lanes = word.store();
                 }
             }
-            point = point.add_affine(of).extended();
+            point = point.add_affine(base).extended();
         }
         multiples
     }
@@ -57,7 +57,7 @@ impl Multiples {
     }
 }
 
-/// For each lane, its coordinate of its entry.
+/// For each lane, the selected coordinate of the lane's entry.
 #[inline(always)]
 fn gather_coordinate<W: BackendWords>(
     entries: &[&[[Lanes; WORDS]; 5]; LANES],
@@ -85,8 +85,8 @@ impl<const WINDOW: usize> Comb<WINDOW> {
     const COUNT: usize = (1 << (WINDOW - 1)) + 1;
     pub(super) const BYTES: usize = TEETH * Self::COUNT * size_of::<Entry>();
 
-    /// The comb of the point with these coordinates in all lanes. A thousand doublings and additions take as long as a few
-    /// verifications, with eight teeth side by side.
+    /// Computes the comb of a point that is the same in all lanes. The thousand doublings and additions, for eight
+    /// teeth side by side, take as long as a few verifications.
     #[inline(always)]
     pub(super) fn new<W: BackendWords>([x, y]: &[Element<W>; 2]) -> Self {
         let mut entries = vec![Entry::default(); TEETH * Self::COUNT];
@@ -104,21 +104,21 @@ impl<const WINDOW: usize> Comb<WINDOW> {
         tooth: usize,
         digits: &[Digit; LANES],
     ) -> AffineAddend<W> {
-        let mut of_lanes = [[[0; WORDS]; LANES]; 3];
+        let mut lane_words = [[[0; WORDS]; LANES]; 3];
         let mut mask = [0; LANES];
         for (lane, (comb, digit)) in combs.iter().zip(digits).enumerate() {
             let entry = &comb.0[tooth * Self::COUNT + digit.index];
             let negative = usize::from(digit.negative);
-            of_lanes[0][lane] = entry[negative];
-            of_lanes[1][lane] = entry[1 - negative];
-            of_lanes[2][lane] = entry[2];
+            lane_words[0][lane] = entry[negative];
+            lane_words[1][lane] = entry[1 - negative];
+            lane_words[2][lane] = entry[2];
             mask[lane] = if digit.negative { u64::MAX } else { 0 };
         }
-        let t = Element::from_words(load(&of_lanes[2]));
+        let t = Element::from_words(load(&lane_words[2]));
         let negative = t.sum().negative::<4>().fold();
         AffineAddend {
-            sum: Element::from_words(load(&of_lanes[0])),
-            difference: Element::from_words(load(&of_lanes[1])),
+            sum: Element::from_words(load(&lane_words[0])),
+            difference: Element::from_words(load(&lane_words[1])),
             t: Element::from_words(select(negative.words(), t.words(), W::load(mask))),
         }
     }
@@ -126,9 +126,9 @@ impl<const WINDOW: usize> Comb<WINDOW> {
 
 /// The root of each tooth: the point times `2^(PERIOD tooth)`, as X, Y, Z and T.
 #[inline(always)]
-fn roots<W: BackendWords>(of: &AffineAddend<W>) -> [[[u64; WORDS]; 4]; TEETH] {
+fn roots<W: BackendWords>(base: &AffineAddend<W>) -> [[[u64; WORDS]; 4]; TEETH] {
     let mut roots = [[[0; WORDS]; 4]; TEETH];
-    let mut point = Extended::neutral().add_affine(of).extended();
+    let mut point = Extended::neutral().add_affine(base).extended();
     for bit in 0..=(TEETH - 1) * PERIOD {
         if bit > 0 {
             point = point.projective.double().extended();
@@ -145,23 +145,23 @@ fn roots<W: BackendWords>(of: &AffineAddend<W>) -> [[[u64; WORDS]; 4]; TEETH] {
     roots
 }
 
-/// The multiples of at most eight roots, as many for each as it has entries.
+/// Fills the entries of at most eight teeth with multiples of their roots; each tooth has the same number of entries.
 #[inline(always)]
 fn fill_teeth<W: BackendWords>(roots: &[[[u64; WORDS]; 4]], entries: &mut [Entry]) {
     let count = entries.len() / roots.len();
-    let mut of_lanes = [[[0; WORDS]; LANES]; 4];
+    let mut lane_words = [[[0; WORDS]; LANES]; 4];
     for lane in 0..LANES {
-        for (of_lanes, coordinate) in of_lanes.iter_mut().zip(roots[lane.min(roots.len() - 1)]) {
-            of_lanes[lane] = coordinate;
+        for (lane_words, coordinate) in lane_words.iter_mut().zip(roots[lane.min(roots.len() - 1)]) {
+            lane_words[lane] = coordinate;
         }
     }
     let root = Addend::new(&Extended {
         projective: Projective {
-            x: Element::from_words(load(&of_lanes[0])),
-            y: Element::from_words(load(&of_lanes[1])),
-            z: Element::from_words(load(&of_lanes[2])),
+            x: Element::from_words(load(&lane_words[0])),
+            y: Element::from_words(load(&lane_words[1])),
+            z: Element::from_words(load(&lane_words[2])),
         },
-        t: Element::from_words(load(&of_lanes[3])),
+        t: Element::from_words(load(&lane_words[3])),
     });
     let mut points = vec![Extended::<W>::neutral()];
     let mut last = Extended::neutral();
@@ -190,7 +190,7 @@ fn fill_teeth<W: BackendWords>(roots: &[[[u64; WORDS]; 4]], entries: &mut [Entry
 pub(super) type BaseComb = Comb<BASE_WINDOW>;
 
 impl BaseComb {
-    /// Computed once, which takes a few milliseconds.
+    /// Returns the comb of the base point. The first call computes the comb, in a few milliseconds.
     #[inline(always)]
     pub(super) fn of_base<W: BackendWords>() -> &'static Self {
         static COMB: OnceLock<BaseComb> = OnceLock::new();

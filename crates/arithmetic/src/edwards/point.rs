@@ -21,7 +21,7 @@ pub(super) struct Extended<W> {
     pub(super) t: Element<W>,
 }
 
-/// The same without T, which only additions need.
+/// (X, Y, Z), without T, which only additions use.
 #[derive(Clone, Copy)]
 pub(super) struct Projective<W> {
     pub(super) x: Element<W>,
@@ -157,11 +157,11 @@ impl<W: BackendWords> Completed<W> {
         }
     }
 
-    /// Adds T to the result of [`Completed::projective`], which costs one more multiplication.
+    /// Adds T to the result of [`Completed::projective`]. Costs one multiplication.
     #[inline(always)]
-    pub(super) fn extend(&self, of: Projective<W>) -> Extended<W> {
+    pub(super) fn extend(&self, projective: Projective<W>) -> Extended<W> {
         Extended {
-            projective: of,
+            projective,
             t: self.e.mul(&self.h).fold(),
         }
     }

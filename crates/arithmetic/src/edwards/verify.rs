@@ -4,7 +4,7 @@
     reason = "indices are lanes, and words of a hash that has ten"
 )]
 
-use super::digits::{Digit, digit, places};
+use super::digits::{Digit, digit, digit_count};
 use super::field::{Element, canonical, invert_all};
 use super::multiples::{BaseComb, Comb, Multiples};
 use super::point::{AffineAddend, Extended, Projective};
@@ -13,7 +13,7 @@ use crate::elliptic::comb::{BASE_WINDOW, KEY_WINDOW, STEPS};
 use crate::elliptic::{BackendTask, BackendWords, WORDS, limbs_of_le, load, splat, store, subtract};
 use crate::simd::{LANES, WORD_BITS};
 
-/// d.
+/// The curve's constant d.
 const D: [u64; 4] = [
     0x75eb_4dca_1359_78a3,
     0x0070_0a4d_4141_d8ab,
@@ -27,7 +27,7 @@ const ROOT: [u64; 4] = [
     0x2b4d_0099_3dfb_d7a7,
     0x2b83_2480_4fc1_df0b,
 ];
-/// Groups of eight whose last inverses are computed together.
+/// Groups of eight whose inverses of Z are computed together.
 const GROUPS: usize = 16;
 
 /// The task of verifying requests, in order.
@@ -38,16 +38,16 @@ impl BackendTask for Verify<'_, '_> {
 
     #[inline(always)]
     fn run<W: BackendWords>(self) -> Vec<bool> {
-        let mut verdicts = Vec::with_capacity(self.0.len());
+        let mut results = Vec::with_capacity(self.0.len());
         for requests in self.0.chunks(LANES * GROUPS) {
-            verify_groups::<W>(requests, &mut verdicts);
+            verify_groups::<W>(requests, &mut results);
         }
-        verdicts
+        results
     }
 }
 
 #[inline(always)]
-fn verify_groups<W: BackendWords>(requests: &[Request<'_>], verdicts: &mut Vec<bool>) {
+fn verify_groups<W: BackendWords>(requests: &[Request<'_>], results: &mut Vec<bool>) {
     let mut points: Vec<Projective<W>> = Vec::with_capacity(GROUPS);
     let mut inverses = Vec::with_capacity(GROUPS);
     for requests in requests.chunks(LANES) {
@@ -66,7 +66,7 @@ fn verify_groups<W: BackendWords>(requests: &[Request<'_>], verdicts: &mut Vec<b
         for (request, (x, y)) in requests.iter().zip(x.iter().zip(&y)) {
             let ([parity, ..], [low @ .., top]) = (canonical(x), canonical(y));
             let encoded = [low[0], low[1], low[2], top | parity << 63];
-            verdicts.push(is_reduced(request.s) && encoded == limbs_of_le(request.r));
+            results.push(is_reduced(request.s) && encoded == limbs_of_le(request.r));
         }
     }
 }
@@ -76,7 +76,7 @@ fn is_reduced(s: &[u8; 32]) -> bool {
     subtract(&limbs_of_le(s), &ORDER.limbs).1
 }
 
-/// The request of each lane; unused lanes repeat the last one.
+/// The request of each lane; unused lanes repeat the last request.
 fn fill_lanes<'a, 'b>(requests: &'a [Request<'b>]) -> [&'a Request<'b>; LANES] {
     std::array::from_fn(|lane| &requests[lane.min(requests.len() - 1)])
 }
@@ -84,12 +84,12 @@ fn fill_lanes<'a, 'b>(requests: &'a [Request<'b>]) -> [&'a Request<'b>; LANES] {
 /// The combs of all lanes, if every request has one.
 fn combs<'b>(requests: &[Request<'b>]) -> Option<[&'b Comb<KEY_WINDOW>; LANES]> {
     let comb = |request: &Request<'b>| match request.signer {
-        Signer::Precomputed(known) => Some(&known.comb),
+        Signer::Precomputed(precomputed) => Some(&precomputed.comb),
         Signer::Plain(_) => None,
     };
     let mut combs = [requests.first().and_then(comb)?; LANES];
-    for (place, request) in combs.iter_mut().zip(fill_lanes(requests)) {
-        *place = comb(request)?;
+    for (comb_of_lane, request) in combs.iter_mut().zip(fill_lanes(requests)) {
+        *comb_of_lane = comb(request)?;
     }
     Some(combs)
 }
@@ -107,21 +107,22 @@ impl BackendTask for MakeComb<'_> {
     }
 }
 
-/// s and h for each lane; 0 for an s that is not reduced, whose verdict is already known.
+/// The factors of the base point (s) and of the key's point (h) in each lane. s is 0 if the signature's s is not below
+/// L: such a signature is invalid in any case.
 struct Factors {
-    of_base: [[u64; 4]; LANES],
-    of_key: [[u64; 4]; LANES],
+    base: [[u64; 4]; LANES],
+    key: [[u64; 4]; LANES],
 }
 
 impl Factors {
     #[inline(always)]
     fn new<W: BackendWords>(requests: &[&Request<'_>; LANES]) -> Self {
         Self {
-            of_base: requests.map(|request| match limbs_of_le(request.s) {
+            base: requests.map(|request| match limbs_of_le(request.s) {
                 s if is_reduced(request.s) => s,
                 _ => [0; 4],
             }),
-            of_key: challenges::<W>(&requests.map(|request| request.hash)),
+            key: challenges::<W>(&requests.map(|request| request.hash)),
         }
     }
 
@@ -134,17 +135,17 @@ impl Factors {
         let multiples = Multiples::new(&AffineAddend::new(&x, &y));
         let base_combs = [BaseComb::of_base::<W>(); LANES];
 
-        // One loop, and not a loop over windows with an inner loop over doublings, which would be unrolled to five times the code.
+        // A single loop: the compiler would unroll an inner loop over doublings to five times the code.
         let mut sum = Projective::<W>::neutral();
-        for bit in (0..places(KEY_WINDOW) * KEY_WINDOW).rev() {
+        for bit in (0..digit_count(KEY_WINDOW) * KEY_WINDOW).rev() {
             let double = sum.double();
             sum = double.projective();
             if bit % KEY_WINDOW == 0 {
-                let multiple = multiples.select(&digits(&self.of_key, KEY_WINDOW, bit / KEY_WINDOW));
+                let multiple = multiples.select(&digits(&self.key, KEY_WINDOW, bit / KEY_WINDOW));
                 let completed = double.extend(sum).add(&multiple);
                 sum = completed.projective();
                 if bit % BASE_WINDOW == 0 {
-                    let digits = digits(&self.of_base, BASE_WINDOW, bit / BASE_WINDOW);
+                    let digits = digits(&self.base, BASE_WINDOW, bit / BASE_WINDOW);
                     let multiple = Comb::select(&base_combs, 0, &digits);
                     sum = completed.extend(sum).add_affine(&multiple).projective();
                 }
@@ -153,7 +154,7 @@ impl Factors {
         sum
     }
 
-    /// The same for keys with combs.
+    /// `s B - h A` for keys with combs.
     #[inline(always)]
     fn combination_by_combs<W: BackendWords>(&self, combs: &[&Comb<KEY_WINDOW>; LANES]) -> Projective<W> {
         let base_combs = [BaseComb::of_base::<W>(); LANES];
@@ -163,10 +164,10 @@ impl Factors {
                 sum = sum.projective.double().extended();
             }
             let completed = sum.add_affine(&if step.is_base {
-                let digits = digits(&self.of_base, BASE_WINDOW, step.place);
+                let digits = digits(&self.base, BASE_WINDOW, step.position);
                 Comb::select(&base_combs, step.tooth, &digits)
             } else {
-                Comb::select(combs, step.tooth, &digits(&self.of_key, KEY_WINDOW, step.place))
+                Comb::select(combs, step.tooth, &digits(&self.key, KEY_WINDOW, step.position))
             });
             sum = completed.extended();
         }
@@ -175,8 +176,8 @@ impl Factors {
 }
 
 /// One digit of each lane's factor.
-fn digits(of: &[[u64; 4]; LANES], width: usize, place: usize) -> [Digit; LANES] {
-    of.map(|number| digit(&number, width, place))
+fn digits(factors: &[[u64; 4]; LANES], width: usize, position: usize) -> [Digit; LANES] {
+    factors.map(|number| digit(&number, width, position))
 }
 
 /// Hashes of 64 bytes as numbers modulo L.
@@ -188,21 +189,22 @@ fn challenges<W: BackendWords>(hashes: &[&[u8; 64]; LANES]) -> [[u64; 4]; LANES]
     store(&ORDER.reduce_wide::<W>(&load(&low), &load(&high))).map(|number| ORDER.canonical(&number))
 }
 
-/// The words of 52 bits of the hash.
+/// The 52-bit words of a hash.
 fn hash_words(hash: &[u8; 64]) -> [u64; 2 * WORDS] {
-    let byte = |at: usize| hash.get(at).copied().unwrap_or(0);
+    let byte = |index: usize| hash.get(index).copied().unwrap_or(0);
     std::array::from_fn(|word| {
-        // A word begins at a byte or in the middle of one, and spans 7 bytes.
-        let at = word * WORD_BITS as usize;
-        let bytes = std::array::from_fn(|i| byte(at / 8 + i));
-        u64::from_le_bytes(bytes) >> (at % 8) & ((1 << WORD_BITS) - 1)
+        // A word begins at the start or in the middle of a byte, and spans 7 bytes.
+        let bit = word * WORD_BITS as usize;
+        let bytes = std::array::from_fn(|i| byte(bit / 8 + i));
+        u64::from_le_bytes(bytes) >> (bit % 8) & ((1 << WORD_BITS) - 1)
     })
 }
 
-/// The task of finding the x with this parity of the point with this y, and `p - x`; `None` if no point has this y.
+/// The task of decompressing a point: returns its x, which has the given parity, and `p - x`; `None` if no point has
+/// this y.
 ///
-/// The root is that of RFC 8032 (5.1.3, step 3): `u v^3 (u v^7)^((p - 5) / 8)`, times a root of -1 if necessary. An odd x is p minus an
-/// even one, except for 0, which occurs only with small order.
+/// The root is that of RFC 8032 (5.1.3, step 3): `u v^3 (u v^7)^((p - 5) / 8)`, times a root of -1 if necessary. An odd
+/// x is p minus an even x. The exception is 0, but only points of small order have x = 0.
 pub(super) struct Decompress<'a> {
     pub(super) y: &'a [u64; 4],
     pub(super) x_is_odd: bool,

@@ -1,4 +1,4 @@
-//! Points found by their y.
+//! Tests the decompression of points.
 
 use num_bigint::BigUint;
 
@@ -11,12 +11,12 @@ mod each {
     super::on_each_backend!(decompressed_points);
 }
 
-/// The curve's equation holds for every result, and there is no result where `(y^2 - 1) / (d y^2 + 1)` is not a square (Euler's
-/// criterion).
+/// Every result satisfies the curve's equation, and there is no result if `(y^2 - 1) / (d y^2 + 1)` is not a square
+/// (Euler's criterion).
 fn decompressed_points<W: BackendWords>() {
     let mut random = Random::new();
     let (p, one) = (from_limbs(&P), BigUint::from(1u32));
-    let mut found = 0;
+    let mut count = 0;
     for round in 0..40 {
         let y = if round < 4 {
             BigUint::from(3u32 + round)
@@ -33,11 +33,11 @@ fn decompressed_points<W: BackendWords>() {
             let Some([x, negative]) = point.map(|point| point.map(|x| from_limbs(&x))) else {
                 continue;
             };
-            found += 1;
+            count += 1;
             assert_eq!(&x * &x % &p, square);
             assert_eq!((&x + &negative) % &p, BigUint::ZERO);
             assert!(x == BigUint::ZERO || x.bit(0) == x_is_odd);
         }
     }
-    assert!(found > 0);
+    assert!(count > 0);
 }

@@ -1,4 +1,4 @@
-//! Factors of points with precomputed multiples: the order of additions.
+//! Order of the additions that multiply points by factors, with precomputed multiples of the points.
 //!
 //! For each of [`TEETH`] powers of two that are [`PERIOD`] bits apart, the multiples of the point times that power are precomputed. Windows
 //! of a factor at the same position within a period are then added without doublings in between: 15 doublings remain of 255. With a period
@@ -10,7 +10,7 @@
 pub(crate) const KEY_WINDOW: usize = 5;
 /// Bits of a window of the base point's factor, a multiple of [`KEY_WINDOW`].
 pub(crate) const BASE_WINDOW: usize = 10;
-/// Bits between two powers.
+/// Bits between two neighboring powers.
 pub(crate) const PERIOD: usize = 20;
 /// Number of powers, for factors of 256 bits.
 pub(crate) const TEETH: usize = 13;
@@ -22,13 +22,13 @@ const ADDITIONS: usize = TEETH * (KEY_WINDOWS + BASE_WINDOWS);
 /// An addition.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CombStep {
-    /// Number of doublings before it.
+    /// Number of doublings before the addition.
     pub(crate) doublings: usize,
     /// Index of the power.
     pub(crate) tooth: usize,
-    /// Index of the digit of the factor.
-    pub(crate) place: usize,
-    /// Whether the multiple is of the base point, or of the key.
+    /// Position of the digit in the factor.
+    pub(crate) position: usize,
+    /// Whether the added point is a multiple of the base point; otherwise it is a multiple of the key.
     pub(crate) is_base: bool,
 }
 
@@ -37,10 +37,10 @@ pub(crate) const STEPS: [CombStep; ADDITIONS] = {
     let mut steps = [CombStep {
         doublings: 0,
         tooth: 0,
-        place: 0,
+        position: 0,
         is_base: false,
     }; ADDITIONS];
-    let mut at = 0;
+    let mut step = 0;
     let mut window = KEY_WINDOWS;
     while window > 0 {
         window -= 1;
@@ -48,21 +48,21 @@ pub(crate) const STEPS: [CombStep; ADDITIONS] = {
         let mut tooth = 0;
         while tooth < TEETH {
             let is_first = tooth == 0 && window + 1 < KEY_WINDOWS;
-            steps[at].doublings = if is_first { KEY_WINDOW } else { 0 };
-            steps[at].tooth = tooth;
-            steps[at].place = tooth * KEY_WINDOWS + window;
-            at += 1;
+            steps[step].doublings = if is_first { KEY_WINDOW } else { 0 };
+            steps[step].tooth = tooth;
+            steps[step].position = tooth * KEY_WINDOWS + window;
+            step += 1;
             tooth += 1;
         }
         tooth = 0;
         while tooth < TEETH && bit.is_multiple_of(BASE_WINDOW) {
-            steps[at].tooth = tooth;
-            steps[at].place = tooth * BASE_WINDOWS + bit / BASE_WINDOW;
-            steps[at].is_base = true;
-            at += 1;
+            steps[step].tooth = tooth;
+            steps[step].position = tooth * BASE_WINDOWS + bit / BASE_WINDOW;
+            steps[step].is_base = true;
+            step += 1;
             tooth += 1;
         }
     }
-    assert!(at == ADDITIONS && TEETH * PERIOD >= 256);
+    assert!(step == ADDITIONS && TEETH * PERIOD >= 256);
     steps
 };

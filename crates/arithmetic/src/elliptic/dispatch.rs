@@ -10,19 +10,21 @@ use crate::simd::{Backend, Kind, Portable, WordVector};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Fma, Ifma};
 
-/// Code with the instructions of one backend, see [`BackendWords::call`]. The method is `#[inline(always)]`.
+/// Code with the instructions of one backend, see [`BackendWords::call`]. Implementations of `run` are
+/// `#[inline(always)]`.
 pub(crate) trait BackendCode {
     type Output;
     fn run(self) -> Self::Output;
 }
 
-/// Code for any backend, see [`run`]. The method is `#[inline(always)]`.
+/// Code for any backend, see [`run`]. Implementations of `run` are `#[inline(always)]`.
 pub(crate) trait BackendTask {
     type Output;
     fn run<W: BackendWords>(self) -> Self::Output;
 }
 
-/// Code that computes a number from N numbers, see [`BackendWords::run_kernel`]. The method is `#[inline(always)]`.
+/// Code that computes a number from N numbers, see [`BackendWords::run_kernel`]. Implementations of `run` are
+/// `#[inline(always)]`.
 pub(crate) trait WordKernel<const N: usize> {
     fn run<W: BackendWords>(&self, numbers: [&Words<W>; N]) -> Words<W>;
 }
@@ -31,14 +33,15 @@ pub(crate) trait WordKernel<const N: usize> {
 pub(crate) trait BackendWords: WordVector {
     /// Whether kernels are inlined into formulas, with all loops unrolled.
     ///
-    /// Where a word is one of 32 registers, a multiplication has a hundred instructions, and a formula of eight of them hardly needs
-    /// memory. Where a word is two of 16 registers, a multiplication has four hundred instructions, and formulas would not fit in the
-    /// instruction cache; keeping the columns in memory is faster by a third.
+    /// If a word occupies one of 32 registers, a multiplication has a hundred instructions, and a formula of eight
+    /// multiplications hardly uses memory. If a word occupies two of 16 registers, a multiplication has four hundred
+    /// instructions, and formulas would not fit in the instruction cache; columns in memory are faster by a third.
     const INLINE: bool;
 
     /// Runs code as a separate function.
     ///
-    /// The attribute `inline(never)` is on the caller of the function with the instructions: on that function itself, it has no effect.
+    /// `inline(never)` has no effect on a function that enables instructions, so the attribute is on the caller of that
+    /// function.
     fn call<C: BackendCode>(code: C) -> C::Output;
 
     /// Runs a kernel, as a separate function unless kernels are inlined.
@@ -107,7 +110,7 @@ impl BackendWords for Ifma {
         fn call<C: BackendCode>(code: C) -> C::Output {
             code.run()
         }
-        // SAFETY: this type is only named where the CPU has these instructions.
+        // SAFETY: code uses this type only if the CPU has these instructions.
         unsafe { call(code) }
     }
 }
@@ -122,7 +125,7 @@ impl BackendWords for Fma {
         fn call<C: BackendCode>(code: C) -> C::Output {
             code.run()
         }
-        // SAFETY: this type is only named where the CPU has these instructions.
+        // SAFETY: code uses this type only if the CPU has these instructions.
         unsafe { call(code) }
     }
 }

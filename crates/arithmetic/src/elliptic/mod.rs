@@ -1,7 +1,8 @@
 //! Numbers of five words, 260 bits, eight side by side: the common parts of P-256, edwards25519 and the orders of their groups.
 //!
-//! A product has ten *columns*: column k holds the low halves of the products of words i and j with i + j = k, and the high halves of
-//! those with i + j = k - 1. A column holds at most 5 of either per product, so sums of several products are far below 2^63.
+//! A product has ten *columns*: column k holds the low halves of the products of words i and j with i + j = k, and the
+//! high halves of the products with i + j = k - 1. A column holds at most 5 low and 5 high halves per product, so sums
+//! of several products are far below 2^63.
 #![allow(
     clippy::indexing_slicing,
     reason = "arrays of fixed size, and indices that are constants once the loops are unrolled"
@@ -96,28 +97,28 @@ pub(super) fn factors<W: WordVector>(words: &Words<W>) -> [W::Factor; WORDS] {
     [a.factor(), b.factor(), c.factor(), d.factor(), e.factor()]
 }
 
-/// Adds `a b`, at this column and the next.
+/// Adds the halves of `a b` to a column and to the next.
 #[inline(always)]
-pub(super) fn add_at<W: WordVector>(columns: &mut Columns<W>, at: usize, a: W::Factor, b: W::Factor) {
-    let (mut low, mut high) = (columns[at], columns[at + 1]);
+pub(super) fn add_at<W: WordVector>(columns: &mut Columns<W>, column: usize, a: W::Factor, b: W::Factor) {
+    let (mut low, mut high) = (columns[column], columns[column + 1]);
     W::madd(&mut low, &mut high, a, b);
-    (columns[at], columns[at + 1]) = (low, high);
+    (columns[column], columns[column + 1]) = (low, high);
 }
 
-/// Adds `digit number`, from a column on.
+/// Adds the product of `digit` and `number`, from a column on.
 #[inline(always)]
 pub(super) fn add_row<W: WordVector>(
     columns: &mut Columns<W>,
-    at: usize,
+    column: usize,
     digit: W::Factor,
     number: &[W::Factor; WORDS],
 ) {
     let [a, b, c, d, e] = *number;
-    add_at(columns, at, digit, a);
-    add_at(columns, at + 1, digit, b);
-    add_at(columns, at + 2, digit, c);
-    add_at(columns, at + 3, digit, d);
-    add_at(columns, at + 4, digit, e);
+    add_at(columns, column, digit, a);
+    add_at(columns, column + 1, digit, b);
+    add_at(columns, column + 2, digit, c);
+    add_at(columns, column + 3, digit, d);
+    add_at(columns, column + 4, digit, e);
 }
 
 /// Adds `a b`; the columns must be prepared for [`PRODUCT`].
@@ -137,9 +138,9 @@ pub(super) fn add_product<W: BackendWords>(columns: &mut Columns<W>, a: &Words<W
     }
 }
 
-/// `a^2`, in columns prepared for `more` halves. 15 products of words instead of 25.
+/// `a^2`, in columns prepared for the halves in `reserved`. Computes 15 products of words instead of 25.
 #[inline(always)]
-pub(super) fn square<W: BackendWords>(a: &Words<W>, more: &Counts) -> Columns<W> {
+pub(super) fn square<W: BackendWords>(a: &Words<W>, reserved: &Counts) -> Columns<W> {
     let a = factors(a);
     let mut columns = columns::<W>(&CROSS);
     if W::INLINE {
@@ -163,7 +164,7 @@ pub(super) fn square<W: BackendWords>(a: &Words<W>, more: &Counts) -> Columns<W>
     for column in &mut columns {
         *column = column.add(*column);
     }
-    reserve(&mut columns, &sum_counts(&DIAGONAL, more));
+    reserve(&mut columns, &sum_counts(&DIAGONAL, reserved));
     add_at(&mut columns, 0, a[0], a[0]);
     add_at(&mut columns, 2, a[1], a[1]);
     add_at(&mut columns, 4, a[2], a[2]);
@@ -172,7 +173,7 @@ pub(super) fn square<W: BackendWords>(a: &Words<W>, more: &Counts) -> Columns<W>
     columns
 }
 
-/// Reduces words that are arbitrary signed sums, for a number in `0..2^260`.
+/// Reduces words that are arbitrary signed sums; the number itself must be in `0..2^260`.
 #[inline(always)]
 pub(super) fn carry<W: WordVector>(words: &Words<W>) -> Words<W> {
     let [a, b, c, d, e] = *words;
@@ -255,7 +256,7 @@ pub(super) fn store<W: WordVector>(words: &Words<W>) -> [[u64; WORDS]; LANES] {
     lanes
 }
 
-/// The words of 52 bits of a number in limbs of 64.
+/// Converts 64-bit limbs to 52-bit words.
 pub(super) const fn words(limbs: &[u64; 4]) -> [u64; WORDS] {
     let [a, b, c, d] = *limbs;
     [
@@ -267,7 +268,7 @@ pub(super) const fn words(limbs: &[u64; 4]) -> [u64; WORDS] {
     ]
 }
 
-/// The limbs of 64 bits of a number below 2^256 in reduced words.
+/// Converts reduced words of a number below 2^256 to 64-bit limbs.
 pub(super) const fn limbs(words: &[u64; WORDS]) -> [u64; 4] {
     let [a, b, c, d, e] = *words;
     [
@@ -300,9 +301,9 @@ pub(super) const fn subtract(a: &[u64; 4], b: &[u64; 4]) -> ([u64; 4], bool) {
     let mut borrow = false;
     let mut i = 0;
     while i < 4 {
-        let (difference, under) = a[i].overflowing_sub(b[i]);
-        let (difference, under_by_borrow) = difference.overflowing_sub(borrow as u64);
-        (out[i], borrow) = (difference, under | under_by_borrow);
+        let (difference, underflow) = a[i].overflowing_sub(b[i]);
+        let (difference, borrow_underflow) = difference.overflowing_sub(borrow as u64);
+        (out[i], borrow) = (difference, underflow | borrow_underflow);
         i += 1;
     }
     (out, borrow)
@@ -314,18 +315,18 @@ pub(super) const fn add(a: &[u64; 4], b: &[u64; 4]) -> ([u64; 4], bool) {
     let mut carry = false;
     let mut i = 0;
     while i < 4 {
-        let (sum, over) = a[i].overflowing_add(b[i]);
-        let (sum, over_by_carry) = sum.overflowing_add(carry as u64);
-        (out[i], carry) = (sum, over | over_by_carry);
+        let (sum, overflow) = a[i].overflowing_add(b[i]);
+        let (sum, carry_overflow) = sum.overflowing_add(carry as u64);
+        (out[i], carry) = (sum, overflow | carry_overflow);
         i += 1;
     }
     (out, carry)
 }
 
-/// `width` bits from bit `at` on, at most 16 bits; 0 beyond bit 255.
-pub(super) fn bits(limbs: &[u64; 4], at: usize, width: usize) -> usize {
+/// The `width` bits (at most 16) from bit `first` on; bits above 255 are 0.
+pub(super) fn bits(limbs: &[u64; 4], first: usize, width: usize) -> usize {
     let limb = |index: usize| limbs.get(index).copied().unwrap_or(0);
-    let (index, shift) = (at / 64, at % 64);
+    let (index, shift) = (first / 64, first % 64);
     // Shifted in two steps, since a single shift by 64 is invalid.
     let joined = limb(index) >> shift | (limb(index + 1) << 1) << (63 - shift);
     (joined & ((1 << width) - 1)) as usize

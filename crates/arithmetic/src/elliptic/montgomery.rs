@@ -1,7 +1,8 @@
 //! Arithmetic modulo the order of a group, eight numbers side by side.
 //!
-//! Montgomery multiplication with R = 2^260. Numbers are below 2 n for an odd modulus n below 2^256: for a b <= 16 n 2^256 the result
-//! `(a b + q n) / R` with q < R is below n + n.
+//! Montgomery multiplication with the radix R = 2^260, for an odd modulus n below 2^256. The product of numbers a and b
+//! is `(a b + q n) / R` with a quotient q below R. For `a b <= n R`, which includes numbers below 2 n, the product is
+//! below 2 n.
 
 use super::{
     BackendWords, COLUMNS, Counts, PRODUCT, WORDS, WordKernel, Words, add, add_product, add_row, carry,
@@ -17,13 +18,16 @@ pub(crate) struct Modulus {
     words: [u64; WORDS],
     /// `-n^-1 mod 2^52`.
     n0: u64,
-    /// `R mod n`, `R^2 mod n` and `R^3 mod n`.
+    /// `R mod n`.
     one: [u64; WORDS],
+    /// `R^2 mod n`.
     r2: [u64; WORDS],
+    /// `R^3 mod n`.
     r3: [u64; WORDS],
 }
 
-/// The halves of quotient times modulus, without the low ones in the columns from which the quotient is taken: those are added later.
+/// The halves of the product of quotient and modulus, except for one low half in each of the columns that determine the
+/// quotient: [`reduce_once`] adds this half later.
 const REDUCTION: Counts = {
     let mut counts = PRODUCT;
     let mut i = 0;
@@ -54,6 +58,7 @@ impl WordKernel<1> for Square<'_> {
     }
 }
 
+/// `columns / R mod n`, below 2 n.
 #[inline(always)]
 fn reduce<W: BackendWords>(modulus: &Modulus, mut columns: [W; COLUMNS]) -> Words<W> {
     if W::INLINE {
@@ -63,8 +68,8 @@ fn reduce<W: BackendWords>(modulus: &Modulus, mut columns: [W; COLUMNS]) -> Word
         reduce_once(modulus, &mut columns, 3);
         reduce_once(modulus, &mut columns, 4);
     } else {
-        for at in 0..WORDS {
-            reduce_once(modulus, &mut columns, at);
+        for column in 0..WORDS {
+            reduce_once(modulus, &mut columns, column);
         }
     }
     let [.., a, b, c, d, e] = columns;
@@ -73,11 +78,11 @@ fn reduce<W: BackendWords>(modulus: &Modulus, mut columns: [W; COLUMNS]) -> Word
 
 /// Adds the multiple of n that makes a column 0 modulo 2^52, and propagates the carry.
 #[inline(always)]
-fn reduce_once<W: WordVector>(modulus: &Modulus, columns: &mut [W; COLUMNS], at: usize) {
-    let quotient = W::mul_low(columns[at].low_factor(), W::splat(modulus.n0).factor()).factor();
-    columns[at] = columns[at].add(W::accumulator(1, 0));
-    add_row(columns, at, quotient, &factors(&splat::<W>(&modulus.words)));
-    columns[at + 1] = columns[at + 1].add(columns[at].carry());
+fn reduce_once<W: WordVector>(modulus: &Modulus, columns: &mut [W; COLUMNS], column: usize) {
+    let quotient = W::mul_low(columns[column].low_factor(), W::splat(modulus.n0).factor()).factor();
+    columns[column] = columns[column].add(W::accumulator(1, 0));
+    add_row(columns, column, quotient, &factors(&splat::<W>(&modulus.words)));
+    columns[column + 1] = columns[column + 1].add(columns[column].carry());
 }
 
 impl Modulus {
@@ -117,7 +122,7 @@ impl Modulus {
         self.mul(number, &splat(&self.r2))
     }
 
-    /// `low + high R`, below 2 n, for words of 260 bits.
+    /// `low + high R mod n`, below 2 n, for two numbers of 260 bits.
     #[inline(always)]
     pub(crate) fn reduce_wide<W: BackendWords>(&self, low: &Words<W>, high: &Words<W>) -> Words<W> {
         let low = self.mul(low, &splat(&self.r2));
@@ -126,27 +131,27 @@ impl Modulus {
         self.mul(&carry(&super::zip(&low, &high, WordVector::add)), &one)
     }
 
-    /// Inverts Montgomery forms, none of them 0, with Montgomery's trick, which needs a single power.
+    /// Inverts nonzero numbers in Montgomery form with a single exponentiation (Montgomery's trick).
     ///
-    /// Exponents are public.
+    /// The exponent, n - 2, is public.
     #[inline(always)]
     pub(crate) fn invert_all<W: BackendWords>(&self, numbers: &mut [Words<W>]) {
         let mut product = splat(&self.one);
-        let mut before = Vec::with_capacity(numbers.len());
+        let mut prefixes = Vec::with_capacity(numbers.len());
         for number in numbers.iter() {
-            before.push(product);
+            prefixes.push(product);
             product = self.mul(&product, number);
         }
-        // Fermat: n is a prime.
+        // By Fermat's little theorem, since n is prime.
         let mut inverse = self.power(&product, &subtract(&self.limbs, &[2, 0, 0, 0]).0);
-        for (number, before) in numbers.iter_mut().zip(before).rev() {
+        for (number, prefix) in numbers.iter_mut().zip(prefixes).rev() {
             let product = inverse;
             inverse = self.mul(&product, number);
-            *number = self.mul(&product, &before);
+            *number = self.mul(&product, &prefix);
         }
     }
 
-    /// A Montgomery form to a power, by windows of four bits.
+    /// Raises a number in Montgomery form to a power, by windows of four bits.
     #[inline(always)]
     fn power<W: BackendWords>(&self, base: &Words<W>, exponent: &[u64; 4]) -> Words<W> {
         let mut powers = [splat(&self.one); 16];
@@ -163,9 +168,9 @@ impl Modulus {
         power
     }
 
-    /// The canonical number in limbs of a number below 2 n in words.
+    /// Converts a number below 2 n in words to the equal number below n in limbs.
     pub(crate) fn canonical(&self, number: &[u64; WORDS]) -> [u64; 4] {
-        // 2 n may have 257 bits, of which the limbs hold 256: the difference is correct nevertheless.
+        // 2 n may have 257 bits, and limbs hold 256 bits. The difference is below n and therefore correct.
         let limbs = limbs(number);
         match subtract(&limbs, &self.limbs) {
             (_, true) if number[WORDS - 1] >> 48 == 0 => limbs,

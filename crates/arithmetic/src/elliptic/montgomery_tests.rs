@@ -1,4 +1,4 @@
-//! Arithmetic modulo the group orders, with arbitrary numbers.
+//! Compares arithmetic modulo the group orders with num-bigint, for random and extreme numbers.
 
 use num_bigint::BigUint;
 
@@ -32,11 +32,11 @@ with_instructions! {
         modulus.mul(&a, &b)
     }
 
-    fn enter<W>(modulus: &'static Modulus, a: Words<W>) -> Words<W> {
+    fn to_montgomery_form<W>(modulus: &'static Modulus, a: Words<W>) -> Words<W> {
         modulus.to_montgomery(&a)
     }
 
-    fn enter_next<W>(modulus: &'static Modulus, a: Words<W>) -> Words<W> {
+    fn successor_to_montgomery_form<W>(modulus: &'static Modulus, a: Words<W>) -> Words<W> {
         modulus.to_montgomery(&carry(&zip(&a, &splat(&[1, 0, 0, 0, 0]), W::add)))
     }
 
@@ -71,10 +71,10 @@ fn products<W: BackendWords>() {
                     "lane {lane}"
                 );
             }
-            let entered = store(&enter(modulus, b_words));
-            for (lane, entered) in entered.iter().enumerate() {
+            let forms = store(&to_montgomery_form(modulus, b_words));
+            for (lane, form) in forms.iter().enumerate() {
                 assert_eq!(
-                    from_limbs(&modulus.canonical(entered)),
+                    from_limbs(&modulus.canonical(form)),
                     &b[lane] * &r % &n,
                     "lane {lane}"
                 );
@@ -105,7 +105,9 @@ fn inverses<W: BackendWords>() {
         let n = from_limbs(&modulus.limbs);
         let numbers: Vec<_> = (0..3).map(|_| random.lanes::<W>(&(&n - 1u32))).collect();
         let one = splat::<W>(&[1, 0, 0, 0, 0]);
-        let forms = numbers.iter().map(|(_, words)| enter_next(modulus, *words));
+        let forms = numbers
+            .iter()
+            .map(|(_, words)| successor_to_montgomery_form(modulus, *words));
         let forms = invert_all(modulus, forms.collect());
         for ((numbers, _), inverses) in numbers.iter().zip(&forms) {
             for (number, inverse) in numbers.iter().zip(store(&mul(modulus, *inverses, one))) {

@@ -1,4 +1,5 @@
-//! Shared parts of arithmetic tests: a seed, numbers that make carries propagate, and each backend of this CPU.
+//! Shared parts of arithmetic tests: random numbers that make carries propagate, and macros that test each backend of
+//! this CPU.
 
 use num_bigint::BigUint;
 use rand::{RngExt as _, SeedableRng as _};
@@ -14,7 +15,7 @@ pub(crate) struct Random {
 }
 
 impl Random {
-    /// With the seed in `LINEWARDEN_SEED`, or a new one.
+    /// Uses the seed in `LINEWARDEN_SEED`, or a random seed.
     pub(crate) fn new() -> Self {
         let seed = match std::env::var("LINEWARDEN_SEED") {
             Ok(seed) => seed.parse().expect("LINEWARDEN_SEED is a number"),
@@ -26,7 +27,7 @@ impl Random {
         }
     }
 
-    /// A number below the bound: every other one near powers of two, near the bound, or with words of all ones and all zeros.
+    /// A number below the bound: often near a power of two, near the bound, or with words of all ones and all zeros.
     pub(crate) fn number(&mut self, bound: &BigUint) -> BigUint {
         let one = BigUint::from(1u32);
         let number = match self.rng.random_range(0..10) {
@@ -53,7 +54,7 @@ impl Random {
         number % bound
     }
 
-    /// Eight numbers below the bound, and the same as words.
+    /// Eight numbers below the bound, and the same numbers as words.
     pub(crate) fn lanes<W: WordVector>(&mut self, bound: &BigUint) -> ([BigUint; LANES], Words<W>) {
         let numbers = std::array::from_fn(|_| self.number(bound));
         let words = load(&std::array::from_fn(|lane| to_words(&numbers[lane])));
@@ -77,7 +78,7 @@ pub(crate) fn to_words(number: &BigUint) -> [u64; WORDS] {
     })
 }
 
-/// The eight numbers of reduced words.
+/// The eight numbers with these words, which must be reduced.
 pub(crate) fn from_words<W: WordVector>(words: &Words<W>) -> [BigUint; LANES] {
     store(words).map(|words| {
         assert!(
@@ -91,7 +92,7 @@ pub(crate) fn from_words<W: WordVector>(words: &Words<W>) -> [BigUint; LANES] {
     })
 }
 
-/// The number in limbs of 64 bits.
+/// The number with these limbs of 64 bits, least significant first.
 pub(crate) fn from_limbs(limbs: &[u64; 4]) -> BigUint {
     limbs
         .iter()
@@ -119,8 +120,9 @@ macro_rules! on_each_backend {
 }
 pub(crate) use on_each_backend;
 
-/// Functions compiled with the backend's instructions, like product code. In the test itself, or in a closure that is not inlined at low
-/// optimization, each instruction of a formula would be a call, and a formula would have a hundred kilobytes of calls.
+/// Defines functions that are compiled with the backend's instructions, like the code under test. In a test function,
+/// each instruction would be a call: a hundred kilobytes of code for one formula. The same holds for a closure, if low
+/// optimization does not inline it.
 macro_rules! with_instructions {
     ($(fn $name:ident<W>($($value:ident: $kind:ty),*) -> $output:ty $work:block)*) => {$(
         #[inline(never)]
@@ -147,7 +149,8 @@ macro_rules! with_instructions {
 }
 pub(crate) use with_instructions;
 
-/// The same for a short formula with few calls.
+/// Runs a closure, compiled with the backend's instructions if it is inlined. Use the function for short formulas only:
+/// in a closure that is not inlined, each instruction is a call.
 #[inline(never)]
 pub(crate) fn run_with_instructions<W: BackendWords, T>(work: impl FnOnce() -> T) -> T {
     struct ClosureCode<F>(F);

@@ -1,5 +1,4 @@
-//! One number at a time compared with num-bigint, with the code for this CPU and with the portable
-//! code.
+//! Compares arithmetic on single numbers with num-bigint: the code for this CPU, and the portable code.
 
 use num_bigint::BigUint;
 
@@ -7,7 +6,7 @@ use super::*;
 use crate::testing::{Random, limbs, of_limbs};
 
 #[test]
-fn operations_are_right() {
+fn operations_match_num_bigint() {
     let mut random = Random::new();
     for length in [8, 9, 16, 17, 24, 31, 32, 48, 64] {
         for _ in 0..40 {
@@ -23,36 +22,44 @@ fn operations(random: &mut Random, length: usize) {
     assert_eq!(of_limbs(modulus.limbs()), n);
     let r = BigUint::from(1u32) << bits;
     let inverse = r.modinv(&n).unwrap();
-    let (a, b, any) = (
+    let (a, b, unreduced) = (
         random.residue(&n, bits),
         random.residue(&n, bits),
         random.number(bits),
     );
-    let [of_a, of_b, of_any] = [&a, &b, &any].map(|number| limbs(number, length));
+    let [a_limbs, b_limbs, unreduced_limbs] = [&a, &b, &unreduced].map(|number| limbs(number, length));
     let mut out = vec![1; length];
 
-    modulus.mul(&mut out, &of_a, &of_any);
-    assert_eq!(of_limbs(&out), &a * &any * &inverse % &n, "{a:x} {any:x} {n:x}");
-    modulus.multiply(&mut out, &of_a, &of_any);
-    assert_eq!(of_limbs(&out), &a * &any * &inverse % &n, "{a:x} {any:x} {n:x}");
-    modulus.square(&mut out, &of_a);
+    modulus.mul(&mut out, &a_limbs, &unreduced_limbs);
+    assert_eq!(
+        of_limbs(&out),
+        &a * &unreduced * &inverse % &n,
+        "{a:x} {unreduced:x} {n:x}"
+    );
+    modulus.multiply(&mut out, &a_limbs, &unreduced_limbs);
+    assert_eq!(
+        of_limbs(&out),
+        &a * &unreduced * &inverse % &n,
+        "{a:x} {unreduced:x} {n:x}"
+    );
+    modulus.square(&mut out, &a_limbs);
     assert_eq!(of_limbs(&out), &a * &a * &inverse % &n, "{a:x} {n:x}");
-    modulus.to_montgomery(&mut out, &of_a);
+    modulus.to_montgomery(&mut out, &a_limbs);
     assert_eq!(of_limbs(&out), &a * &r % &n);
-    modulus.from_montgomery(&mut out, &of_a);
+    modulus.from_montgomery(&mut out, &a_limbs);
     assert_eq!(of_limbs(&out), &a * &inverse % &n);
     assert_eq!(of_limbs(modulus.one()), &r % &n);
-    let mut difference = of_a.clone();
-    modulus.sub(&mut difference, &of_b);
+    let mut difference = a_limbs.clone();
+    modulus.sub(&mut difference, &b_limbs);
     assert_eq!(of_limbs(&difference), (&a + &n - &b) % &n);
-    assert!(modulus.is_above(&of_a));
-    assert_eq!(modulus.is_above(&of_any), any < n);
+    assert!(modulus.is_above(&a_limbs));
+    assert_eq!(modulus.is_above(&unreduced_limbs), unreduced < n);
 
     let high = random.number(bits);
-    for limbs_of_high in [1, 2, length / 2, length] {
-        let high = &high & ((BigUint::from(1u32) << (64 * limbs_of_high)) - 1u32);
-        modulus.reduce_wide(&mut out, &of_any, &limbs(&high, limbs_of_high));
-        assert_eq!(of_limbs(&out), (&any + (high << bits)) * &r % &n);
+    for high_len in [1, 2, length / 2, length] {
+        let high = &high & ((BigUint::from(1u32) << (64 * high_len)) - 1u32);
+        modulus.reduce_wide(&mut out, &unreduced_limbs, &limbs(&high, high_len));
+        assert_eq!(of_limbs(&out), (&unreduced + (high << bits)) * &r % &n);
     }
     let exponent = bits + random.below(3 * bits);
     assert_eq!(

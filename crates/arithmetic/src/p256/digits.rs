@@ -1,8 +1,8 @@
 //! A factor of a point as odd digits: no digit is 0, so each window needs exactly one addition, in all lanes.
 //!
-//! For odd k and windows of w bits, `k = sum of d_i 2^(w i)` with `d_i = 2 floor(k / 2^(w i + 1)) mod 2^(w + 1) + 1 - 2^w`, and the topmost
-//! digit without the last term (Joye and Tunstall, *Exponent recoding and regular exponentiation algorithms*, 2009). Even k are replaced by
-//! n - k with all digits negated.
+//! For odd k and windows of w bits, `k = sum of d_i 2^(w i)` with `d_i = 2 floor(k / 2^(w i + 1)) mod 2^(w + 1) + 1 -
+//! 2^w`, and the topmost digit without the last term (Joye and Tunstall, *Exponent recoding and regular exponentiation
+//! algorithms*, 2009). For even k, the digits are those of n - k, negated.
 
 use super::ORDER;
 use crate::elliptic::{bits, subtract};
@@ -25,7 +25,7 @@ pub(super) struct Digits {
 }
 
 /// Number of digits with `width` bits.
-pub(super) const fn places(width: usize) -> usize {
+pub(super) const fn digit_count(width: usize) -> usize {
     BITS.div_ceil(width)
 }
 
@@ -41,12 +41,12 @@ impl Digits {
         Self { odd, negative }
     }
 
-    /// The digit with weight `2^(width place)`, at most 15 bits wide.
-    pub(super) fn digit(&self, width: usize, place: usize) -> Digit {
-        let at = width * place;
+    /// The digit with weight `2^(width position)`, at most 15 bits wide.
+    pub(super) fn digit(&self, width: usize, position: usize) -> Digit {
+        let bit = width * position;
         let middle = 1 << width;
-        let window = bits(&self.odd, at, width + 1) | 1;
-        if at + width >= BITS {
+        let window = bits(&self.odd, bit, width + 1) | 1;
+        if bit + width >= BITS {
             Digit {
                 index: window >> 1,
                 negative: self.negative,
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn digits_make_up_the_number() {
         let n = BigInt::from_bytes_le(Sign::Plus, &ORDER.limbs.map(u64::to_le_bytes).concat());
-        let some = [
+        let edge_cases = [
             [0; 4],
             [1, 0, 0, 0],
             [2, 0, 0, 0],
@@ -93,13 +93,13 @@ mod tests {
             .flat_map(near)
             .filter(|number| BigInt::from(number.clone()) < n);
         let powers = powers.map(|number| limbs(&number, 4).try_into().unwrap());
-        for number in powers.chain(some) {
+        for number in powers.chain(edge_cases) {
             let digits = Digits::new(&number);
             for width in [4, 5, 8, 10, 13] {
                 let mut sum = BigInt::from(0);
-                for place in (0..places(width)).rev() {
-                    let Digit { index, negative } = digits.digit(width, place);
-                    assert!(index < 1 << (width - 1), "{number:?} {width} {place}");
+                for position in (0..digit_count(width)).rev() {
+                    let Digit { index, negative } = digits.digit(width, position);
+                    assert!(index < 1 << (width - 1), "{number:?} {width} {position}");
                     let digit = BigInt::from(2 * index + 1);
                     sum = (sum << width) + if negative { -digit } else { digit };
                 }

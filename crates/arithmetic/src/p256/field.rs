@@ -3,8 +3,9 @@
 //! The bound of a number is a parameter of its type, in units of p, and each operation checks at compile time that its result fits. For a
 //! <= A p and b <= B p, `a b / R + p` is below (A B / 16 + 1) p, since p < 2^256: no subtraction is necessary after a multiplication.
 //!
-//! p + 1 = 2^96 + 2^192 + 2^256 - 2^224 makes the reduction cheap: the lowest word is its own quotient q, since -1/p = 1 mod 2^52, and
-//! `q p = q (p + 1) - q` has three nonzero words, where a general modulus requires five and a sixth product for q.
+//! p + 1 = 2^96 + 2^192 + 2^256 - 2^224 makes the reduction cheap: the lowest word is its own quotient q, since -1/p =
+//! 1 mod 2^52, and `q p = q (p + 1) - q` requires three products. A general modulus requires five products, and a sixth
+//! one for q.
 #![allow(
     clippy::indexing_slicing,
     reason = "arrays of fixed size, and indices that are constants once the loops are unrolled"
@@ -27,7 +28,8 @@ const ONE: [u64; WORDS] = words(&power_of_two(260, &P));
 /// `R^2 mod p`.
 const R2: [u64; WORDS] = words(&power_of_two(520, &P));
 
-/// p + 1 from bit 52 on: multipliers of a quotient, with their offsets above the quotient's position.
+/// The nonzero words of p + 1 above bit 52: the offset from the quotient's column, and the word, by which the quotient
+/// is multiplied.
 const FOLDS: [(usize, u64); 3] = [(1, 1 << 44), (3, 1 << 36), (4, (1 << 48) - (1 << 16))];
 
 /// The halves added by the reduction.
@@ -66,7 +68,7 @@ impl<W: BackendWords> Element<W, 1> {
 }
 
 impl<W: BackendWords, const M: u64> Element<W, M> {
-    /// Reduced words of numbers of at most M p.
+    /// An element from reduced words of numbers of at most M p.
     #[inline(always)]
     pub(super) fn from_words(words: Words<W>) -> Self {
         Self(words)
@@ -179,8 +181,9 @@ impl<W: BackendWords, const M: u64> Sum<W, M> {
 
     /// Subtracts `t p`, with `t = floor(sum / 2^256)` estimated from the topmost word alone.
     ///
-    /// Carries from the other words are not included in t. The rest is therefore within 2^220 of `0..2^256`. Then
-    /// `t (2^224 - 2^192 - 2^96 + 1)` is added: the result is not negative, since the sum is not, and below `2^256 + (M + 1) 2^224 < 2 p`.
+    /// t does not include carries from the other words. The difference `sum - t 2^256` is therefore within 2^220 of
+    /// `0..2^256`. The function adds `t (2^224 - 2^192 - 2^96 + 1)`. The result is not negative, since the sum is not
+    /// negative, and the result is below `2^256 + (M + 1) 2^224 < 2 p`.
     #[inline(always)]
     pub(super) fn reduce_partially(&self) -> Sum<W, 2> {
         const { assert!(M <= 64) };
@@ -261,7 +264,7 @@ impl WordKernel<3> for ProductLessSquares {
     }
 }
 
-/// Adds `times p`; p has few words if words may be negative.
+/// Adds `times p`. With negative words, p has few nonzero words.
 #[inline(always)]
 fn add_multiple_of_p<W: WordVector>(words: &Words<W>, times: u64) -> Words<W> {
     let [a, b, c, d, e] = *words;
@@ -284,8 +287,8 @@ fn reduce<W: BackendWords>(mut columns: Columns<W>) -> Words<W> {
         reduce_once(&mut columns, 3);
         reduce_once(&mut columns, 4);
     } else {
-        for at in 0..WORDS {
-            reduce_once(&mut columns, at);
+        for column in 0..WORDS {
+            reduce_once(&mut columns, column);
         }
     }
     let [.., a, b, c, d, e] = columns;
@@ -294,13 +297,13 @@ fn reduce<W: BackendWords>(mut columns: Columns<W>) -> Words<W> {
 
 /// Adds the multiple of p that makes a column 0 modulo 2^52, and propagates the carry.
 #[inline(always)]
-fn reduce_once<W: WordVector>(columns: &mut Columns<W>, at: usize) {
-    let quotient = columns[at].low_factor();
-    columns[at + 1] = columns[at + 1].add(columns[at].carry());
+fn reduce_once<W: WordVector>(columns: &mut Columns<W>, column: usize) {
+    let quotient = columns[column].low_factor();
+    columns[column + 1] = columns[column + 1].add(columns[column].carry());
     let [a, b, c] = FOLDS;
-    add_at(columns, at + a.0, quotient, W::splat(a.1).factor());
-    add_at(columns, at + b.0, quotient, W::splat(b.1).factor());
-    add_at(columns, at + c.0, quotient, W::splat(c.1).factor());
+    add_at(columns, column + a.0, quotient, W::splat(a.1).factor());
+    add_at(columns, column + b.0, quotient, W::splat(b.1).factor());
+    add_at(columns, column + c.0, quotient, W::splat(c.1).factor());
 }
 
 #[cfg(test)]

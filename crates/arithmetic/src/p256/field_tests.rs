@@ -1,4 +1,4 @@
-//! The field with arbitrary numbers.
+//! Compares field operations with num-bigint, for random and extreme numbers.
 
 use num_bigint::BigUint;
 
@@ -29,10 +29,10 @@ fn lanes<W: BackendWords, const M: u64>(random: &mut Random) -> ([BigUint; LANES
 }
 
 /// Checks that each lane has the expected value, and is at most M p.
-fn check<W: BackendWords, const M: u64>(found: &Element<W, M>, expected: impl Fn(usize) -> BigUint) {
-    for (lane, found) in from_words(found.words()).iter().enumerate() {
-        assert!(*found <= p() * M, "lane {lane}: {found:x} is more than {M} p");
-        assert_eq!(found % p(), expected(lane) % p(), "lane {lane}");
+fn check<W: BackendWords, const M: u64>(actual: &Element<W, M>, expected: impl Fn(usize) -> BigUint) {
+    for (lane, actual) in from_words(actual.words()).iter().enumerate() {
+        assert!(*actual <= p() * M, "lane {lane}: {actual:x} is more than {M} p");
+        assert_eq!(actual % p(), expected(lane) % p(), "lane {lane}");
     }
 }
 
@@ -128,7 +128,7 @@ fn zeros<W: BackendWords>() {
             assert_eq!(*mask == u64::MAX, &a[lane] % p() == zero);
             assert!(*mask == u64::MAX || *mask == 0);
         }
-        let itself: Sum<W, 32> = a_words.sum().minus(&a_words.sum());
-        assert_eq!(itself.is_zero().store(), [u64::MAX; LANES]);
+        let difference: Sum<W, 32> = a_words.sum().minus(&a_words.sum());
+        assert_eq!(difference.is_zero().store(), [u64::MAX; LANES]);
     }
 }

@@ -1,7 +1,7 @@
 //! ECDSA verification on P-256 (FIPS 186-5, 6.4.2), eight signatures side by side, each with its own key.
 //!
-//! Every lane executes the same steps, and its verdict is that of a single verification: no equation combines several signatures. All
-//! inputs are public, and the running time depends on them.
+//! Every lane executes the same steps, and returns the same result as a single verification: no equation combines
+//! several signatures. All inputs are public, and the running time depends on them.
 
 mod digits;
 mod field;
@@ -39,10 +39,10 @@ pub const BASE_POINT: [u8; 64] = [
     0x57, 0x6b, 0x31, 0x5e, 0xce, 0xcb, 0xb6, 0x40, 0x68, 0x37, 0xbf, 0x51, 0xf5,
 ];
 
-/// Why bytes are not a public key.
+/// Why bytes are not a valid public key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PointError {
-    /// Of the encodings of SEC 1 only the uncompressed one is supported.
+    /// The encoding is not the uncompressed form of SEC 1, the only supported encoding.
     #[error(
         "invalid P-256 key: expected SEC 1's uncompressed form, the byte 4 and two coordinates of 32 bytes"
     )]
@@ -65,7 +65,7 @@ pub struct PublicPoint {
 }
 
 impl PublicPoint {
-    /// A point with these coordinates, most significant byte first.
+    /// The point with these coordinates, most significant byte first.
     ///
     /// # Errors
     /// Coordinates that are p or more, or that are not on the curve.
@@ -88,8 +88,8 @@ impl PublicPoint {
             return Err(PointError::NotOnCurve);
         }
         let mut bytes = [0; 64];
-        for (place, byte) in bytes.iter_mut().zip(x_bytes.iter().chain(y_bytes)) {
-            *place = *byte;
+        for (out, byte) in bytes.iter_mut().zip(x_bytes.iter().chain(y_bytes)) {
+            *out = *byte;
         }
         Ok(Self { coordinates, bytes })
     }
@@ -103,7 +103,7 @@ impl PublicPoint {
     /// Decodes SEC 1's uncompressed form (2.3.4).
     ///
     /// # Errors
-    /// As [`PublicPoint::from_affine`], and other encodings.
+    /// As for [`PublicPoint::from_affine`]; also for any other encoding.
     pub fn from_sec1(bytes: &[u8]) -> Result<Self, PointError> {
         match bytes {
             [4, coordinates @ ..] => match coordinates.as_chunks() {
@@ -115,7 +115,7 @@ impl PublicPoint {
     }
 }
 
-/// A point with precomputed multiples, with which verification takes two fifths of the time.
+/// A point with precomputed multiples, which reduce the time of a verification to two fifths.
 pub struct PrecomputedPoint {
     point: PublicPoint,
     comb: multiples::Comb<KEY_WINDOW>,
@@ -137,7 +137,7 @@ impl PrecomputedPoint {
 
 impl fmt::Debug for PrecomputedPoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("KnownPoint")
+        f.debug_tuple("PrecomputedPoint")
             .field(&self.point)
             .finish_non_exhaustive()
     }
@@ -156,7 +156,7 @@ impl Signer<'_> {
     fn point(&self) -> &PublicPoint {
         match self {
             Self::Plain(point) => point,
-            Self::Precomputed(known) => &known.point,
+            Self::Precomputed(precomputed) => &precomputed.point,
         }
     }
 }
@@ -170,14 +170,15 @@ pub struct Request<'a> {
     pub digest: &'a [u8; 32],
     /// The first number of the signature, most significant byte first.
     pub r: &'a [u8; 32],
-    /// The second number.
+    /// The second number of the signature, most significant byte first.
     pub s: &'a [u8; 32],
 }
 
-/// Verifies signatures, in order. Numbers outside `1..n` are invalid.
+/// Verifies signatures and returns the results in the same order. A signature with r or s outside `1..n` is invalid.
 ///
-/// Any number of signatures; most efficient for multiples of 128, then for multiples of eight, all with precomputed points or none.
-/// Where [`Backend::widest`] returns `None`, verifying signatures one at a time with another library is faster.
+/// Accepts any number of signatures. Multiples of 128 are the most efficient, then multiples of eight, provided that
+/// all signatures or none have precomputed points. If [`Backend::widest`] returns `None`, another library that verifies
+/// one signature at a time is faster.
 #[must_use]
 pub fn verify(backend: Backend, requests: &[Request<'_>]) -> Vec<bool> {
     elliptic::run(backend, verify::Verify(requests))

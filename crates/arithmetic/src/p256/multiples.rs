@@ -1,4 +1,4 @@
-//! Odd multiples of points: per lane of eight public keys, and of points with precomputed tables.
+//! Odd multiples of points: of eight public keys, one per lane, and of points with precomputed tables.
 #![allow(clippy::indexing_slicing)] // Lanes of arrays of eight, and digits that are within their tables.
 
 use std::marker::PhantomData;
@@ -20,9 +20,9 @@ pub(super) struct Multiples([[[Lanes; WORDS]; 6]; 1 << (KEY_WINDOW - 1)]);
 
 impl Multiples {
     #[inline(always)]
-    pub(super) fn new<W: BackendWords>(of: &Affine<W>) -> Self {
+    pub(super) fn new<W: BackendWords>(base: &Affine<W>) -> Self {
         let mut multiples = Self([[[[0; LANES]; WORDS]; 6]; 1 << (KEY_WINDOW - 1)]);
-        let mut next = of.point();
+        let mut next = base.point();
         let mut chain = OddMultiples::new(&next);
         for entry in &mut multiples.0 {
             let Addend { point, zz, zzz } = Addend::new(next);
@@ -62,7 +62,7 @@ impl Multiples {
     }
 }
 
-/// For each lane, its coordinate of its entry.
+/// For each lane, the selected coordinate of the lane's entry.
 #[inline(always)]
 fn gather_coordinate<W: BackendWords>(
     entries: &[&[[Lanes; WORDS]; 6]; LANES],
@@ -90,12 +90,12 @@ impl<const WINDOW: usize> Comb<WINDOW> {
     const COUNT: usize = 1 << (WINDOW - 1);
     pub(super) const BYTES: usize = TEETH * Self::COUNT * size_of::<Entry>();
 
-    /// The comb of the point in all lanes. A thousand doublings and additions take as long as a few verifications, with eight teeth side by
-    /// side.
+    /// Computes the comb of a point that is the same in all lanes. The thousand doublings and additions, for eight
+    /// teeth side by side, take as long as a few verifications.
     #[inline(always)]
-    pub(super) fn new<W: BackendWords>(of: &Affine<W>) -> Self {
+    pub(super) fn new<W: BackendWords>(base: &Affine<W>) -> Self {
         let mut entries = vec![Entry::default(); TEETH * Self::COUNT];
-        let roots = roots(&of.point());
+        let roots = roots(&base.point());
         for (entries, roots) in entries.chunks_mut(LANES * Self::COUNT).zip(roots.chunks(LANES)) {
             fill_teeth::<W>(roots, entries);
         }
@@ -114,16 +114,16 @@ impl<const WINDOW: usize> Comb<WINDOW> {
         tooth: usize,
         digits: &[Digit; LANES],
     ) -> Affine<W> {
-        let mut of_lanes = [[[0; WORDS]; LANES]; 2];
+        let mut lane_words = [[[0; WORDS]; LANES]; 2];
         let mut negative = [0; LANES];
         for (lane, (comb, digit)) in combs.iter().zip(digits).enumerate() {
             let [x, y] = comb.entry(tooth, digit);
-            (of_lanes[0][lane], of_lanes[1][lane]) = (*x, *y);
+            (lane_words[0][lane], lane_words[1][lane]) = (*x, *y);
             negative[lane] = if digit.negative { u64::MAX } else { 0 };
         }
-        let y = Element::<W, 2>::from_words(load(&of_lanes[1]));
+        let y = Element::<W, 2>::from_words(load(&lane_words[1]));
         Affine {
-            x: Element::from_words(load(&of_lanes[0])),
+            x: Element::from_words(load(&lane_words[0])),
             y: y.sum().negative().carry().select(&y, W::load(negative)),
         }
     }
@@ -131,9 +131,9 @@ impl<const WINDOW: usize> Comb<WINDOW> {
 
 /// The root of each tooth: the point times `2^(PERIOD tooth)`, in Jacobian coordinates.
 #[inline(always)]
-fn roots<W: BackendWords>(of: &Point<W>) -> [[[u64; WORDS]; 3]; TEETH] {
+fn roots<W: BackendWords>(base: &Point<W>) -> [[[u64; WORDS]; 3]; TEETH] {
     let mut roots = [[[0; WORDS]; 3]; TEETH];
-    let mut point = *of;
+    let mut point = *base;
     for bit in 0..=(TEETH - 1) * PERIOD {
         if bit > 0 {
             point = point.double();
@@ -149,19 +149,19 @@ fn roots<W: BackendWords>(of: &Point<W>) -> [[[u64; WORDS]; 3]; TEETH] {
     roots
 }
 
-/// The multiples of at most eight roots, as many for each as it has entries.
+/// Fills the entries of at most eight teeth with multiples of their roots; each tooth has the same number of entries.
 #[inline(always)]
 fn fill_teeth<W: BackendWords>(roots: &[[[u64; WORDS]; 3]], entries: &mut [Entry]) {
     let count = entries.len() / roots.len();
-    let mut of_lanes = [[[0; WORDS]; LANES]; 3];
+    let mut lane_words = [[[0; WORDS]; LANES]; 3];
     for lane in 0..LANES {
         let [x, y, z] = roots[lane.min(roots.len() - 1)];
-        (of_lanes[0][lane], of_lanes[1][lane], of_lanes[2][lane]) = (x, y, z);
+        (lane_words[0][lane], lane_words[1][lane], lane_words[2][lane]) = (x, y, z);
     }
     let root = Point {
-        x: Element::from_words(load(&of_lanes[0])),
-        y: Element::from_words(load(&of_lanes[1])),
-        z: Element::from_words(load(&of_lanes[2])),
+        x: Element::from_words(load(&lane_words[0])),
+        y: Element::from_words(load(&lane_words[1])),
+        z: Element::from_words(load(&lane_words[2])),
     };
     let mut chain = OddMultiples::new(&root);
     let mut points = vec![root];
@@ -187,7 +187,7 @@ fn fill_teeth<W: BackendWords>(roots: &[[[u64; WORDS]; 3]], entries: &mut [Entry
 pub(super) type BaseComb = Comb<BASE_WINDOW>;
 
 impl BaseComb {
-    /// Computed once, which takes a few milliseconds.
+    /// Returns the comb of the base point. The first call computes the comb, in a few milliseconds.
     #[inline(always)]
     pub(super) fn of_base<W: BackendWords>() -> &'static Self {
         static COMB: OnceLock<BaseComb> = OnceLock::new();
@@ -221,13 +221,16 @@ pub(super) fn base_point<W: BackendWords>() -> Affine<W> {
     }
 }
 
-/// P, 3 P, 5 P and so on, by additions of 2 P that bring both points to a new common Z, which makes the next addition cheap.
+/// Computes P, 3 P, 5 P and so on. Each addition of 2 P brings both points to a new common Z, so that the next addition
+/// is cheap.
 ///
-/// Meloni, *New point addition formulae for ECC applications* (2007): 5 multiplications and 2 squarings. For points of large order only:
-/// none of the used multiples is 2 P or -2 P.
+/// An addition by the formulas of Meloni, *New point addition formulae for ECC applications* (2007), takes 5
+/// multiplications and 2 squarings. The formulas hold only if the two points differ and are not negatives of each
+/// other. This is the case for points of large order: none of their odd multiples used here is 2 P or -2 P.
 struct OddMultiples<W> {
-    /// The last multiple, and 2 P with the same Z.
+    /// The last multiple.
     last: Point<W>,
+    /// X and Y of 2 P, with the same Z as the last multiple.
     step: [Element<W, 2>; 2],
 }
 

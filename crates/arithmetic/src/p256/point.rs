@@ -1,8 +1,9 @@
 //! Points of P-256, eight side by side, in Jacobian coordinates: (X, Y, Z) is the point (X / Z^2, Y / Z^3).
 //!
-//! The formulas are those of Hankerson, Menezes and Vanstone (*Guide to Elliptic Curve Cryptography*, 2004, 3.2.2). The addition of a point
-//! to itself, to its negative or to infinity requires another formula. In all these cases the difference H of the x coordinates is zero,
-//! with infinity as (0, 0, 0). A signer can cause such cases, so each addition checks for them.
+//! The formulas are those of Hankerson, Menezes and Vanstone (*Guide to Elliptic Curve Cryptography*, 2004, 3.2.2). The
+//! addition of a point to itself, to its negative or to infinity requires another formula. In all these cases the
+//! difference H of the x coordinates is zero, with infinity as (0, 0, 0). A signer can cause these exceptional cases,
+//! so each addition checks for them.
 
 use super::field::{Element, Sum};
 use crate::elliptic::{BackendCode, BackendWords, any};
@@ -29,7 +30,7 @@ pub(super) struct Addend<W> {
     pub(super) zzz: Element<W, 2>,
 }
 
-/// The parts of the second point for a common Z: U2, S2 and Z2, which affine points do not have.
+/// The coordinates of two points for a common Z: U1 and U2 (x), -S1 and S2 (y), and the product of both Z.
 struct CommonDenominator<W> {
     u1: Element<W, 2>,
     u2: Sum<W, 2>,
@@ -67,9 +68,9 @@ impl<W: BackendWords> Point<W> {
         }
     }
 
-    /// 4 multiplications and 4 squarings, two of which are reduced together.
+    /// Doubles the point: 4 multiplications and 4 squarings, one of each with a common reduction.
     ///
-    /// No point has order 2: only infinity is doubled to infinity.
+    /// No point has order 2, so only the double of infinity is infinity.
     #[inline(always)]
     pub(super) fn double(&self) -> Self {
         let delta: Sum<W, 2> = self.z.square();
@@ -83,16 +84,16 @@ impl<W: BackendWords> Point<W> {
             .minus::<16, 20>(&beta.shl::<3, 16>())
             .reduce_partially()
             .carry();
-        let rest: Element<W, 10> = beta.shl::<2, 8>().minus(&x.sum()).carry();
+        let x_difference: Element<W, 10> = beta.shl::<2, 8>().minus(&x.sum()).carry();
         let y = alpha
-            .mul_less_eight_squares::<10, 7>(&rest, &gamma)
+            .mul_less_eight_squares::<10, 7>(&x_difference, &gamma)
             .reduce_partially()
             .carry();
         let z = self.y.mul::<4, 2>(&self.z).twice().carry();
         Self { x, y, z }
     }
 
-    /// 11 multiplications and 3 squarings.
+    /// Adds a point: 11 multiplications and 3 squarings.
     #[inline(always)]
     pub(super) fn add(&self, other: &Addend<W>) -> Self {
         let zz: Element<W, 2> = self.z.square().carry();
@@ -108,7 +109,7 @@ impl<W: BackendWords> Point<W> {
         self.add_common(&common, &other.point)
     }
 
-    /// 8 multiplications and 3 squarings.
+    /// Adds an affine point: 8 multiplications and 3 squarings.
     #[inline(always)]
     pub(super) fn add_affine(&self, other: &Affine<W>) -> Self {
         let zz: Element<W, 2> = self.z.square().carry();
@@ -133,16 +134,17 @@ impl<W: BackendWords> Point<W> {
         let hhh: Element<W, 2> = h.mul(&hh).carry();
         let v: Sum<W, 2> = common.u1.mul(&hh);
         let square: Sum<W, 2> = r.square();
-        let taken: Sum<W, 6> = hhh.sum().plus(&v.twice::<4>());
-        let x: Element<W, 2> = square.minus::<6, 8>(&taken).reduce_partially().carry();
-        let rest: Element<W, 4> = v.minus(&x.sum()).carry();
+        let subtrahend: Sum<W, 6> = hhh.sum().plus(&v.twice::<4>());
+        let x: Element<W, 2> = square.minus::<6, 8>(&subtrahend).reduce_partially().carry();
+        let x_difference: Element<W, 4> = v.minus(&x.sum()).carry();
         let y = r
-            .mul_add::<4, 2, 2, 3>(&rest, &s1_negative, &hhh)
+            .mul_add::<4, 2, 2, 3>(&x_difference, &s1_negative, &hhh)
             .reduce_partially()
             .carry();
         let z = common.z.mul::<4, 2>(&h).carry().widen();
         let sum = Self { x, y, z };
-        // p ends in 2^52 - 1, so k p ends in 2^52 - k: for k in 0..4, adding 3 gives a number below 4.
+        // The lowest word of p is 2^52 - 1, so that of k p is -k modulo 2^52. If h is k p with k in 0..4, its lowest
+        // word plus 3 is below 4.
         let suspect = h.words()[0].add(W::splat(3)).low().shr::<2>().equal(W::splat(0));
         if any(suspect) {
             W::call(ExceptionalSums {

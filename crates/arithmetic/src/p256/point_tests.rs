@@ -1,4 +1,4 @@
-//! Additions and doublings compared with the affine formulas, including exceptional cases.
+//! Compares additions and doublings with the affine formulas, including exceptional cases.
 
 use num_bigint::BigUint;
 use rand::RngExt as _;
@@ -73,14 +73,14 @@ fn plain_multiple(factor: u32) -> Plain {
 }
 
 fn plain<W: BackendWords>(point: &Point<W>) -> [Plain; LANES] {
-    let leave = |words: &Words<W>| {
-        let left = run_with_instructions::<W, _>(|| P_MODULUS.mul(words, &splat(&[1, 0, 0, 0, 0])));
-        from_words(&left).map(|number| number % p())
+    let from_montgomery = |words: &Words<W>| {
+        let numbers = run_with_instructions::<W, _>(|| P_MODULUS.mul(words, &splat(&[1, 0, 0, 0, 0])));
+        from_words(&numbers).map(|number| number % p())
     };
     let [x, y, z] = [
-        leave(point.x.words()),
-        leave(point.y.words()),
-        leave(point.z.words()),
+        from_montgomery(point.x.words()),
+        from_montgomery(point.y.words()),
+        from_montgomery(point.z.words()),
     ];
     std::array::from_fn(|lane| {
         let z = inverse(&z[lane]);
@@ -89,8 +89,8 @@ fn plain<W: BackendWords>(point: &Point<W>) -> [Plain; LANES] {
     })
 }
 
-fn montgomery_form<'a, W: BackendWords>(of_lane: impl Fn(usize) -> &'a BigUint) -> Element<W, 2> {
-    let words = load(&std::array::from_fn(|lane| to_words(of_lane(lane))));
+fn montgomery_form<'a, W: BackendWords>(number: impl Fn(usize) -> &'a BigUint) -> Element<W, 2> {
+    let words = load(&std::array::from_fn(|lane| to_words(number(lane))));
     run_with_instructions::<W, _>(|| Element::<W, 1>::from_words(words).in_montgomery_form())
 }
 
@@ -103,11 +103,11 @@ fn jacobian<W: BackendWords>(random: &mut Random, points: &[Plain; LANES]) -> Po
         }
         None => [0u32; 3].map(BigUint::from),
     });
-    let enter = |coordinate: usize| montgomery_form(|lane| &coordinates[lane][coordinate]);
+    let montgomery_lanes = |coordinate: usize| montgomery_form(|lane| &coordinates[lane][coordinate]);
     Point {
-        x: enter(0),
-        y: enter(1),
-        z: enter(2).widen(),
+        x: montgomery_lanes(0),
+        y: montgomery_lanes(1),
+        z: montgomery_lanes(2).widen(),
     }
 }
 
@@ -136,8 +136,8 @@ fn additions<W: BackendWords>() {
         let sum = add_affine(a_words, affine);
         assert_eq!(plain(&sum), sums);
         // Again, with the sums as operands.
-        let twice: [Plain; LANES] = std::array::from_fn(|lane| plain_add(&sums[lane], &b[lane]));
-        assert_eq!(plain(&add_affine(sum, affine)), twice);
+        let expected: [Plain; LANES] = std::array::from_fn(|lane| plain_add(&sums[lane], &b[lane]));
+        assert_eq!(plain(&add_affine(sum, affine)), expected);
     }
 }
 

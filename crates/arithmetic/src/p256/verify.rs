@@ -1,7 +1,7 @@
 //! Verification of ECDSA signatures, eight side by side.
 #![allow(clippy::indexing_slicing)] // Lanes of arrays of eight, and digits that are within their tables.
 
-use super::digits::{Digit, Digits, places};
+use super::digits::{Digit, Digits, digit_count};
 use super::field::{Element, P};
 use super::multiples::{BaseComb, Comb, Multiples};
 use super::point::{Affine, Point};
@@ -18,9 +18,9 @@ struct Group<W> {
     key: Affine<W>,
     digest: Words<W>,
     r: Words<W>,
-    /// In Montgomery form; finally the inverse.
+    /// s in Montgomery form; after the common inversion, its inverse.
     s: Words<W>,
-    /// `r + n` where that is below p, or else r.
+    /// `r + n` where this sum is below p, otherwise r.
     other_r: Words<W>,
     /// Whether r and s are in `1..n`.
     in_range: [bool; LANES],
@@ -34,11 +34,11 @@ impl BackendTask for Verify<'_, '_> {
 
     #[inline(always)]
     fn run<W: BackendWords>(self) -> Vec<bool> {
-        let mut verdicts = Vec::with_capacity(self.0.len());
+        let mut results = Vec::with_capacity(self.0.len());
         for requests in self.0.chunks(LANES * GROUPS) {
-            verify_groups::<W>(requests, &mut verdicts);
+            verify_groups::<W>(requests, &mut results);
         }
-        verdicts
+        results
     }
 }
 
@@ -59,7 +59,7 @@ impl BackendTask for MakeComb<'_> {
 }
 
 #[inline(always)]
-fn verify_groups<W: BackendWords>(requests: &[Request<'_>], verdicts: &mut Vec<bool>) {
+fn verify_groups<W: BackendWords>(requests: &[Request<'_>], results: &mut Vec<bool>) {
     let mut groups = Vec::with_capacity(GROUPS);
     let mut inverses = Vec::with_capacity(GROUPS);
     for requests in requests.chunks(LANES) {
@@ -74,11 +74,11 @@ fn verify_groups<W: BackendWords>(requests: &[Request<'_>], verdicts: &mut Vec<b
             Some(combs) => group.point_by_combs(&combs),
             None => group.point(),
         };
-        verdicts.extend(group.verdicts(&point).iter().take(requests.len()));
+        results.extend(group.results(&point).iter().take(requests.len()));
     }
 }
 
-/// The request of each lane; unused lanes repeat the last one.
+/// The request of each lane; unused lanes repeat the last request.
 fn fill_lanes<'a, 'b>(requests: &'a [Request<'b>]) -> [Option<&'a Request<'b>>; LANES] {
     std::array::from_fn(|lane| requests.get(lane).or(requests.last()))
 }
@@ -86,12 +86,12 @@ fn fill_lanes<'a, 'b>(requests: &'a [Request<'b>]) -> [Option<&'a Request<'b>>; 
 /// The combs of all lanes, if every request has one.
 fn combs<'b>(requests: &[Request<'b>]) -> Option<[&'b Comb<KEY_WINDOW>; LANES]> {
     let comb = |request: &Request<'b>| match request.signer {
-        Signer::Precomputed(known) => Some(&known.comb),
+        Signer::Precomputed(precomputed) => Some(&precomputed.comb),
         Signer::Plain(_) => None,
     };
     let mut combs = [requests.first().and_then(comb)?; LANES];
-    for (place, request) in combs.iter_mut().zip(fill_lanes(requests)) {
-        *place = comb(request?)?;
+    for (comb_of_lane, request) in combs.iter_mut().zip(fill_lanes(requests)) {
+        *comb_of_lane = comb(request?)?;
     }
     Some(combs)
 }
@@ -107,16 +107,17 @@ impl<W: BackendWords> Group<W> {
             in_range[lane] = [r, s]
                 .iter()
                 .all(|number| *number != [0; 4] && elliptic::subtract(number, &ORDER.limbs).1);
-            // The verdicts of unused lanes are ignored, but 0 would make the inverses of its lane invalid.
+            // A signature whose r or s is out of range is invalid in any case, but an s of 0 would make the inverses of
+            // all groups in its lane invalid.
             let [r, s] = if in_range[lane] { [r, s] } else { [[1, 0, 0, 0]; 2] };
             let other_r = match elliptic::add(&r, &ORDER.limbs) {
                 (sum, false) if elliptic::subtract(&sum, &P).1 => sum,
                 _ => r,
             };
-            let of_lane = [&limbs_of_be(request.digest), &r, &s, &other_r].map(words);
+            let lane_numbers = [&limbs_of_be(request.digest), &r, &s, &other_r].map(words);
             let [x, y] = request.signer.point().coordinates;
-            for (number, of_lane) in numbers.iter_mut().zip(of_lane.into_iter().chain([x, y])) {
-                number[lane] = of_lane;
+            for (number, words) in numbers.iter_mut().zip(lane_numbers.into_iter().chain([x, y])) {
+                number[lane] = words;
             }
         }
         let [digest, r, s, other_r, x, y] = &numbers;
@@ -133,9 +134,9 @@ impl<W: BackendWords> Group<W> {
         }
     }
 
-    /// Whether the x of each lane's point equals its r.
+    /// For each lane, whether the signature is valid: whether the point's x equals r.
     #[inline(always)]
-    fn verdicts(&self, point: &Point<W>) -> [bool; LANES] {
+    fn results(&self, point: &Point<W>) -> [bool; LANES] {
         let zz: Element<W, 2> = point.z.square().carry();
         let finite = point.z.sum().is_zero().xor(W::splat(u64::MAX));
         let valid = has_x(&point.x, &zz, &self.r)
@@ -157,30 +158,29 @@ impl<W: BackendWords> Group<W> {
     /// `u1 G + u2 Q`.
     #[inline(always)]
     fn point(&self) -> Point<W> {
-        let [of_base, of_key] = self.factors();
+        let [base_digits, key_digits] = self.factors();
         let multiples = Multiples::new(&self.key);
         let base_combs = [BaseComb::of_base::<W>(); LANES];
-        let top = places(KEY_WINDOW) - 1;
-        let mut sum = multiples.select::<W>(&digits(&of_key, KEY_WINDOW, top)).point;
-        // One loop, and not a loop over windows with an inner loop over doublings, which would be unrolled to
-        // five times the code.
+        let top = digit_count(KEY_WINDOW) - 1;
+        let mut sum = multiples.select::<W>(&digits(&key_digits, KEY_WINDOW, top)).point;
+        // A single loop: the compiler would unroll an inner loop over doublings to five times the code.
         for bit in (0..top * KEY_WINDOW).rev() {
             sum = sum.double();
             if bit % KEY_WINDOW == 0 {
-                sum = sum.add(&multiples.select(&digits(&of_key, KEY_WINDOW, bit / KEY_WINDOW)));
+                sum = sum.add(&multiples.select(&digits(&key_digits, KEY_WINDOW, bit / KEY_WINDOW)));
             }
             if bit % BASE_WINDOW == 0 {
-                let digits = digits(&of_base, BASE_WINDOW, bit / BASE_WINDOW);
+                let digits = digits(&base_digits, BASE_WINDOW, bit / BASE_WINDOW);
                 sum = sum.add_affine(&Comb::select(&base_combs, 0, &digits));
             }
         }
         sum
     }
 
-    /// The same for points with combs.
+    /// `u1 G + u2 Q` for points with combs.
     #[inline(always)]
     fn point_by_combs(&self, combs: &[&Comb<KEY_WINDOW>; LANES]) -> Point<W> {
-        let [of_base, of_key] = self.factors();
+        let [base_digits, key_digits] = self.factors();
         let base_combs = [BaseComb::of_base::<W>(); LANES];
         let mut sum = Point::infinity();
         for step in &STEPS {
@@ -188,10 +188,10 @@ impl<W: BackendWords> Group<W> {
                 sum = sum.double();
             }
             sum = sum.add_affine(&if step.is_base {
-                let digits = digits(&of_base, BASE_WINDOW, step.place);
+                let digits = digits(&base_digits, BASE_WINDOW, step.position);
                 Comb::select(&base_combs, step.tooth, &digits)
             } else {
-                Comb::select(combs, step.tooth, &digits(&of_key, KEY_WINDOW, step.place))
+                Comb::select(combs, step.tooth, &digits(&key_digits, KEY_WINDOW, step.position))
             });
         }
         sum
@@ -199,8 +199,8 @@ impl<W: BackendWords> Group<W> {
 }
 
 /// One digit of each lane's factor.
-fn digits(of: &[Digits; LANES], width: usize, place: usize) -> [Digit; LANES] {
-    of.map(|digits| digits.digit(width, place))
+fn digits(factors: &[Digits; LANES], width: usize, position: usize) -> [Digit; LANES] {
+    factors.map(|digits| digits.digit(width, position))
 }
 
 /// Whether `X / Z^2` is r.
@@ -223,6 +223,6 @@ pub(super) fn is_on_curve<W: BackendWords>(x: &Words<W>, y: &Words<W>) -> W {
     let square: Element<W, 2> = x.square().carry();
     let three = Element::<W, 1>::one().sum().three_times::<3>();
     let factor: Element<W, 5> = square.sum().minus(&three).carry();
-    let right = factor.mul::<1, 2>(&x).plus::<2, 4>(&b.sum());
-    right.minus::<2, 6>(&y.square::<2>()).is_zero()
+    let right_side = factor.mul::<1, 2>(&x).plus::<2, 4>(&b.sum());
+    right_side.minus::<2, 6>(&y.square::<2>()).is_zero()
 }

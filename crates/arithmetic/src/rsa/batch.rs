@@ -8,8 +8,8 @@ use crate::simd::row::{Row, WORDS_MAX};
 use crate::simd::{Backend, BackendTask, Kernels, LANES, WordVector};
 use crate::stack::run_and_wipe_stack;
 
-/// Raises each signature to the power of 65537 modulo its key's n, into its output; returns true for signatures below n. The outputs of the
-/// others are zero.
+/// Raises each signature to the power of 65537 modulo its key's n, into its output. Returns true for each signature
+/// below n; the outputs of all other signatures are zeros.
 ///
 /// # Errors
 /// Keys of different sizes; signatures or outputs whose length differs from n's.
@@ -27,24 +27,24 @@ pub fn power_batch(
     {
         return Err(RsaError::Length);
     }
-    let below = below(keys, signatures);
+    let below_n = are_below_n(keys, signatures);
     backend.run(PowerTask {
         keys,
         signatures,
         outputs: outputs.each_mut().map(|output| &mut **output),
     });
-    for (output, below) in outputs.iter_mut().zip(below) {
-        if !below {
+    for (output, is_below_n) in outputs.iter_mut().zip(below_n) {
+        if !is_below_n {
             output.fill(0);
         }
     }
-    Ok(below)
+    Ok(below_n)
 }
 
 /// For each signature, whether it is below its key's n and `signature^65537 = hash times all factors mod n`, for wide hashes.
 ///
 /// # Errors
-/// Keys or factors of different sizes; a hash longer than a wide number.
+/// Keys or factors of different sizes; a hash of more than [`Size::wide_bytes`] bytes.
 pub fn check_batch(
     backend: Backend,
     keys: [&RsaPublic; 8],
@@ -57,10 +57,10 @@ pub fn check_batch(
     if hashes.iter().any(|hash| hash.len() > size.wide_bytes()) {
         return Err(RsaError::Length);
     }
-    let below = below(keys, signatures);
+    let below_n = are_below_n(keys, signatures);
     let mut inputs = signatures;
-    for (signature, below) in inputs.iter_mut().zip(below) {
-        if !below {
+    for (signature, is_below_n) in inputs.iter_mut().zip(below_n) {
+        if !is_below_n {
             *signature = &[];
         }
     }
@@ -70,15 +70,15 @@ pub fn check_batch(
         hashes,
         factors,
     });
-    Ok(std::array::from_fn(|lane| equal[lane] && below[lane]))
+    Ok(std::array::from_fn(|lane| equal[lane] && below_n[lane]))
 }
 
-/// Bounds of the stack usage of eight products of 2,048 and of 3,072 bits (`tests/residue.rs` measures it). Overwriting more than the
-/// first-level cache takes as long as several products.
+/// Bounds of the stack usage of eight products of 2,048 and of 3,072 bits (`tests/residue.rs` measures the usage).
+/// Overwriting more than the first-level cache takes as long as several products.
 const PRODUCT_STACK_BYTES: [usize; 2] = [48 << 10, 64 << 10];
 
-/// For each lane, its first number, below its key's n, times all its factors modulo n. The stack is wiped: a signature's factors are
-/// secret.
+/// For each lane, computes `first times all factors mod n`, for a first number below n. Wipes the stack: a signature's
+/// factors are secret.
 ///
 /// # Errors
 /// Keys or factors of different sizes; numbers whose length differs from n's; a first number that is not below n.
@@ -98,7 +98,7 @@ pub fn product_batch(
     {
         return Err(RsaError::Length);
     }
-    if below(keys, first) != [true; 8] {
+    if are_below_n(keys, first) != [true; 8] {
         return Err(RsaError::OutOfRange);
     }
     match size {
@@ -143,9 +143,9 @@ fn check_factor_size(size: Size, factors: [&[Element<'_>]; 8]) -> Result<(), Rsa
 }
 
 /// Which numbers have n's length and are below n.
-fn below(keys: [&RsaPublic; 8], numbers: [&[u8]; 8]) -> [bool; 8] {
+fn are_below_n(keys: [&RsaPublic; 8], numbers: [&[u8]; 8]) -> [bool; 8] {
     std::array::from_fn(|lane| {
-        numbers[lane].len() == keys[lane].size().bytes() && keys[lane].exceeds(numbers[lane])
+        numbers[lane].len() == keys[lane].size().bytes() && keys[lane].is_above(numbers[lane])
     })
 }
 
@@ -216,8 +216,8 @@ impl CheckTask<'_> {
                 &mut product,
                 &self.factors[lanes.clone()],
             );
-            let of_lanes = power_equals_product(&group, &signature, &product);
-            equal[lanes].copy_from_slice(&of_lanes[..W::LANES]);
+            let group_equal = power_equals_product(&group, &signature, &product);
+            equal[lanes].copy_from_slice(&group_equal[..W::LANES]);
         }
         equal
     }
@@ -230,13 +230,15 @@ pub(super) fn power_equals_product<W: Kernels, const B: usize>(
     signature: &Long<W, B>,
     product: &Long<W, B>,
 ) -> [bool; 8] {
-    // Multiplied by the signature divided by R, since the product contains a reduced hash that is divided by R too.
+    // The last factor is the signature divided by R, since the product contains a reduced hash, which is also divided
+    // by R.
     let last = group.reduce(&words::<W, B>(signature));
     let power = group.power_65536(signature, &last);
     lanes_equal(&group.canonical(&power), &group.canonical(product))
 }
 
-/// For moduli of B blocks. A common function for both sizes would have a stack frame as large as both together.
+/// The task of [`product_batch`] for moduli of B blocks. A function for both sizes would have a stack frame as large as
+/// the frames of both.
 struct ProductTask<'a, const B: usize> {
     keys: [&'a RsaPublic; 8],
     first: [&'a [u8]; 8],
@@ -271,7 +273,7 @@ impl<const B: usize> ProductTask<'_, B> {
     }
 }
 
-/// The product of all factors of each lane; lanes with fewer factors are multiplied by one.
+/// Multiplies each lane's product by all its factors; lanes with fewer factors are multiplied by one.
 #[inline(always)]
 fn multiply_all<W: Kernels, const B: usize>(
     group: &ModulusGroup<W, B>,
@@ -279,12 +281,12 @@ fn multiply_all<W: Kernels, const B: usize>(
     product: &mut Long<W, B>,
     factors: &[&[Element<'_>]],
 ) {
-    let most = factors
+    let factors_max = factors
         .iter()
         .map(|factors| factors.len())
         .max()
         .unwrap_or_default();
-    for index in 0..most {
+    for index in 0..factors_max {
         let mut rows: [&[Row]; LANES] = [&[]; LANES];
         for ((rows, factors), key) in rows.iter_mut().zip(factors).zip(keys) {
             *rows = match factors.get(index) {

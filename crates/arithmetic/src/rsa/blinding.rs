@@ -1,4 +1,4 @@
-//! Base blinding: a private operation computes with random numbers, for every input.
+//! Base blinding: a private operation computes with a random number instead of its input.
 //!
 //! The input is multiplied by `r^e`, and the result by `r^-1` (Kocher, 1996). r is drawn once, and squared after each operation; an
 //! attacker neither observes nor influences r.
@@ -25,17 +25,17 @@ impl Blinding {
         Self(Mutex::new(pair))
     }
 
-    /// The pair for an operation: each operation has its own.
+    /// Returns the pair for an operation, and computes the pair of the next one.
     pub(super) fn next_pair(&self, n: &Modulus) -> Pair {
-        // A pair that a panic left half squared gives results that fail the check.
+        // If a panic left the pair half squared, the check of the next result fails.
         let mut next = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let taken = next.clone();
-        for (next, taken) in next.iter_mut().zip(&*taken) {
-            if let (Some(next), Some(taken)) = (next.get_mut(..n.len()), taken.get(..n.len())) {
-                n.square(next, taken);
+        let pair = next.clone();
+        for (next, pair) in next.iter_mut().zip(&*pair) {
+            if let (Some(next), Some(pair)) = (next.get_mut(..n.len()), pair.get(..n.len())) {
+                n.square(next, pair);
             }
         }
-        taken
+        pair
     }
 }
 

@@ -64,7 +64,7 @@ impl Size {
         self.bytes() + WIDE_EXTRA_BYTES
     }
 
-    /// Limbs of 64 bits.
+    /// Number of 64-bit limbs of a number modulo n.
     fn limbs(self) -> usize {
         self.bytes() / 8
     }
@@ -82,7 +82,7 @@ impl Size {
         260 * self.blocks()
     }
 
-    /// Rows of eight such words.
+    /// Rows of eight 52-bit words of a number modulo n.
     fn rows(self) -> usize {
         match self {
             Self::Bits2048 => 5,
@@ -91,7 +91,7 @@ impl Size {
     }
 }
 
-/// Why bytes are not a key.
+/// Why bytes are not a valid key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     /// Wrong length of the modulus, or of a number of the private key.
@@ -114,7 +114,7 @@ pub enum RsaError {
     /// A number is not below n.
     #[error("RSA operation failed: a number is not below the modulus")]
     OutOfRange,
-    /// Keys of different sizes in a batch of eight.
+    /// Keys or factors of different sizes.
     #[error("RSA operation failed: keys or factors have different sizes")]
     MixedSizes,
     /// The check of the result with e failed; the result would reveal the key, and is not returned.

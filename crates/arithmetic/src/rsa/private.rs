@@ -1,5 +1,5 @@
 //! The private key: the operation by the Chinese remainder theorem, for single numbers and for eight at a time.
-#![allow(clippy::indexing_slicing)] // Numbers in arrays of the longest one's length.
+#![allow(clippy::indexing_slicing)] // Each array has space for the longest number.
 
 use zeroize::Zeroizing;
 
@@ -35,8 +35,9 @@ struct Key {
     public: RsaPublic,
     p: Prime,
     q: Prime,
-    /// `q^-1 mod p`, in limbs, and in words.
+    /// `q^-1 mod p`, in limbs.
     qinv: Zeroizing<[u64; HALF_MAX]>,
+    /// `q^-1 mod p`, in rows of words.
     qinv_rows: Zeroizing<[Row; WORDS_MAX / 8]>,
     /// `R^2 mod p` for eight at a time.
     r2_p: Zeroizing<[Row; WORDS_MAX / 8]>,
@@ -46,7 +47,8 @@ struct Key {
 /// A prime factor.
 struct Prime {
     modulus: Modulus,
-    /// Prepared with `R^5`: reducing with n's `R^2` and once more divides by `R^3`.
+    /// Prepared with `R^5`, where R is the prime's radix. n's reduction divides by `R^2`, the prime's reduction by R;
+    /// the conversion then multiplies by `R^5 / R = R^4`, so the result is in Montgomery form.
     prepared: Box<PreparedModulus>,
     /// `d mod (prime - 1)`.
     exponent: Zeroizing<[u64; HALF_MAX]>,
@@ -59,8 +61,9 @@ impl std::fmt::Debug for RsaPrivate {
 }
 
 impl RsaPrivate {
-    /// A key with the prime factors p and q, each half as long as n, `d mod (p - 1)`, `d mod (q - 1)` and `q^-1 mod p`; all big-endian,
-    /// none longer than a prime factor. `random` is for blinding: secret, and new for each value.
+    /// Creates a key from the prime factors p and q, each half as long as n, `d mod (p - 1)`, `d mod (q - 1)` and `q^-1
+    /// mod p`; all big-endian, none longer than a prime factor. `random` is for blinding: secret, and different for
+    /// each key.
     ///
     /// # Errors
     /// Numbers of other lengths; factors that are even, or equal, or whose topmost bit is clear; inconsistent numbers.
@@ -111,11 +114,11 @@ impl RsaPrivate {
         })
     }
 
-    /// `out = number^d mod n`, for a wide number.
+    /// `out = number^d mod n`, for a number of at most [`Size::wide_bytes`] bytes.
     ///
     /// # Errors
-    /// A number longer than a wide number, or an output whose length differs from n's; [`RsaError::CheckFailed`] if the check of the result
-    /// failed, with an output of zeros.
+    /// A longer number, or an output whose length differs from n's; [`RsaError::CheckFailed`] if the check of the
+    /// result failed, with an output of zeros.
     pub fn power(&self, out: &mut [u8], number: &[u8]) -> Result<(), RsaError> {
         let size = self.0.public.size();
         if out.len() != size.bytes() || number.len() > size.wide_bytes() {
@@ -127,7 +130,7 @@ impl RsaPrivate {
     /// [`RsaPrivate::power`] for eight numbers.
     ///
     /// # Errors
-    /// As there; if one check fails, no result is returned.
+    /// As for [`RsaPrivate::power`]; if one check fails, all outputs are zeros.
     pub fn power_batch(
         &self,
         backend: Backend,
@@ -142,11 +145,11 @@ impl RsaPrivate {
         }
         let key = &*self.0;
         let roots = outputs.each_mut().map(|output| &mut **output);
-        let sound = run_and_wipe_stack::<STACK_BYTES, _>(|| match size {
+        let all_passed = run_and_wipe_stack::<STACK_BYTES, _>(|| match size {
             Size::Bits2048 => backend.run(PowerBatch::<8, 4> { key, numbers, roots }),
             Size::Bits3072 => backend.run(PowerBatch::<12, 6> { key, numbers, roots }),
         });
-        if sound {
+        if all_passed {
             return Ok(());
         }
         for output in &mut outputs {
@@ -194,9 +197,10 @@ impl Key {
         let square = Zeroizing::new(key.p.modulus.power_of_two(size.radix_bits()));
         Row::fill(&mut key.r2_p[..], &square);
         key.blinding = Blinding::new(key.blinding_pair(random)?);
-        // One number shows whether the numbers are consistent: e must be the inverse of both exponents, and qinv of q.
-        let mut tried = vec![0; size.bytes()];
-        match key.blinded_power(&mut tried, &[2]) {
+        // One operation shows whether the numbers are consistent: e must be the inverse of both exponents, and qinv the
+        // inverse of q.
+        let mut out = vec![0; size.bytes()];
+        match key.blinded_power(&mut out, &[2]) {
             Ok(()) => Ok(key),
             Err(_) => Err(KeyError::Inconsistent),
         }
@@ -209,19 +213,19 @@ impl Key {
         let mut wide = Zeroizing::new([0; 8 * WIDE_LIMBS_MAX]);
         expand(random, &mut wide[..self.public.size().wide_bytes()]);
         let r = Zeroizing::new(self.public.reduce(&wide[..self.public.size().wide_bytes()]));
-        let of_p = self.p.power(&r[..length], &self.p.less_two()[..]);
-        let of_q = self.q.power(&r[..length], &self.q.less_two()[..]);
+        let residue_p = self.p.power(&r[..length], &self.p.less_two()[..]);
+        let residue_q = self.q.power(&r[..length], &self.q.less_two()[..]);
         let mut inverse = Zeroizing::new([0; LIMBS_MAX + 1]);
-        self.combine_forms(&mut inverse, &of_p, &of_q);
+        self.combine_forms(&mut inverse, &residue_p, &residue_q);
         let mut pair: Pair = Zeroizing::new([[0; LIMBS_MAX]; 2]);
         let mut power = r.clone();
         self.public.power_limbs(&mut power);
-        let [of_power, of_inverse] = &mut *pair;
-        n.to_montgomery(&mut of_power[..length], &power[..length]);
-        n.to_montgomery(&mut of_inverse[..length], &inverse[..length]);
-        // Factors that are not prime have another inverse, or none.
+        let [power_form, inverse_form] = &mut *pair;
+        n.to_montgomery(&mut power_form[..length], &power[..length]);
+        n.to_montgomery(&mut inverse_form[..length], &inverse[..length]);
+        // If p or q is not prime, the computed number may not be the inverse of r, or r may have none.
         let mut one = Zeroizing::new([0; LIMBS_MAX]);
-        n.mul(&mut one[..length], &r[..length], &of_inverse[..length]);
+        n.mul(&mut one[..length], &r[..length], &inverse_form[..length]);
         match one[0] == 1 && one[1..].iter().all(|limb| *limb == 0) {
             true => Ok(pair),
             false => Err(KeyError::Inconsistent),
@@ -234,15 +238,15 @@ impl Key {
         let length = n.len();
         let number = self.public.reduce(number);
         let pair = self.blinding.next_pair(n);
-        let [of_power, of_inverse] = &*pair;
+        let [power_form, inverse_form] = &*pair;
         let mut blinded = Zeroizing::new([0; LIMBS_MAX]);
-        n.mul(&mut blinded[..length], &number[..length], &of_power[..length]);
-        let of_p = self.p.power(&blinded[..length], &self.p.exponent[..]);
-        let of_q = self.q.power(&blinded[..length], &self.q.exponent[..]);
+        n.mul(&mut blinded[..length], &number[..length], &power_form[..length]);
+        let residue_p = self.p.power(&blinded[..length], &self.p.exponent[..]);
+        let residue_q = self.q.power(&blinded[..length], &self.q.exponent[..]);
         let mut blinded = Zeroizing::new([0; LIMBS_MAX + 1]);
-        self.combine_forms(&mut blinded, &of_p, &of_q);
+        self.combine_forms(&mut blinded, &residue_p, &residue_q);
         let mut root = Zeroizing::new([0; LIMBS_MAX]);
-        n.mul(&mut root[..length], &blinded[..length], &of_inverse[..length]);
+        n.mul(&mut root[..length], &blinded[..length], &inverse_form[..length]);
         let mut power = *root;
         self.public.power_limbs(&mut power);
         if std::hint::black_box(power) != number {
@@ -253,34 +257,40 @@ impl Key {
         Ok(())
     }
 
-    /// The number modulo n with these residues modulo p and q, both in Montgomery form.
+    /// The number modulo n with these residues modulo p and q; both residues are in Montgomery form.
     fn combine_forms(
         &self,
         out: &mut [u64; LIMBS_MAX + 1],
-        of_p: &[u64; HALF_MAX],
-        form_of_q: &[u64; HALF_MAX],
+        residue_p: &[u64; HALF_MAX],
+        form_q: &[u64; HALF_MAX],
     ) {
         let half = self.p.modulus.len();
-        let mut of_q = Zeroizing::new([0; HALF_MAX]);
+        let mut residue_q = Zeroizing::new([0; HALF_MAX]);
         self.q
             .modulus
-            .from_montgomery(&mut of_q[..half], &form_of_q[..half]);
-        self.combine(out, of_p, &of_q);
+            .from_montgomery(&mut residue_q[..half], &form_q[..half]);
+        self.combine(out, residue_p, &residue_q);
     }
 
-    /// `q ((sp - sq) / q mod p) + sq` (Garner), for a residue modulo p in Montgomery form and one modulo q, which may be above p.
-    fn combine(&self, out: &mut [u64; LIMBS_MAX + 1], of_p: &[u64; HALF_MAX], of_q: &[u64; HALF_MAX]) {
+    /// `q ((sp - sq) / q mod p) + sq` (Garner), for the residue sp modulo p, in Montgomery form, and the residue sq
+    /// modulo q, which may exceed p.
+    fn combine(
+        &self,
+        out: &mut [u64; LIMBS_MAX + 1],
+        residue_p: &[u64; HALF_MAX],
+        residue_q: &[u64; HALF_MAX],
+    ) {
         let (p, q) = (&self.p.modulus, &self.q.modulus);
         let half = p.len();
         let mut quotient = Zeroizing::new([[0; HALF_MAX]; 2]);
         let [difference, quotient] = &mut *quotient;
         let (difference, quotient) = (&mut difference[..half], &mut quotient[..half]);
-        p.to_montgomery(quotient, &of_q[..half]);
-        difference.copy_from_slice(&of_p[..half]);
+        p.to_montgomery(quotient, &residue_q[..half]);
+        difference.copy_from_slice(&residue_p[..half]);
         p.sub(difference, quotient);
         p.mul(quotient, difference, &self.qinv[..half]);
         out.fill(0);
-        out[..half].copy_from_slice(&of_q[..half]);
+        out[..half].copy_from_slice(&residue_q[..half]);
         for (index, digit) in quotient.iter().enumerate() {
             accumulate(&mut out[index..], q.limbs(), *digit);
         }
@@ -292,24 +302,24 @@ impl Prime {
         let mut number = Zeroizing::new([0; HALF_MAX]);
         limbs::from_be(&mut number[..], prime);
         let modulus = Modulus::new(&number[..size.limbs() / 2])?;
-        let mut of_exponent = Zeroizing::new([0; HALF_MAX]);
-        limbs::from_be(&mut of_exponent[..], exponent);
+        let mut exponent_limbs = Zeroizing::new([0; HALF_MAX]);
+        limbs::from_be(&mut exponent_limbs[..], exponent);
         Ok(Self {
             prepared: PreparedModulus::new(&modulus, size.blocks() / 2, 5),
             modulus,
-            exponent: of_exponent,
+            exponent: exponent_limbs,
         })
     }
 
     /// The prime minus two: the exponent of inverses.
     fn less_two(&self) -> Zeroizing<[u64; HALF_MAX]> {
-        let mut less = Zeroizing::new([0; HALF_MAX]);
-        let (mut two, mut borrow) = (2, false);
-        for (less, limb) in less.iter_mut().zip(self.modulus.limbs()) {
-            (*less, borrow) = limb.borrowing_sub(two, borrow);
-            two = 0;
+        let mut difference = Zeroizing::new([0; HALF_MAX]);
+        let (mut subtrahend, mut borrow) = (2, false);
+        for (difference, limb) in difference.iter_mut().zip(self.modulus.limbs()) {
+            (*difference, borrow) = limb.borrowing_sub(subtrahend, borrow);
+            subtrahend = 0;
         }
-        less
+        difference
     }
 
     /// `number^exponent` in Montgomery form, for a number of twice the prime's length.
@@ -322,36 +332,36 @@ impl Prime {
         n.reduce_wide(&mut base[..length], low, high);
         table[0][..length].copy_from_slice(n.one());
         for index in 1..1 << WINDOW {
-            let (done, rest) = table.split_at_mut(index);
+            let (computed, remaining) = table.split_at_mut(index);
             n.mul(
-                &mut rest[0][..length],
-                &done[index - 1][..length],
+                &mut remaining[0][..length],
+                &computed[index - 1][..length],
                 &base[..length],
             );
         }
         let mut power = Zeroizing::new([0; HALF_MAX]);
-        let mut other = Zeroizing::new([0; HALF_MAX]);
-        let mut from = (64 * length).div_ceil(WINDOW) * WINDOW;
+        let mut scratch = Zeroizing::new([0; HALF_MAX]);
+        let mut bit = (64 * length).div_ceil(WINDOW) * WINDOW;
         power[..length].copy_from_slice(n.one());
-        while let Some(next) = from.checked_sub(WINDOW) {
-            from = next;
+        while let Some(next) = bit.checked_sub(WINDOW) {
+            bit = next;
             for _ in 0..WINDOW {
-                n.square(&mut other[..length], &power[..length]);
-                std::mem::swap(&mut power, &mut other);
+                n.square(&mut scratch[..length], &power[..length]);
+                std::mem::swap(&mut power, &mut scratch);
             }
-            let entry = select_constant_time(&table, limbs::digit(exponent, from, WINDOW));
-            n.mul(&mut other[..length], &power[..length], &entry[..length]);
-            std::mem::swap(&mut power, &mut other);
+            let entry = select_constant_time(&table, limbs::digit(exponent, bit, WINDOW));
+            n.mul(&mut scratch[..length], &power[..length], &entry[..length]);
+            std::mem::swap(&mut power, &mut scratch);
         }
         power
     }
 }
 
-/// The table's entry with this number, reading all entries.
+/// The table's entry with this number. Reads all entries.
 fn select_constant_time(table: &[[u64; HALF_MAX]; 1 << WINDOW], number: u64) -> Zeroizing<[u64; HALF_MAX]> {
     let mut out = Zeroizing::new([0; HALF_MAX]);
     for (index, entry) in (0u64..).zip(table) {
-        // All ones where the numbers are equal: they are small, so only zero has a negative predecessor.
+        // All ones if both numbers are equal: both are small, so their XOR minus 1 is negative only for an XOR of 0.
         let mask = ((index ^ number).wrapping_sub(1).cast_signed() >> 63).cast_unsigned();
         let mask = std::hint::black_box(mask);
         for (out, limb) in out.iter_mut().zip(entry) {
@@ -361,8 +371,8 @@ fn select_constant_time(table: &[[u64; HALF_MAX]; 1 << WINDOW], number: u64) -> 
     out
 }
 
-/// For moduli of B blocks, with prime factors of P blocks. A common function for both sizes would have a stack frame as large as both
-/// together.
+/// The task of [`RsaPrivate::power_batch`] for moduli of B blocks with prime factors of P blocks. A function for both
+/// sizes would have a stack frame as large as the frames of both.
 struct PowerBatch<'a, const B: usize, const P: usize> {
     key: &'a Key,
     numbers: [&'a [u8]; 8],
@@ -389,35 +399,35 @@ impl<const B: usize, const P: usize> PowerBatch<'_, B, P> {
         let qinv = read_long::<W, P>(&[&key.qinv_rows[..]], true);
         let square = read_long::<W, P>(&[&key.r2_p[..]], true);
         let pair = key.blinding.next_pair(key.public.modulus());
-        let [of_power, of_inverse] = pair.each_ref().map(|form| {
+        let [power_form, inverse_form] = pair.each_ref().map(|form| {
             let mut rows = Zeroizing::new([Row::default(); WORDS_MAX / 8]);
             key.public.rows_of_form(&mut rows[..], form);
             read_long::<W, B>(&[&rows[..]], true)
         });
-        let mut sound = true;
+        let mut all_passed = true;
         for lane in (0..LANES).step_by(W::LANES) {
             let lanes = lane..lane + W::LANES;
             let mut number = [W::splat(0); WORDS_MAX];
             W::load_be(&mut number, &self.numbers[lanes.clone()]);
             let number = n.reduce(&number);
             let mut blinded = number;
-            n.multiply(&mut blinded, &of_power);
-            let of_n = words::<W, B>(&blinded);
+            n.multiply(&mut blinded, &power_form);
+            let blinded_words = words::<W, B>(&blinded);
             let mut residues = [zero::<W, P>(); 2];
-            for ((residue, prime), exponent) in residues.iter_mut().zip([&p, &q]).zip([&key.p, &key.q]) {
-                *residue = prime.reduce(&of_n);
-                prime.to_montgomery(residue);
-                *residue = prime.power_secret(residue, &exponent.exponent[..exponent.modulus.len()]);
+            for ((residue, group), prime) in residues.iter_mut().zip([&p, &q]).zip([&key.p, &key.q]) {
+                *residue = group.reduce(&blinded_words);
+                group.to_montgomery(residue);
+                *residue = group.power_secret(residue, &prime.exponent[..prime.modulus.len()]);
             }
-            let [of_p, of_q] = &residues;
-            let mut root = p.combine_crt::<B>(&q, of_p, of_q, &qinv, &square);
-            n.multiply(&mut root, &of_inverse);
+            let [residue_p, residue_q] = &residues;
+            let mut root = p.combine_crt::<B>(&q, residue_p, residue_q, &qinv, &square);
+            n.multiply(&mut root, &inverse_form);
             let root = n.canonical(&root);
-            let right = power_equals_product(&n, &factors::<W, B>(&root), &number);
-            sound &= right[..W::LANES].iter().all(|right| *right);
+            let checks = power_equals_product(&n, &factors::<W, B>(&root), &number);
+            all_passed &= checks[..W::LANES].iter().all(|passed| *passed);
             W::store_be(&mut self.roots[lanes], &root);
         }
-        sound
+        all_passed
     }
 }
 
@@ -425,7 +435,7 @@ impl<const B: usize, const P: usize> PowerBatch<'_, B, P> {
 use crate::testing;
 
 #[cfg(test)]
-#[allow(dead_code, missing_docs, reason = "shared with the tests beside the crate")]
+#[allow(dead_code, missing_docs, reason = "shared with the integration tests")]
 #[path = "../../tests/keys/mod.rs"]
 mod keys;
 
@@ -459,21 +469,21 @@ mod tests {
             let mut key = keys::private(&keys::parts(size)).unwrap();
             let operations = |key: &RsaPrivate| {
                 let mut out = vec![0; size.bytes()];
-                let mut done = vec![key.power(&mut out, &[3])];
+                let mut results = vec![key.power(&mut out, &[3])];
                 for backend in Backend::available() {
                     let mut out = vec![vec![0; size.bytes()]; LANES];
                     let mut out = out.iter_mut();
                     let out = std::array::from_fn(|_| &mut out.next().unwrap()[..]);
-                    done.push(key.power_batch(backend, [&[3]; LANES], out));
+                    results.push(key.power_batch(backend, [&[3]; LANES], out));
                 }
-                done
+                results
             };
             assert!(operations(&key).iter().all(Result::is_ok));
             key.0.blinding = Blinding::new(Zeroizing::new([[0; LIMBS_MAX]; 2]));
             assert!(
                 operations(&key)
                     .iter()
-                    .all(|done| *done == Err(RsaError::CheckFailed))
+                    .all(|result| *result == Err(RsaError::CheckFailed))
             );
         }
     }

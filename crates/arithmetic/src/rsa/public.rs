@@ -8,7 +8,7 @@ use crate::simd::row::Row;
 use crate::stack::run_and_wipe_stack;
 use crate::{Modulus, limbs};
 
-/// Maximum limbs of a wide number.
+/// Maximum limbs of a *wide* number, which the parent module defines.
 pub(super) const WIDE_LIMBS_MAX: usize = 50;
 /// Maximum limbs of a number modulo n.
 pub(super) const LIMBS_MAX: usize = 48;
@@ -44,12 +44,12 @@ impl RsaPublic {
         let mut n = [0; LIMBS_MAX];
         let n = n.get_mut(..size.limbs()).ok_or(KeyError::Length)?;
         limbs::from_be(n, modulus);
-        let of_n = Modulus::new(n)?;
+        let n_modulus = Modulus::new(n)?;
         Ok(Self {
             size,
-            prepared: PreparedModulus::new(&of_n, size.blocks(), 2),
-            radix: of_n.power_of_two(size.radix_bits()),
-            modulus: of_n,
+            prepared: PreparedModulus::new(&n_modulus, size.blocks(), 2),
+            radix: n_modulus.power_of_two(size.radix_bits()),
+            modulus: n_modulus,
             bytes: modulus.into(),
         })
     }
@@ -71,7 +71,7 @@ impl RsaPublic {
         &self.modulus
     }
 
-    /// n for eight at a time, with `R^2`.
+    /// n for eight at a time, prepared for the conversion of numbers to Montgomery form.
     pub(super) fn prepared(&self) -> &PreparedModulus {
         &self.prepared
     }
@@ -141,7 +141,7 @@ impl RsaPublic {
     /// Whether the signature is below n and `signature^65537 = hash times all factors mod n`, for a wide hash.
     ///
     /// # Errors
-    /// A hash longer than a wide number; factors of another size.
+    /// A hash of more than [`Size::wide_bytes`] bytes; factors of another size.
     pub fn check(&self, signature: &[u8], hash: &[u8], factors: &[Element<'_>]) -> Result<bool, RsaError> {
         if hash.len() > self.size.wide_bytes() {
             return Err(RsaError::Length);
@@ -163,7 +163,7 @@ impl RsaPublic {
         if bytes.len() != self.size.bytes() {
             return Err(RsaError::Length);
         }
-        if !self.exceeds(bytes) {
+        if !self.is_above(bytes) {
             return Err(RsaError::OutOfRange);
         }
         let mut number = [0; LIMBS_MAX];
@@ -171,8 +171,8 @@ impl RsaPublic {
         Ok(number)
     }
 
-    /// Whether a number of n's length is below n; not in constant time.
-    pub(super) fn exceeds(&self, bytes: &[u8]) -> bool {
+    /// Whether n is above a number of n's length; not in constant time.
+    pub(super) fn is_above(&self, bytes: &[u8]) -> bool {
         *bytes < *self.bytes
     }
 
@@ -215,7 +215,7 @@ impl RsaPublic {
             n.square(square, power);
             n.square(power, square);
         }
-        // Multiplied by the number itself, which leaves Montgomery form.
+        // A multiplication by the number itself, not its Montgomery form, so that the result is not in Montgomery form.
         square.copy_from_slice(number);
         n.mul(number, power, square);
     }
@@ -234,14 +234,14 @@ impl RsaPublic {
         ) else {
             return;
         };
-        let at_once = 64 * n.len() / excess;
-        for factors in factors.chunks(at_once) {
+        let chunk_len = 64 * n.len() / excess;
+        for factors in factors.chunks(chunk_len) {
             for element in factors {
                 Row::limbs(factor, element.rows());
                 n.mul(next, product, factor);
                 product.copy_from_slice(next);
             }
-            // 2^-bits in Montgomery form: a power of two below n.
+            // The correction for these factors, `2^-(excess factors.len())`, in Montgomery form: a power of two below n.
             factor.fill(0);
             let bit = 64 * n.len() - excess * factors.len();
             if let Some(limb) = factor.get_mut(bit / 64) {
@@ -252,7 +252,7 @@ impl RsaPublic {
         }
     }
 
-    /// Converts a wide number to the form of tables.
+    /// Converts a wide number to the form in which a [`Table`](super::Table) stores it.
     pub(super) fn table_form(&self, rows: &mut [Row], wide: &[u8]) {
         self.rows_of_form(rows, &self.to_montgomery(wide));
     }
@@ -266,7 +266,7 @@ impl RsaPublic {
         }
     }
 
-    /// As many limbs as n has.
+    /// The lowest limbs of a number, as many as n has.
     fn limbs_of_size<'a>(&self, number: &'a [u64; LIMBS_MAX]) -> &'a [u64] {
         number.get(..self.modulus.len()).unwrap_or_default()
     }

@@ -12,7 +12,7 @@ use crate::simd::{Backend, BackendTask, Kernels, LANES, WordVector};
 /// Numbers modulo one key, in the form that [`product_batch`](super::product_batch) and similar functions multiply: 320 bytes each for
 /// 2,048 bits, 512 for 3,072.
 ///
-/// Wiped when dropped: components of Rapid Authentication are secret signatures.
+/// Wiped when dropped, since a signer's table of Rapid Authentication contains secret signatures.
 pub struct Table {
     size: Size,
     rows: Vec<Row>,
@@ -32,9 +32,9 @@ impl Table {
         }
     }
 
-    /// Bytes of a table entry.
+    /// Bytes of a table with one entry.
     #[must_use]
-    pub fn bytes_of_one(size: Size) -> usize {
+    pub fn single_entry_bytes(size: Size) -> usize {
         size_of::<Self>() + size.rows() * size_of::<Row>()
     }
 
@@ -42,7 +42,7 @@ impl Table {
     #[must_use]
     pub fn single(number: Element<'_>) -> Self {
         let rows = number.0.to_vec();
-        // 3,072 bits have half as many rows more than 2,048.
+        // The count of rows determines the size.
         let size = if Size::Bits2048.rows() == rows.len() {
             Size::Bits2048
         } else {
@@ -66,7 +66,7 @@ impl Table {
     /// Stores a wide number, modulo the key's n, at an index. Indices beyond the end are ignored.
     ///
     /// # Errors
-    /// A number longer than a wide one; a key of another size than the table's.
+    /// A number of more than [`Size::wide_bytes`] bytes; a key of another size than the table's.
     pub fn set(&mut self, index: usize, key: &RsaPublic, number: &[u8]) -> Result<(), RsaError> {
         if key.size() != self.size {
             return Err(RsaError::MixedSizes);
@@ -83,7 +83,7 @@ impl Table {
     /// [`Table::set`] for eight consecutive indices, in much less time; numbers beyond the end are ignored.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Table::set`].
     pub fn set_batch(
         &mut self,
         backend: Backend,
@@ -98,11 +98,11 @@ impl Table {
             return Err(RsaError::Length);
         }
         let rows = self.size.rows();
-        let from = self.rows.get_mut(first * rows..).unwrap_or_default();
+        let entries = self.rows.get_mut(first * rows..).unwrap_or_default();
         backend.run(TableForms {
             key,
             numbers,
-            elements: from.chunks_exact_mut(rows),
+            elements: entries.chunks_exact_mut(rows),
         });
         Ok(())
     }
@@ -115,7 +115,7 @@ impl Table {
     }
 }
 
-/// Converts wide numbers to the form of tables.
+/// Converts wide numbers to the form in which a [`Table`] stores them.
 struct TableForms<'a> {
     key: &'a RsaPublic,
     numbers: [&'a [u8]; LANES],
@@ -142,7 +142,7 @@ impl TableForms<'_> {
         for numbers in self.numbers.chunks(W::LANES) {
             let mut number = [W::splat(0); WORDS_MAX];
             W::load_be(&mut number, numbers);
-            // Reduction divides by R; the factor of n's conversion is R^2.
+            // The reduction divides by R, and each conversion multiplies by R.
             let mut form = n.reduce(&number);
             n.to_montgomery(&mut form);
             n.to_montgomery(&mut form);

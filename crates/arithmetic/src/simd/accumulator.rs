@@ -1,4 +1,5 @@
-//! Initial values of the columns of a sum, where [`Register::madd`] adds constants in addition to the products.
+//! Initial values of the columns of a sum. They cancel the constants that [`Register::madd`] of some backends adds with
+//! each product.
 #![allow(clippy::indexing_slicing)] // In constants only, where an index out of bounds does not compile.
 
 use std::marker::PhantomData;
@@ -9,7 +10,7 @@ use super::kernel::BLOCK;
 /// Columns of the longest sum, 2 times 60, with a margin.
 const COLUMNS_MAX: usize = 128;
 
-/// By the number of products that will be added to each column; see the kernels.
+/// Initial values of columns, according to the number of products that the kernels add to each column.
 pub(super) struct AccumulatorStart<W, const B: usize>(PhantomData<W>);
 
 impl<W: Register, const B: usize> AccumulatorStart<W, B> {
@@ -45,8 +46,8 @@ impl<W: Register, const B: usize> AccumulatorStart<W, B> {
         }
         starts
     };
-    /// For the quotients and m, for all but the last block, and for the last quotient and n, of which only the part that is
-    /// not cleared counts.
+    /// For a reduction (see the kernels): for the products of m and all quotients except the last, and for the product of
+    /// n and the last quotient. The last product counts only above the columns that it clears.
     pub(super) const REDUCTION: [u64; COLUMNS_MAX] = {
         let mut starts = Self::EMPTY;
         starts = Self::sweep(starts, Self::WORDS - BLOCK);
@@ -72,13 +73,13 @@ impl<W: Register, const B: usize> AccumulatorStart<W, B> {
         starts
     }
 
-    /// For the product of a block and a long number, from a column on.
-    const fn sweep(mut starts: [u64; COLUMNS_MAX], from: usize) -> [u64; COLUMNS_MAX] {
+    /// Adds the initial values for the product of a block and a long number, from column `first` on.
+    const fn sweep(mut starts: [u64; COLUMNS_MAX], first: usize) -> [u64; COLUMNS_MAX] {
         let mut i = 0;
         while i < BLOCK {
             let mut j = 0;
             while j < Self::WORDS {
-                starts = Self::add(starts, from + i + j);
+                starts = Self::add(starts, first + i + j);
                 j += 1;
             }
             i += 1;
@@ -86,7 +87,7 @@ impl<W: Register, const B: usize> AccumulatorStart<W, B> {
         starts
     }
 
-    /// For the product of two words.
+    /// Adds the initial values for the product of two words, with its low half in `column`.
     const fn add(mut starts: [u64; COLUMNS_MAX], column: usize) -> [u64; COLUMNS_MAX] {
         starts[column] = starts[column].wrapping_add(W::START_LOW);
         starts[column + 1] = starts[column + 1].wrapping_add(W::START_HIGH);

@@ -24,10 +24,10 @@ cpufeatures::new!(has_fma, "avx2", "fma");
 cpufeatures::new!(has_ifma, "avx512f", "avx512ifma");
 
 impl Backend {
-    /// Supported by every CPU: the reference for the others, and slower than one number at a time.
+    /// The backend that every CPU supports: the reference for the others, slower than code for single numbers.
     pub const PORTABLE: Self = Self(Kind::Portable);
 
-    /// The fastest backend of this CPU, determined once. `None` where one number at a time is faster than eight.
+    /// The fastest backend of this CPU, determined once. `None` if single numbers are faster than eight at a time.
     #[must_use]
     pub fn widest() -> Option<Self> {
         Self::available()
@@ -37,14 +37,14 @@ impl Backend {
 
     /// All backends that this CPU supports, the fastest last.
     pub fn available() -> impl Iterator<Item = Self> {
-        let of_this_cpu = [
+        let kinds = [
             Some(Kind::Portable),
             #[cfg(target_arch = "x86_64")]
             has_fma::get().then_some(Kind::Fma),
             #[cfg(target_arch = "x86_64")]
             has_ifma::get().then_some(Kind::Ifma),
         ];
-        of_this_cpu.into_iter().flatten().map(Self)
+        kinds.into_iter().flatten().map(Self)
     }
 
     /// Name for reports.
@@ -63,7 +63,7 @@ impl Backend {
         self.0
     }
 
-    /// Runs a task with these vectors.
+    /// Runs a task with the vectors of this backend.
     pub(crate) fn run<T: BackendTask>(self, task: T) -> T::Output {
         match self.0 {
             Kind::Portable => task.run::<Portable>(),

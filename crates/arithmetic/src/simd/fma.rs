@@ -1,8 +1,8 @@
 //! Words in 256-bit registers, multiplied by the double-precision units of AVX2 and FMA.
 //!
-//! A product of two words has up to 104 bits, a double 53: two fused multiplications give both halves exactly (Emmart and others, *Faster
-//! modular exponentiation using double precision floating point arithmetic on the GPU*, ARITH 2018, here for rounding to nearest).
-//! With `a b = r 2^52 + l`, `|l| <= 2^51`:
+//! A product of two words has up to 104 bits, and a double has 53 bits: two fused multiplications give both halves
+//! exactly (Emmart and others, *Faster modular exponentiation using double precision floating point arithmetic on the
+//! GPU*, ARITH 2018, here for rounding to nearest). With `a b = r 2^52 + l`, `|l| <= 2^51`:
 //!
 //! * `high = fma(a, b, 2^104) = 2^104 + r 2^52`: between 2^104 and 2^105 doubles are 2^52 apart. Its bit pattern, read as an integer, is that
 //!   of 2^104 plus r.
@@ -11,10 +11,12 @@
 //! * `low = fma(a, b, anchor) = l - 1.5 2^52` is exact: between -2^53 and -2^52 doubles are 1 apart. Its bit pattern is that of -1.5 2^52 minus
 //!   l.
 //!
-//! A sum of halves is therefore a sum of bit patterns minus constants, with which an accumulator is initialized: a product costs two
-//! fused multiplications, a subtraction and two integer additions. A high half is one too high where the low one is negative.
+//! A sum of halves is therefore a sum of bit patterns minus constants, with which an accumulator is initialized: a
+//! product costs two fused multiplications, a subtraction and two integer additions. If the low half is negative, the
+//! high half is one too high.
 //!
-//! Sums are modulo 2^64 and finally signed: 2^10 halves and more fit, since |l| and r are at most 2^52. The rounding mode is Rust's default.
+//! Sums are modulo 2^64 and finally signed: more than 2^10 halves fit, since |l| and r are at most 2^52. The rounding
+//! mode is Rust's default.
 
 use core::arch::x86_64::{
     __m256d, __m256i, _mm_cvtsi32_si128, _mm256_add_epi64, _mm256_add_pd, _mm256_and_pd, _mm256_and_si256,
@@ -27,30 +29,32 @@ use core::mem::transmute;
 
 use super::{LANES, Register, WORD_BITS, WordVector};
 
-/// 2^52, 2^104 and 1.5 2^52: see above.
+/// 2^52.
 const WORD: f64 = (1u64 << WORD_BITS) as f64;
+/// 2^104: see above.
 const HIGH: f64 = WORD * WORD;
+/// 1.5 2^52: see above.
 const LOW: f64 = 1.5 * WORD;
 
-/// Four words: what one register holds. Named only by code that runs where the CPU has AVX2 and FMA.
+/// Four words in one register. Only code that runs on a CPU with AVX2 and FMA uses this type.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct Half(__m256i);
 
-/// Eight words. Named only by code that runs where the CPU has AVX2 and FMA.
+/// Eight words. Only code that runs on a CPU with AVX2 and FMA uses this type.
 #[derive(Clone, Copy)]
 pub(crate) struct Fma([Half; 2]);
 
-// SAFETY of all blocks below without another reason: the contract of the types, the CPU has the instructions.
+// SAFETY of each block marked "see above": code uses these types only if the CPU has the instructions.
 impl Half {
     #[inline(always)]
     fn load(words: [u64; 4]) -> Self {
-        // SAFETY: both are 32 bytes of any bits.
+        // SAFETY: both types have 32 bytes, and any bit pattern is valid.
         Self(unsafe { transmute::<[u64; 4], __m256i>(words) })
     }
     #[inline(always)]
     fn store(self) -> [u64; 4] {
-        // SAFETY: both are 32 bytes of any bits.
+        // SAFETY: both types have 32 bytes, and any bit pattern is valid.
         unsafe { transmute::<__m256i, [u64; 4]>(self.0) }
     }
     #[inline(always)]
@@ -85,8 +89,8 @@ impl Half {
     }
     #[inline(always)]
     fn mul_low(a: __m256d, b: __m256d) -> Self {
-        let (_, below) = Self::halves(a, b);
-        Self::splat(Self::START_LOW).sub(below).low()
+        let (_, low) = Self::halves(a, b);
+        Self::splat(Self::START_LOW).sub(low).low()
     }
 }
 
@@ -106,9 +110,9 @@ impl Register for Half {
     fn columns(rows: &[&[u64; LANES]]) -> [Self; LANES] {
         let mut quarters = [[Self::splat(0); 4]; 2];
         for (quarter, first) in quarters.iter_mut().zip([0, 4]) {
-            for (place, row) in quarter.iter_mut().zip(rows) {
-                let quarter = row.get(first..).and_then(<[u64]>::first_chunk);
-                *place = Self::load(quarter.copied().unwrap_or_default());
+            for (half, row) in quarter.iter_mut().zip(rows) {
+                let words = row.get(first..).and_then(<[u64]>::first_chunk);
+                *half = Self::load(words.copied().unwrap_or_default());
             }
             // SAFETY: see above.
             *quarter = unsafe { transpose(*quarter) };
@@ -191,9 +195,9 @@ impl Register for Half {
     }
     #[inline(always)]
     fn madd(low: &mut Self, high: &mut Self, a: __m256d, b: __m256d) {
-        let (above, below) = Self::halves(a, b);
-        *low = low.sub(below);
-        *high = high.add(above);
+        let (high_half, low_half) = Self::halves(a, b);
+        *low = low.sub(low_half);
+        *high = high.add(high_half);
     }
     #[inline(always)]
     fn column(low: &mut Self, rows: &[__m256d; 5], digits: &[__m256d; 5]) -> Self {
@@ -208,7 +212,7 @@ impl Register for Half {
 /// The CPU has AVX2. (Not enforced by `target_feature`, which does not guarantee inlining.)
 #[inline(always)]
 unsafe fn transpose(rows: [Half; 4]) -> [Half; 4] {
-    // The first halves of both, and the second halves.
+    // The first halves of both operands, or the second halves.
     const FIRST: i32 = 0x20;
     const SECOND: i32 = 0x31;
     let [Half(a), Half(b), Half(c), Half(d)] = rows;

@@ -1,4 +1,4 @@
-//! As many numbers as a register has lanes, each with its own modulus.
+//! Arithmetic on one number per lane of a register, each with its own modulus.
 
 #![allow(clippy::indexing_slicing)] // Lanes of arrays of eight.
 
@@ -18,20 +18,22 @@ const BLOCK_BITS: usize = BLOCK * WORD_BITS as usize;
 /// Rows of the longest number.
 const ROWS_MAX: usize = WORDS_MAX / 8;
 
-/// The constants of a modulus for [`ModulusGroup`], word by word. Numbers have the given blocks, and `R = 2^(260 blocks)`.
+/// The constants of a modulus for [`ModulusGroup`], word by word. R is `2^(260 blocks)`.
 #[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
 pub(crate) struct PreparedModulus {
-    /// See [`Moduli`].
+    /// n, k and m: see [`Moduli`].
     n: [Row; ROWS_MAX],
     k: [Row; 1],
     m: [Row; ROWS_MAX],
-    /// `R mod n` and `R^power mod n`.
+    /// `R mod n`.
     one: [Row; ROWS_MAX],
+    /// `R^power mod n`.
     conversion: [Row; ROWS_MAX],
 }
 
 impl PreparedModulus {
-    /// For a modulus with at least 16 bits less than the blocks have, and a power of at least 1.
+    /// Prepares a modulus for numbers of `blocks` blocks, which have at least 16 bits more than the modulus. `power` is
+    /// at least 1.
     pub(crate) fn new(modulus: &Modulus, blocks: usize, power: usize) -> Box<Self> {
         let mut prepared = Box::new(Self {
             n: [Row::default(); ROWS_MAX],
@@ -63,7 +65,7 @@ impl PreparedModulus {
     }
 }
 
-/// `-n^-1 mod 2^260`, limb by limb; each limb clears the next limb of `k n + 1`.
+/// `k = -n^-1 mod 2^260`, limb by limb; each limb of k clears the next limb of `k n + 1`.
 fn negative_inverse(modulus: &Modulus) -> [u64; BLOCK] {
     let mut k = [0; BLOCK];
     let mut sum = [0; BLOCK + 1];
@@ -94,11 +96,11 @@ fn multiple_plus_one(out: &mut [u64], n: &[u64], k: &[u64; BLOCK]) {
 /// `number = number / 2^260`.
 fn divide_by_block(number: &mut [u64]) {
     number.rotate_left(BLOCK_BITS / 64);
-    let mut above = 0;
-    let kept = number.len() - BLOCK_BITS / 64;
-    for limb in number.iter_mut().take(kept).rev() {
-        let shifted = *limb >> (BLOCK_BITS % 64) | above;
-        above = *limb << (64 - BLOCK_BITS % 64);
+    let mut high_bits = 0;
+    let len = number.len() - BLOCK_BITS / 64;
+    for limb in number.iter_mut().take(len).rev() {
+        let shifted = *limb >> (BLOCK_BITS % 64) | high_bits;
+        high_bits = *limb << (64 - BLOCK_BITS % 64);
         *limb = shifted;
     }
 }
@@ -111,20 +113,20 @@ pub(crate) struct ModulusGroup<W: Register, const B: usize> {
 }
 
 impl<W: Kernels, const B: usize> ModulusGroup<W, B> {
-    /// Loads as many moduli as lanes.
+    /// Loads one modulus per lane.
     #[inline(always)]
     pub(crate) fn load(keys: &[&PreparedModulus]) -> Self {
-        let ([mut n, mut k, mut m, mut one, mut entry], lanes) = ([[&[] as &[Row]; 8]; 5], W::LANES);
+        let ([mut n, mut k, mut m, mut one, mut conversions], lanes) = ([[&[] as &[Row]; 8]; 5], W::LANES);
         for (lane, key) in keys.iter().enumerate().take(lanes) {
             n[lane] = &key.n;
             k[lane] = &key.k;
             m[lane] = &key.m;
             one[lane] = &key.one;
-            entry[lane] = &key.conversion;
+            conversions[lane] = &key.conversion;
         }
         let same = keys.iter().zip(keys.iter().skip(1)).all(|(a, b)| ptr::eq(*a, *b));
         let mut block = [W::splat(0).factor(); BLOCK];
-        read::<W>(&mut block, &k[..lanes], same);
+        read_factors::<W>(&mut block, &k[..lanes], same);
         Self {
             moduli: Moduli {
                 n: read_long::<W, B>(&n[..lanes], same),
@@ -132,7 +134,7 @@ impl<W: Kernels, const B: usize> ModulusGroup<W, B> {
                 m: read_long::<W, B>(&m[..lanes], same),
             },
             one: read_long::<W, B>(&one[..lanes], same),
-            conversion: read_long::<W, B>(&entry[..lanes], same),
+            conversion: read_long::<W, B>(&conversions[..lanes], same),
         }
     }
 
@@ -154,7 +156,7 @@ impl<W: Kernels, const B: usize> ModulusGroup<W, B> {
         W::multiply(x, &self.conversion, &self.moduli);
     }
 
-    /// `number / R`, for at most the reduced words of two long numbers, and below `n R`.
+    /// `number / R`, for a number below `n R` in at most the reduced words of two long numbers.
     #[inline(always)]
     pub(crate) fn reduce(&self, number: &[W]) -> Long<W, B> {
         let mut out = zero::<W, B>();
@@ -174,8 +176,8 @@ impl<W: Kernels, const B: usize> ModulusGroup<W, B> {
         power
     }
 
-    /// x raised to a secret exponent, which is the same for all lanes, both in Montgomery form. Fixed window size, and all table
-    /// entries are read for each window.
+    /// x raised to a secret exponent, which is the same for all lanes; x and the result are in Montgomery form. The
+    /// window size is fixed, and each window reads all table entries.
     #[inline(always)]
     pub(crate) fn power_secret(&self, x: &Long<W, B>, exponent: &[u64]) -> Long<W, B> {
         // A larger table would not fit in the first-level cache.
@@ -187,15 +189,15 @@ impl<W: Kernels, const B: usize> ModulusGroup<W, B> {
             self.multiply(&mut power, x);
         }
         let bits = 64 * exponent.len();
-        let mut from = (bits.div_ceil(window) - 1) * window;
+        let mut bit = (bits.div_ceil(window) - 1) * window;
         let mut entry = zero::<W, B>();
-        W::select_constant_time(&mut power, &table, limbs::digit(exponent, from, window));
-        while let Some(next) = from.checked_sub(window) {
-            from = next;
+        W::select_constant_time(&mut power, &table, limbs::digit(exponent, bit, window));
+        while let Some(next) = bit.checked_sub(window) {
+            bit = next;
             for _ in 0..window {
                 self.square(&mut power);
             }
-            W::select_constant_time(&mut entry, &table, limbs::digit(exponent, from, window));
+            W::select_constant_time(&mut entry, &table, limbs::digit(exponent, bit, window));
             self.multiply(&mut power, &entry);
         }
         wipe::<W, B>(&mut table);
@@ -213,8 +215,8 @@ impl<W: Kernels, const B: usize> ModulusGroup<W, B> {
 }
 
 impl<W: Kernels, const P: usize> ModulusGroup<W, P> {
-    /// `s = sq + q ((sp - sq) / q mod p)` for residues s modulo p, in Montgomery form, and modulo q, in 2 P blocks (Garner). `qinv` is
-    /// `q^-1 mod p`; p's entry is `R^2`.
+    /// `s = sq + q ((sp - sq) / q mod p)` in 2 P blocks (Garner), for the residues sp of s modulo p and sq modulo q,
+    /// both in Montgomery form. `qinv` is `q^-1 mod p`, `square_of_r` is `R^2 mod p`.
     #[inline(always)]
     pub(crate) fn combine_crt<const N: usize>(
         &self,
@@ -224,18 +226,18 @@ impl<W: Kernels, const P: usize> ModulusGroup<W, P> {
         qinv: &Long<W, P>,
         square_of_r: &Long<W, P>,
     ) -> Long<W, N> {
-        let least_q = q.canonical(&q.reduce(&words::<W, P>(residue_q)));
-        let mut subtrahend = factors::<W, P>(&least_q);
+        let canonical_q = q.canonical(&q.reduce(&words::<W, P>(residue_q)));
+        let mut subtrahend = factors::<W, P>(&canonical_q);
         self.multiply(&mut subtrahend, square_of_r);
         // sp - sq + 3 p, positive and below 6 p.
         let mut difference = [W::splat(0); WORDS_MAX];
         let mut carry = W::splat(0);
-        let parts = residue_p
+        let word_pairs = residue_p
             .as_flattened()
             .iter()
             .zip(subtrahend.as_flattened())
             .zip(self.moduli.n.as_flattened());
-        for (out, ((a, b), p)) in difference.iter_mut().zip(parts) {
+        for (out, ((a, b), p)) in difference.iter_mut().zip(word_pairs) {
             let p = W::word(*p);
             let word = W::word(*a).sub(W::word(*b)).add(p.add(p).add(p)).add(carry);
             *out = word.low();
@@ -245,12 +247,12 @@ impl<W: Kernels, const P: usize> ModulusGroup<W, P> {
         self.multiply(&mut quotient, qinv);
         let quotient = factors::<W, P>(&self.canonical(&quotient));
         let mut out = zero::<W, N>();
-        W::multiply_add(&mut out, &quotient, &q.moduli.n, &least_q);
+        W::multiply_add(&mut out, &quotient, &q.moduli.n, &canonical_q);
         out
     }
 }
 
-/// Whether numbers in reduced words are equal, lane by lane.
+/// For each lane, whether the numbers in reduced words are equal.
 #[inline(always)]
 pub(crate) fn lanes_equal<W: Register>(a: &[W; WORDS_MAX], b: &[W; WORDS_MAX]) -> [bool; 8] {
     let mut differences = W::splat(0);
@@ -292,16 +294,16 @@ pub(crate) fn words<W: Register, const B: usize>(long: &Long<W, B>) -> [W; WORDS
     words
 }
 
-/// Numbers in rows, converted to factors; a single number if all lanes have the `same`.
+/// Numbers in rows, converted to factors; if `same`, all lanes get the first number.
 #[inline(always)]
 pub(crate) fn read_long<W: Register, const B: usize>(numbers: &[&[Row]], same: bool) -> Long<W, B> {
     let mut long = zero::<W, B>();
-    read::<W>(long.as_flattened_mut(), numbers, same);
+    read_factors::<W>(long.as_flattened_mut(), numbers, same);
     long
 }
 
 #[inline(always)]
-fn read<W: Register>(factors: &mut [W::Factor], numbers: &[&[Row]], same: bool) {
+fn read_factors<W: Register>(factors: &mut [W::Factor], numbers: &[&[Row]], same: bool) {
     match (numbers, same) {
         ([number, ..], true) => {
             for (factor, word) in factors.iter_mut().zip(number.iter().flat_map(|row| &row.0)) {

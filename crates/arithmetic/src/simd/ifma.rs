@@ -11,14 +11,14 @@ use core::mem::transmute;
 
 use super::{LANES, WORD_BITS, WordVector};
 
-/// Eight words. Named only by code that runs where the CPU has AVX-512F and AVX-512 IFMA.
+/// Eight words. Only code that runs on a CPU with AVX-512F and AVX-512 IFMA uses this type.
 ///
 /// Any word is a valid factor: the multiplier uses only its low 52 bits.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct Ifma(__m512i);
 
-// SAFETY of all blocks below without another reason: the contract of the type, the CPU has the instructions.
+// SAFETY of each block marked "see above": code uses this type only if the CPU has the instructions.
 impl WordVector for Ifma {
     type Factor = Self;
     type Register = Self;
@@ -32,12 +32,12 @@ impl WordVector for Ifma {
     }
     #[inline(always)]
     fn load(words: [u64; LANES]) -> Self {
-        // SAFETY: both are 64 bytes of any bits.
+        // SAFETY: both types have 64 bytes, and any bit pattern is valid.
         Self(unsafe { transmute::<[u64; LANES], __m512i>(words) })
     }
     #[inline(always)]
     fn store(self) -> [u64; LANES] {
-        // SAFETY: both are 64 bytes of any bits.
+        // SAFETY: both types have 64 bytes, and any bit pattern is valid.
         unsafe { transmute::<__m512i, [u64; LANES]>(self.0) }
     }
 
@@ -138,12 +138,13 @@ impl WordVector for Ifma {
     }
     #[inline(always)]
     fn rows(columns: [Self; LANES]) -> [[u64; LANES]; LANES] {
-        // SAFETY: see above; both are 512 bytes of any bits.
+        // SAFETY: see above; both types have 512 bytes, and any bit pattern is valid.
         unsafe { transmute::<[Self; LANES], [[u64; LANES]; LANES]>(transpose(columns)) }
     }
 }
 
-/// Transposes 8 rows of 8 words: pairs of words, then halves in the order of quarters, twice.
+/// Transposes 8 rows of 8 words in three steps: the first interleaves words, the second and third move quarters of a
+/// register.
 ///
 /// # Safety
 /// The CPU has AVX-512F. (Not enforced by `target_feature`, which does not guarantee inlining.)
@@ -152,10 +153,10 @@ unsafe fn transpose(rows: [Ifma; 8]) -> [Ifma; 8] {
     let [r0, r1, r2, r3, r4, r5, r6, r7] = rows;
     // SAFETY: guaranteed by the caller.
     unsafe {
-        // For two rows: columns 0, 2, 4, 6 and 1, 3, 5, 7, one quarter each.
+        // Each quarter (128 bits) now holds two rows' words of one column: columns 0, 2, 4, 6, and 1, 3, 5, 7.
         let ((a0, a1), (b0, b1)) = (pairs(r0, r1), pairs(r2, r3));
         let ((c0, c1), (d0, d1)) = (pairs(r4, r5), pairs(r6, r7));
-        // For four rows: columns 0 and 4, and 2 and 6, with the first two quarters from rows 0 and 1.
+        // Each register now holds four rows' words of two columns; `ab04` has columns 0 and 4 of rows 0 to 3.
         let ((ab04, ab26), (ab15, ab37)) = (quarters(a0, b0), quarters(a1, b1));
         let ((cd04, cd26), (cd15, cd37)) = (quarters(c0, d0), quarters(c1, d1));
         let ((o0, o4), (o2, o6)) = (quarters(ab04, cd04), quarters(ab26, cd26));
@@ -164,10 +165,10 @@ unsafe fn transpose(rows: [Ifma; 8]) -> [Ifma; 8] {
     }
 }
 
-/// For each pair of words of both rows, the first words, and the second words.
+/// Returns the even words of both rows, interleaved, and the odd words of both rows, interleaved.
 ///
 /// # Safety
-/// As above.
+/// The CPU has AVX-512F.
 #[inline(always)]
 unsafe fn pairs(a: Ifma, b: Ifma) -> (Ifma, Ifma) {
     // SAFETY: guaranteed by the caller.
@@ -179,10 +180,10 @@ unsafe fn pairs(a: Ifma, b: Ifma) -> (Ifma, Ifma) {
     }
 }
 
-/// Quarters 0 and 2 of both rows, and 1 and 3.
+/// Returns quarters 0 and 2 of a, then of b, in one register; and quarters 1 and 3 likewise.
 ///
 /// # Safety
-/// As above.
+/// The CPU has AVX-512F.
 #[inline(always)]
 unsafe fn quarters(a: Ifma, b: Ifma) -> (Ifma, Ifma) {
     const EVEN: i32 = 0b10_00_10_00;

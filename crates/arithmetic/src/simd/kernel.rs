@@ -1,21 +1,25 @@
 //! Montgomery multiplication of several numbers at once, each with its own odd modulus.
 //!
 //! # Numbers
-//! B blocks of five words, so that `R = 2^(260 B)`: 4 blocks for 1,024 bits, 6 for 1,536, 8 for 2,048, 12 for 3,072. R is at least 2^16 n
-//! for every modulus n. Numbers stay below 3 n (*almost* Montgomery; Gueron, *Efficient software implementations of modular
-//! exponentiation*, 2012); only final results are reduced below n.
+//! A number has B blocks of five 52-bit words, so that the Montgomery radix is `R = 2^(260 B)`: 4 blocks for 1,024
+//! bits, 6 for 1,536, 8 for 2,048, 12 for 3,072. R is at least 2^16 n for every modulus n. Numbers stay below 3 n
+//! (*almost* Montgomery; Gueron, *Efficient software implementations of modular exponentiation*, 2012); only final
+//! results are reduced below n.
 //!
 //! # Reduction
-//! The reduction processes one block at a time. With `k = -n^-1 mod 2^260`, the multiple `k n` of the modulus is -1 modulo 2^260: adding
-//! `q k n`, where q is the sum's lowest block, clears that block and adds `q m` to the rest, with `m = (k n + 1) / 2^260`. The quotient
-//! requires no multiplication. But the result would be below `k n`, so the last block is cleared by a multiple of n itself,
-//! `q = low k mod 2^260`. For a sum T the result is less than `T / R + k n / 2^260 + n < T / R + 2 n`: below 3 n for the product of two
+//! The reduction processes one block at a time. With `k = -n^-1 mod 2^260`, the multiple `k n` of the modulus is -1
+//! modulo 2^260: adding `q k n`, where q is the sum's lowest block, clears that block and adds `q m` to the higher
+//! blocks, with `m = (k n + 1) / 2^260`. The quotient q requires no multiplication. These steps alone would give
+//! results of up to about `k n`, which is too large. Therefore a multiple of n itself clears the last block: the
+//! quotient is then `q = low k mod 2^260`, where `low` is the last block.
+//! For a sum T the result is less than `T / R + k n / 2^260 + n < T / R + 2 n`: below 3 n for the product of two
 //! numbers below 3 n, since `9 n^2 / R < n`.
 //!
 //! # Bounds
-//! A column of a sum collects at most 4 L halves of products, L = 5 B <= 60: below 2^60 (see [`WordVector`](super::WordVector) for their signs).
-#![allow(clippy::indexing_slicing)] // Constant indices, and blocks of a sum that has twice as many as a number.
-#![allow(clippy::needless_range_loop)] // Rows and columns of products have their names.
+//! A column of a sum collects at most 4 L halves of products, with L = 5 B <= 60 words, so its value stays below 2^60
+//! (see [`WordVector`](super::WordVector) for the signs of the halves).
+#![allow(clippy::indexing_slicing)] // Constants, and indices of blocks: a sum has twice as many as a number.
+#![allow(clippy::needless_range_loop)] // The indices r and s of a product's row and column are clearer than iterators.
 
 use super::row::{self, WORDS_MAX};
 use super::sweep::{join, madd, normalize, split, sweep, sweep_out};
@@ -27,10 +31,10 @@ use super::{Portable, Register, accumulator::AccumulatorStart};
 pub(crate) const BLOCK: usize = 5;
 /// The words of a block.
 pub(crate) type Block<T> = [T; BLOCK];
-/// Long numbers as factors: B blocks, least significant first.
+/// A long number of each lane, as factors: B blocks, least significant first.
 pub(crate) type Long<W, const B: usize> = [Block<<W as Register>::Factor>; B];
 
-/// A modulus for each number.
+/// The modulus of each lane.
 #[derive(Clone, Copy)]
 pub(crate) struct Moduli<W: Register, const B: usize> {
     /// n, odd.
@@ -47,7 +51,7 @@ pub(crate) trait Kernels: Register {
     fn multiply<const B: usize>(a: &mut Long<Self, B>, b: &Long<Self, B>, moduli: &Moduli<Self, B>);
     /// `a = a^2 / R mod n`, below 3 n if `a^2 < n R`.
     fn square<const B: usize>(a: &mut Long<Self, B>, moduli: &Moduli<Self, B>);
-    /// `out = number / R mod n`, below 3 n, for at most the reduced words of 2 B blocks, and below `n R`.
+    /// `out = number / R mod n`, below 3 n, for a number below `n R` in at most 2 B blocks of words below 2^52.
     fn reduce<const B: usize>(out: &mut Long<Self, B>, number: &[Self], moduli: &Moduli<Self, B>);
     /// `out = a b + c`, in 2 B blocks; c has at most as many words, and the sum is below R^2.
     fn multiply_add<const B: usize>(
@@ -56,13 +60,13 @@ pub(crate) trait Kernels: Register {
         b: &Long<Self, B>,
         c: &[Self],
     );
-    /// `out = table[number]`, reading all entries since the number is secret. All lanes use the same number.
+    /// `out = table[number]`. Reads all entries, since the number is secret. All lanes use the same number.
     fn select_constant_time<const B: usize>(out: &mut Long<Self, B>, table: &[Long<Self, B>], number: u64);
     /// See [`row::load_be`].
     fn load_be(words: &mut [Self; WORDS_MAX], numbers: &[&[u8]]);
     /// See [`row::store_be`].
     fn store_be(numbers: &mut [&mut [u8]], words: &[Self; WORDS_MAX]);
-    /// Subtracts n from reduced words that are below 3 n, until they are below n.
+    /// Subtracts n from numbers below 3 n, in words below 2^52, until the numbers are below n.
     fn subtract(words: &mut [Self; WORDS_MAX], n: &[Self::Factor]);
 }
 
@@ -77,7 +81,7 @@ macro_rules! kernels {
                     multiply::<$word, B>(a, b, moduli);
                 }
                 #[allow(unused_unsafe)] // One backend needs no unsafe.
-                // SAFETY: the type's contract, the CPU has the instructions.
+                // SAFETY: code uses this type only if the CPU has the instructions.
                 unsafe {
                     compiled(a, b, moduli);
                 }
@@ -90,7 +94,7 @@ macro_rules! kernels {
                     square::<$word, B>(a, moduli);
                 }
                 #[allow(unused_unsafe)] // One backend needs no unsafe.
-                // SAFETY: the type's contract, the CPU has the instructions.
+                // SAFETY: code uses this type only if the CPU has the instructions.
                 unsafe {
                     compiled(a, moduli);
                 }
@@ -103,7 +107,7 @@ macro_rules! kernels {
                     reduce::<$word, B>(out, number, moduli);
                 }
                 #[allow(unused_unsafe)] // One backend needs no unsafe.
-                // SAFETY: the type's contract, the CPU has the instructions.
+                // SAFETY: code uses this type only if the CPU has the instructions.
                 unsafe {
                     compiled(out, number, moduli);
                 }
@@ -116,7 +120,7 @@ macro_rules! kernels {
                     multiply_add::<$word, B>(out, a, b, c);
                 }
                 #[allow(unused_unsafe)] // One backend needs no unsafe.
-                // SAFETY: the type's contract, the CPU has the instructions.
+                // SAFETY: code uses this type only if the CPU has the instructions.
                 unsafe {
                     compiled(out, a, b, c);
                 }
@@ -129,7 +133,7 @@ macro_rules! kernels {
                     select_constant_time::<$word, B>(out, table, number);
                 }
                 #[allow(unused_unsafe)] // One backend needs no unsafe.
-                // SAFETY: the type's contract, the CPU has the instructions.
+                // SAFETY: code uses this type only if the CPU has the instructions.
                 unsafe {
                     compiled(out, table, number);
                 }
@@ -142,7 +146,7 @@ macro_rules! kernels {
                     row::load_be(words, numbers);
                 }
                 #[allow(unused_unsafe)] // One backend needs no unsafe.
-                // SAFETY: the type's contract, the CPU has the instructions.
+                // SAFETY: code uses this type only if the CPU has the instructions.
                 unsafe {
                     compiled(words, numbers);
                 }
@@ -155,7 +159,7 @@ macro_rules! kernels {
                     row::store_be(numbers, words);
                 }
                 #[allow(unused_unsafe)] // One backend needs no unsafe.
-                // SAFETY: the type's contract, the CPU has the instructions.
+                // SAFETY: code uses this type only if the CPU has the instructions.
                 unsafe {
                     compiled(numbers, words);
                 }
@@ -168,7 +172,7 @@ macro_rules! kernels {
                     subtract::<$word>(words, n);
                 }
                 #[allow(unused_unsafe)] // One backend needs no unsafe.
-                // SAFETY: the type's contract, the CPU has the instructions.
+                // SAFETY: code uses this type only if the CPU has the instructions.
                 unsafe {
                     compiled(words, n);
                 }
@@ -185,7 +189,7 @@ kernels!(Ifma, "avx512f,avx512ifma");
 /// A sum of 2 B blocks.
 type Sum<W, const B: usize> = [[Block<W>; B]; 2];
 
-/// Zeros in a form that the compiler does not recognize: it would call memset, which takes longer.
+/// Zeros that the compiler does not recognize as such: for known zeros it would call memset, which takes longer.
 macro_rules! zeroed_sum {
     () => {
         [[[W::splat(std::hint::black_box(0)); BLOCK]; B]; 2]
@@ -289,7 +293,7 @@ fn select_constant_time<W: Register, const B: usize>(
         *out = W::splat(0).factor();
     }
     for (index, entry) in (0u64..).zip(table) {
-        // All ones where the numbers are equal: they are small, so only zero has a negative predecessor.
+        // All ones if both numbers are equal: both are small, so their XOR minus 1 is negative only for an XOR of 0.
         let mask = ((index ^ number).wrapping_sub(1).cast_signed() >> 63).cast_unsigned();
         let mask = W::splat(std::hint::black_box(mask));
         for (out, word) in out.iter_mut().zip(entry.as_flattened()) {
@@ -301,24 +305,25 @@ fn select_constant_time<W: Register, const B: usize>(
 #[inline(always)]
 fn subtract<W: Register>(words: &mut [W; WORDS_MAX], n: &[W::Factor]) {
     for _ in 0..2 {
-        let mut less = [W::splat(0); WORDS_MAX];
+        let mut reduced = [W::splat(0); WORDS_MAX];
         let mut carry = W::splat(0);
-        for ((less, word), n) in less.iter_mut().zip(&*words).zip(n) {
+        for ((reduced, word), n) in reduced.iter_mut().zip(&*words).zip(n) {
             let difference = word.sub(W::word(*n)).add(carry);
-            *less = difference.low();
+            *reduced = difference.low();
             carry = difference.carry();
         }
-        // All ones where the difference was negative.
+        // `carry` is all ones in lanes with a negative difference, zero elsewhere.
         let not_carry = W::splat(u64::MAX).sub(carry);
-        for (word, less) in words.iter_mut().zip(less) {
-            *word = word.and(carry).or(less.and(not_carry));
+        for (word, reduced) in words.iter_mut().zip(reduced) {
+            *word = word.and(carry).or(reduced.and(not_carry));
         }
     }
 }
 
 /// `out = sum / R mod n`: see the module documentation.
 ///
-/// The next quotient is taken as soon as its block is complete, so that its carries propagate while the rest is processed.
+/// The loop computes the next quotient as soon as its block is complete, so that carries propagate during the remaining
+/// products.
 #[inline(always)]
 fn reduce_sum<W: Register, const B: usize>(
     out: &mut Long<W, B>,
@@ -348,13 +353,14 @@ fn reduce_sum<W: Register, const B: usize>(
             madd::<W>(&mut tile, r + s, quotient[r], moduli.n[0][s]);
         }
     }
-    // The cleared part is a multiple of 2^260. Its uppermost column alone determines it within 2^10.
+    // The cleared part is a multiple of 2^260. Its uppermost column suffices to find the multiple: lower columns add
+    // less than 2^10.
     let cleared = tile[BLOCK - 1].add(W::splat(1 << 51)).carry();
     [_, sum[1]] = split(tile);
     sweep_out::<W>(&mut sum[1..], &quotient, &moduli.n[1..], carry.add(cleared), out);
 }
 
-/// `low k mod 2^260`.
+/// The quotient of the last block: `low k mod 2^260`.
 #[inline(always)]
 fn last_quotient<W: Register>(low: &Block<W::Factor>, k: &Block<W::Factor>) -> Block<W::Factor> {
     let zero = W::splat(0);

@@ -1,7 +1,8 @@
 //! Eight numbers side by side: words of 52 bits, one of each number in a vector.
 //!
-//! A number is a row of [`WordVector`]s, least significant first: word i of lane k is word i of the k-th number. A *reduced* word is below
-//! 2^52; sums of products are larger until [`WordVector::low`] and [`WordVector::carry`] split them. All operations run in constant time.
+//! Eight numbers are an array of [`WordVector`]s, least significant first: lane k of vector i is word i of number k. A
+//! *reduced* word is below 2^52; sums of products are larger until [`WordVector::low`] and [`WordVector::carry`] split
+//! them. All operations run in constant time.
 
 mod accumulator;
 mod backend;
@@ -35,8 +36,8 @@ pub(crate) const LANES: usize = 8;
 
 /// A word of each of eight numbers.
 ///
-/// Sums are modulo 2^64, read as signed: for one product a backend may add to accumulators a high half that is one too high, and a low
-/// half that is negative instead. The value of a sum is read with [`WordVector::low`] and [`WordVector::carry`].
+/// Sums are signed, modulo 2^64: a backend may split a product into a high half that is one too high and a negative low
+/// half. To read the value of a sum, use [`WordVector::low`] and [`WordVector::carry`].
 pub(crate) trait WordVector: Copy {
     /// A reduced word in the form for multiplication.
     type Factor: Copy;
@@ -79,20 +80,21 @@ pub(crate) trait WordVector: Copy {
 
     /// Converts a reduced word to a factor.
     fn factor(self) -> Self::Factor;
-    /// Converts `self mod 2^52` to a factor: cheaper if the upper bits of a factor are ignored.
+    /// Converts `self mod 2^52` to a factor. Backends that multiply only the low 52 bits of a factor need not clear the
+    /// upper bits.
     #[inline(always)]
     fn low_factor(self) -> Self::Factor {
         self.low().factor()
     }
     /// The reduced word of a factor.
     fn word(factor: Self::Factor) -> Self;
-    /// The bits of a, and those of b where the mask has ones.
+    /// `a | (b & mask)`, bit by bit.
     fn merge(a: Self::Factor, b: Self::Factor, mask: Self) -> Self::Factor;
-    /// Initial value of a sum for each low half that [`WordVector::madd`] will add.
+    /// Part of a sum's initial value, once for each low half that [`WordVector::madd`] will add.
     const START_LOW: u64;
-    /// Initial value of a sum for each high half.
+    /// Part of a sum's initial value, once for each high half.
     const START_HIGH: u64;
-    /// Initial value of a sum to which [`WordVector::madd`] will add this many low and high halves; otherwise it has no effect.
+    /// Initial value of a sum to which [`WordVector::madd`] will add `lows` low and `highs` high halves.
     #[inline(always)]
     fn accumulator(lows: u64, highs: u64) -> Self {
         let lows = lows.wrapping_mul(Self::START_LOW);

@@ -70,7 +70,7 @@ impl WordVector for Portable {
     }
     #[inline(never)]
     fn equal(self, other: Self) -> Self {
-        // Only for zero the topmost bit is clear in the number and in its negative.
+        // Zero is the only number whose topmost bit and whose negative's topmost bit are both clear.
         self.zip(other, |a, b| {
             let difference = a ^ b;
             ((difference | difference.wrapping_neg()) >> 63).wrapping_sub(1)
@@ -93,7 +93,7 @@ impl WordVector for Portable {
     fn merge(a: Self, b: Self, mask: Self) -> Self {
         a.or(b.and(mask))
     }
-    #[inline(never)] // The compiled code is long, and called from many places.
+    #[inline(never)] // The compiled code is long, and many functions call it.
     fn madd(low: &mut Self, high: &mut Self, a: Self, b: Self) {
         *low = low.zip(a.zip(b, |a, b| a.wrapping_mul(b) & MASK), u64::wrapping_add);
         *high = high.zip(

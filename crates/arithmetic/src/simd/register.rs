@@ -1,11 +1,11 @@
-//! The words of as many numbers as one register holds.
+//! A register with one word of each of several numbers.
 
 use super::{LANES, WordVector};
 
 /// A word of each of [`Register::LANES`] numbers: a [`WordVector`], or half of one where a register holds four words.
 ///
-/// The kernels for long numbers use this trait: with eight lanes in two registers each they would need twice as many registers. All
-/// items have the meaning that they have in [`WordVector`].
+/// The kernels for long numbers use this trait: with eight lanes in two registers, a kernel would need twice as many
+/// registers. Items without documentation have the same meaning as in [`WordVector`].
 pub(crate) trait Register: Copy {
     /// Numbers processed side by side: 4 or 8.
     const LANES: usize;
@@ -16,9 +16,9 @@ pub(crate) trait Register: Copy {
     const TILES: bool;
 
     fn splat(word: u64) -> Self;
-    /// Transposes eight words of each number, one number per row. As many rows as lanes.
+    /// Transposes eight words of each number, one number per row. There is one row per lane.
     fn columns(rows: &[&[u64; LANES]]) -> [Self; LANES];
-    /// The inverse of `columns`: as many rows as lanes.
+    /// The inverse of `columns`: returns one row per lane.
     fn rows(columns: &[Self; LANES]) -> [[u64; LANES]; LANES];
 
     fn add(self, other: Self) -> Self;
@@ -45,9 +45,10 @@ pub(crate) trait Register: Copy {
         Self::splat(lows.wrapping_add(highs.wrapping_mul(Self::START_HIGH)))
     }
     fn madd(low: &mut Self, high: &mut Self, a: Self::Factor, b: Self::Factor);
-    /// The bits of `a`, and of `b` where the mask has ones.
+    /// `a | (b & mask)`, bit by bit.
     fn merge(a: Self::Factor, b: Self::Factor, mask: Self) -> Self::Factor;
-    /// Adds the low halves of `rows[0] digits[4] + .. + rows[4] digits[0]` to `low`, and returns the sum of the high ones.
+    /// Adds the low halves of `rows[0] digits[4] + .. + rows[4] digits[0]` to `low`, and returns the sum of the high
+    /// halves.
     #[inline(always)]
     fn column(low: &mut Self, rows: &[Self::Factor; 5], digits: &[Self::Factor; 5]) -> Self {
         let mut high = Self::splat(0);

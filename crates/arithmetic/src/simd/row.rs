@@ -16,7 +16,7 @@ pub(crate) const WORDS_MAX: usize = 64;
 pub(crate) struct Row(pub(crate) [u64; ROW]);
 
 impl Row {
-    /// The words of 52 bits of a number in 64-bit limbs; words beyond the number are zero.
+    /// Fills `rows` with the 52-bit words of a number in 64-bit limbs; words beyond the number are zero.
     pub(crate) fn fill(rows: &mut [Self], limbs: &[u64]) {
         let limb = |index: usize| limbs.get(index).copied().unwrap_or_default();
         let words = rows.iter_mut().flat_map(|row| &mut row.0);
@@ -27,7 +27,7 @@ impl Row {
         }
     }
 
-    /// The 64-bit limbs of a number in reduced words; the limbs must suffice.
+    /// Fills `limbs` with the 64-bit limbs of a number in reduced words; there must be enough limbs.
     pub(crate) fn limbs(limbs: &mut [u64], rows: &[Self]) {
         limbs.fill(0);
         let words = rows.iter().flat_map(|row| &row.0);
@@ -54,15 +54,15 @@ impl Row {
     }
 }
 
-/// Converts numbers in rows, as many as lanes, to words with `form`; words beyond the rows are zero.
+/// Converts numbers in rows, one per lane, to words with `form`; words beyond the rows are zero.
 #[inline(always)]
 pub(crate) fn load<W: Register, T>(words: &mut [T], numbers: &[&[Row]], form: impl Fn(W) -> T) {
     const ZERO: [u64; ROW] = [0; ROW];
     for (index, words) in words.chunks_mut(ROW).enumerate() {
         let mut rows = [&ZERO; ROW];
         for (row, number) in rows.iter_mut().zip(numbers) {
-            if let Some(of_number) = number.get(index) {
-                *row = &of_number.0;
+            if let Some(source) = number.get(index) {
+                *row = &source.0;
             }
         }
         let columns = W::columns(rows.get(..W::LANES).unwrap_or_default());
@@ -72,7 +72,7 @@ pub(crate) fn load<W: Register, T>(words: &mut [T], numbers: &[&[Row]], form: im
     }
 }
 
-/// The reduced words of big-endian numbers, as many as lanes.
+/// Converts big-endian numbers, one per lane, to reduced words.
 #[inline(always)]
 pub(crate) fn load_be<W: Register>(words: &mut [W], numbers: &[&[u8]]) {
     let mut rows = [[Row::default(); WORDS_MAX / ROW]; ROW];
@@ -84,8 +84,8 @@ pub(crate) fn load_be<W: Register>(words: &mut [W], numbers: &[&[u8]]) {
             row.0 = *limbs;
         }
     }
-    for (place, rows) in refs.iter_mut().zip(&rows) {
-        *place = rows;
+    for (number, rows) in refs.iter_mut().zip(&rows) {
+        *number = rows;
     }
     let mut limbs = [W::splat(0); WORDS_MAX];
     load(&mut limbs, refs.get(..W::LANES).unwrap_or_default(), |word: W| {
@@ -98,7 +98,7 @@ pub(crate) fn load_be<W: Register>(words: &mut [W], numbers: &[&[u8]]) {
     rows.zeroize();
 }
 
-/// The big-endian bytes of numbers in reduced words, as many as lanes; the bytes must suffice.
+/// Converts numbers in reduced words, one per lane, to big-endian bytes; there must be enough bytes.
 #[inline(always)]
 pub(crate) fn store_be<W: Register>(numbers: &mut [&mut [u8]], words: &[W]) {
     let mut limbs = [W::splat(0); WORDS_MAX];
@@ -107,8 +107,8 @@ pub(crate) fn store_be<W: Register>(numbers: &mut [&mut [u8]], words: &[W]) {
     for (index, limbs) in limbs.as_chunks::<ROW>().0.iter().enumerate() {
         let lanes = W::rows(limbs);
         for (row, lane) in rows.iter_mut().zip(lanes) {
-            if let Some(place) = row.as_chunks_mut::<ROW>().0.get_mut(index) {
-                *place = lane;
+            if let Some(chunk) = row.as_chunks_mut::<ROW>().0.get_mut(index) {
+                *chunk = lane;
             }
         }
     }
@@ -118,7 +118,7 @@ pub(crate) fn store_be<W: Register>(numbers: &mut [&mut [u8]], words: &[W]) {
     rows.zeroize();
 }
 
-/// The rows of numbers in reduced words, as many as lanes.
+/// Stores numbers in reduced words, one per lane, as rows.
 #[inline(always)]
 pub(crate) fn store_rows<'a, W: Register>(
     numbers: impl Iterator<Item = &'a mut [Row]>,
@@ -126,8 +126,8 @@ pub(crate) fn store_rows<'a, W: Register>(
 ) {
     let mut columns = [[[0; ROW]; ROW]; WORDS_MAX / ROW];
     for (column, words) in columns.iter_mut().zip(words.as_chunks::<ROW>().0) {
-        for (of_lane, row) in column.iter_mut().zip(W::rows(words)) {
-            *of_lane = row;
+        for (lane_row, row) in column.iter_mut().zip(W::rows(words)) {
+            *lane_row = row;
         }
     }
     for (lane, number) in numbers.enumerate() {
@@ -139,7 +139,7 @@ pub(crate) fn store_rows<'a, W: Register>(
     }
 }
 
-/// Converts between word sizes.
+/// Converts words of FROM bits to words of TO bits.
 #[inline(always)]
 fn repack<W: Register, const FROM: u32, const TO: u32>(out: &mut [W], words: &[W]) {
     for (out, bit) in out.iter_mut().zip((0..).step_by(TO as usize)) {
@@ -147,7 +147,7 @@ fn repack<W: Register, const FROM: u32, const TO: u32>(out: &mut [W], words: &[W
         *out = word_at(words, index)
             .shr_by(shift)
             .or(word_at(words, index + 1).shl_by(FROM - shift));
-        // For outputs that span three input words.
+        // The output word may span three input words.
         if 2 * FROM - shift < TO {
             *out = out.or(word_at(words, index + 2).shl_by(2 * FROM - shift));
         }

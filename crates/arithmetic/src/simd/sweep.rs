@@ -1,15 +1,16 @@
 //! Adds the product of a block and a long number to a sum: the primitive of all multiplications.
 //!
-//! There are two orders of the products. *Tiles* are for many registers: the 25 products of two blocks fall into ten columns, each of which
-//! gets only two halves before the next column, so that additions to different columns overlap. Half of the columns stay in registers for
-//! the next tile; the sum is loaded and stored once per 25 products. *Columns* are for few registers: all products of one column and then
-//! of the next require two sums at a time, but load a word for each product.
+//! There are two orders of the products. *Tiles* suit CPUs with many registers: the 25 products of two blocks fall into
+//! ten columns. A column gets only two halves before the next column, so that additions to different columns overlap.
+//! Half of the columns stay in registers for the next tile; the code loads and stores the sum once per 25 products.
+//! *Columns* suit CPUs with few registers: the code computes all products of one column, then of the next. It keeps
+//! only two sums in registers, but loads a word for each product.
 #![allow(clippy::indexing_slicing)] // Constant indices, and blocks of a sum that is a block longer than the number.
 
 use super::Register;
 use super::kernel::{BLOCK, Block};
 
-/// Adds `rows number` to the sum, which has one block more than the number.
+/// Adds the product of `rows` and `number` to the sum, which has one block more than the number.
 #[inline(always)]
 pub(super) fn sweep<W: Register>(sum: &mut [Block<W>], rows: &Block<W::Factor>, number: &[Block<W::Factor>]) {
     let zero = W::splat(0);

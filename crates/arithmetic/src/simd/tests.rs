@@ -1,5 +1,4 @@
-//! Every backend that this CPU supports, word by word compared with plain integers, and long numbers with
-//! num-bigint.
+//! Compares every backend that this CPU supports with plain integers, and long numbers with num-bigint.
 
 use num_bigint::BigUint;
 
@@ -33,20 +32,20 @@ macro_rules! on_all {
     };
 }
 
-/// Reports the backends that the other tests did not cover on this CPU.
+/// Reports the backends that this CPU does not support.
 #[test]
 fn every_supported_backend_is_tested() {
     let tested: Vec<&str> = Backend::available().map(Backend::name).collect();
     println!("{tested:?}");
     #[cfg(target_arch = "x86_64")]
-    for (name, is_here) in [
+    for (name, is_supported) in [
         (
             "AVX2",
             std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("fma"),
         ),
         ("AVX-512 with IFMA", std::is_x86_feature_detected!("avx512ifma")),
     ] {
-        if !is_here {
+        if !is_supported {
             println!(
                 "SKIPPED: arithmetic with {name}: not supported by this CPU (make avx512 runs it in an emulator)"
             );
@@ -54,7 +53,7 @@ fn every_supported_backend_is_tested() {
     }
 }
 
-/// Words at the limits of doubles and products, and random ones.
+/// Words at the limits of doubles and products, and random words.
 fn edge_words(random: &mut Random) -> Vec<u64> {
     let mut words = vec![0, 1, MASK, MASK - 1, 0x000a_aaaa_aaaa_aaaa, 0x0005_5555_5555_5555];
     for bit in 0..WORD_BITS {
@@ -73,30 +72,33 @@ fn words_are_exact<W: WordVector>(_: std::marker::PhantomData<W>) {
         for b in words.chunks(LANES) {
             let mut lanes = [0; LANES];
             lanes[..b.len()].copy_from_slice(b);
-            let (of_a, of_b) = (W::splat(*a).factor(), W::load(lanes).factor());
-            assert_eq!(W::word(of_b).store(), lanes);
+            let (a_factor, b_factor) = (W::splat(*a).factor(), W::load(lanes).factor());
+            assert_eq!(W::word(b_factor).store(), lanes);
             let (mut low, mut high) = (W::accumulator(1, 0), W::accumulator(0, 1));
-            W::madd(&mut low, &mut high, of_a, of_b);
-            let total = high.add(low.carry()).store();
+            W::madd(&mut low, &mut high, a_factor, b_factor);
+            let highs = high.add(low.carry()).store();
             let lows = low.low().store();
             for lane in 0..LANES {
                 let product = u128::from(*a) * u128::from(lanes[lane]);
                 assert_eq!(
-                    u128::from(total[lane]) << WORD_BITS | u128::from(lows[lane]),
+                    u128::from(highs[lane]) << WORD_BITS | u128::from(lows[lane]),
                     product,
                     "{a} {}",
                     lanes[lane]
                 );
-                assert_eq!(W::mul_low(of_a, of_b).store()[lane], product as u64 & MASK);
+                assert_eq!(
+                    W::mul_low(a_factor, b_factor).store()[lane],
+                    product as u64 & MASK
+                );
             }
         }
     }
 }
 
-on_all!(long_sums_hold, sums_hold::<W>);
+on_all!(long_sums_do_not_overflow, long_sums::<W>);
 
-/// As many products as the longest multiplication adds to a column, with low halves of either sign.
-fn sums_hold<W: WordVector>(_: std::marker::PhantomData<W>) {
+/// Adds as many products as the longest multiplication adds to a column, with low halves of either sign.
+fn long_sums<W: WordVector>(_: std::marker::PhantomData<W>) {
     let mut random = Random::new();
     let words = edge_words(&mut random);
     for pair in [
@@ -128,28 +130,28 @@ fn sums_hold<W: WordVector>(_: std::marker::PhantomData<W>) {
     }
 }
 
-on_all!(other_operations_are_those_of_integers, integers::<W>);
+on_all!(other_operations_match_plain_integers, integers::<W>);
 
 fn integers<W: WordVector>(_: std::marker::PhantomData<W>) {
     let mut random = Random::new();
     let words = edge_words(&mut random);
     let extremes = [u64::MAX, u64::MAX - 1, 1 << 63, (1 << 63) - 1, MASK + 1];
     for round in 0..400 {
-        let mut any = || match random.below(4) {
+        let mut random_word = || match random.below(4) {
             0 => words[random.below(words.len())],
             1 => extremes[random.below(extremes.len())],
             _ => random.next() >> random.below(64),
         };
-        let [a, b]: [[u64; LANES]; 2] = std::array::from_fn(|_| std::array::from_fn(|_| any()));
+        let [a, b]: [[u64; LANES]; 2] = std::array::from_fn(|_| std::array::from_fn(|_| random_word()));
         let b = if round % 2 == 0 {
             b
         } else {
             std::array::from_fn(|lane| if lane % 3 == 0 { a[lane] } else { b[lane] })
         };
         let (x, y) = (W::load(a), W::load(b));
-        let check = |got: W, expected: fn(u64, u64) -> u64| {
+        let check = |result: W, expected: fn(u64, u64) -> u64| {
             assert_eq!(
-                got.store(),
+                result.store(),
                 std::array::from_fn(|lane| expected(a[lane], b[lane]))
             );
         };
@@ -186,14 +188,17 @@ fn loaded<W: WordVector>(_: std::marker::PhantomData<W>) {
     let mut random = Random::new();
     for length in [128, 192, 256, 272, 384, 400] {
         let numbers: Vec<BigUint> = (0..LANES).map(|_| random.number(8 * length)).collect();
-        let of_bytes: Vec<Vec<u8>> = numbers.iter().map(|number| bytes(number, length)).collect();
-        let of_rows: Vec<[Row; 8]> = numbers.iter().map(rows).collect();
+        let number_bytes: Vec<Vec<u8>> = numbers.iter().map(|number| bytes(number, length)).collect();
+        let number_rows: Vec<[Row; 8]> = numbers.iter().map(rows).collect();
         for first in (0..LANES).step_by(<R<W> as Register>::LANES) {
             let lanes = first..first + <R<W> as Register>::LANES;
             let mut words = [<R<W> as Register>::splat(0); WORDS_MAX];
             load_be(
                 &mut words,
-                &of_bytes[lanes.clone()].iter().map(|x| &x[..]).collect::<Vec<_>>(),
+                &number_bytes[lanes.clone()]
+                    .iter()
+                    .map(|x| &x[..])
+                    .collect::<Vec<_>>(),
             );
             assert_eq!(stored(&words), numbers[lanes.clone()]);
             let mut out = vec![vec![0; length]; LANES];
@@ -204,11 +209,14 @@ fn loaded<W: WordVector>(_: std::marker::PhantomData<W>) {
                     .collect::<Vec<_>>(),
                 &words,
             );
-            assert_eq!(out[lanes.clone()], of_bytes[lanes.clone()]);
+            assert_eq!(out[lanes.clone()], number_bytes[lanes.clone()]);
             let mut words = [<R<W> as Register>::splat(0); WORDS_MAX];
             load(
                 &mut words,
-                &of_rows[lanes.clone()].iter().map(|x| &x[..]).collect::<Vec<_>>(),
+                &number_rows[lanes.clone()]
+                    .iter()
+                    .map(|x| &x[..])
+                    .collect::<Vec<_>>(),
                 |word| word,
             );
             assert_eq!(stored(&words), numbers[lanes]);
@@ -216,7 +224,7 @@ fn loaded<W: WordVector>(_: std::marker::PhantomData<W>) {
     }
 }
 
-on_all!(long_multiplications_are_right, long::<W>);
+on_all!(long_multiplications_match_num_bigint, long::<W>);
 
 fn long<W: WordVector>(_: std::marker::PhantomData<W>) {
     let mut random = Random::new();
@@ -236,7 +244,7 @@ fn multiplications<W: Kernels, const B: usize>(random: &mut Random, bits: usize)
         .collect();
     let group = ModulusGroup::<W, B>::load(&prepared.iter().map(|key| &**key).collect::<Vec<_>>());
     let r = BigUint::from(1u32) << (52 * BLOCK * B);
-    let mut below = |times: u32| -> Vec<BigUint> {
+    let mut random_below = |times: u32| -> Vec<BigUint> {
         let mut number = |n: &BigUint| match random.below(8) {
             0 => n * times - 1u32,
             1 => n.clone(),
@@ -245,8 +253,8 @@ fn multiplications<W: Kernels, const B: usize>(random: &mut Random, bits: usize)
         };
         moduli.iter().map(&mut number).collect()
     };
-    let (a, b) = (below(3), below(3));
-    let least = |numbers: &Long<W, B>| stored(&group.canonical(numbers));
+    let (a, b) = (random_below(3), random_below(3));
+    let canonical = |numbers: &Long<W, B>| stored(&group.canonical(numbers));
     let is_below_3_n = |numbers: &Long<W, B>| {
         stored(&words::<W, B>(numbers))
             .iter()
@@ -258,9 +266,9 @@ fn multiplications<W: Kernels, const B: usize>(random: &mut Random, bits: usize)
     group.multiply(&mut product, &long_from_numbers::<W, B>(&b));
     assert!(is_below_3_n(&product));
     let expected = |lane: usize, product: BigUint| product * modinv(&r, &moduli[lane]) % &moduli[lane];
-    for (lane, least) in least(&product).into_iter().enumerate() {
+    for (lane, number) in canonical(&product).into_iter().enumerate() {
         assert_eq!(
-            least,
+            number,
             expected(lane, &a[lane] * &b[lane]),
             "{a:x?} {b:x?} {moduli:x?}"
         );
@@ -268,18 +276,18 @@ fn multiplications<W: Kernels, const B: usize>(random: &mut Random, bits: usize)
     let mut square = long_from_numbers::<W, B>(&a);
     group.square(&mut square);
     assert!(is_below_3_n(&square));
-    for (lane, least) in least(&square).into_iter().enumerate() {
-        assert_eq!(least, expected(lane, &a[lane] * &a[lane]), "{a:x?} {moduli:x?}");
+    for (lane, number) in canonical(&square).into_iter().enumerate() {
+        assert_eq!(number, expected(lane, &a[lane] * &a[lane]), "{a:x?} {moduli:x?}");
     }
     let reduced = group.reduce(&words::<W, B>(&long_from_numbers::<W, B>(&a)));
     assert!(is_below_3_n(&reduced));
-    for (lane, least) in least(&reduced).into_iter().enumerate() {
-        assert_eq!(least, expected(lane, a[lane].clone()), "{a:x?} {moduli:x?}");
+    for (lane, number) in canonical(&reduced).into_iter().enumerate() {
+        assert_eq!(number, expected(lane, a[lane].clone()), "{a:x?} {moduli:x?}");
     }
     let mut form = long_from_numbers::<W, B>(&a);
     group.to_montgomery(&mut form);
-    for (lane, least) in least(&form).into_iter().enumerate() {
-        assert_eq!(least, &a[lane] * &r % &moduli[lane]);
+    for (lane, number) in canonical(&form).into_iter().enumerate() {
+        assert_eq!(number, &a[lane] * &r % &moduli[lane]);
     }
     let mut out = [[W::splat(0).factor(); BLOCK]; 24];
     let sum: Vec<BigUint> = (0..W::LANES).map(|lane| &a[lane] * &b[lane] + &a[lane]).collect();
@@ -296,9 +304,9 @@ fn multiplications<W: Kernels, const B: usize>(random: &mut Random, bits: usize)
         long_from_numbers::<W, B>(&a),
     ];
     for (number, expected) in [(0, &a), (1, &b), (2, &a)] {
-        let mut picked = long_from_numbers::<W, B>(&b);
-        W::select_constant_time(&mut picked, &table, number);
-        assert_eq!(stored(&words::<W, B>(&picked)), *expected);
+        let mut selected = long_from_numbers::<W, B>(&b);
+        W::select_constant_time(&mut selected, &table, number);
+        assert_eq!(stored(&words::<W, B>(&selected)), *expected);
     }
 }
 
@@ -328,11 +336,11 @@ fn stored_factors<W: Register>(factors: &[W::Factor]) -> Vec<BigUint> {
 fn stored<W: Register>(words: &[W]) -> Vec<BigUint> {
     let mut numbers = vec![BigUint::ZERO; W::LANES];
     for (index, chunk) in words.chunks_exact(8).enumerate() {
-        let of_lanes = W::rows(chunk.try_into().unwrap());
-        for (number, row) in numbers.iter_mut().zip(of_lanes) {
-            for (place, word) in row.into_iter().enumerate() {
+        let lane_rows = W::rows(chunk.try_into().unwrap());
+        for (number, row) in numbers.iter_mut().zip(lane_rows) {
+            for (position, word) in row.into_iter().enumerate() {
                 assert!(word <= MASK);
-                *number += BigUint::from(word) << (52 * (8 * index + place));
+                *number += BigUint::from(word) << (52 * (8 * index + position));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! P-256 with a big-number library: Jacobian coordinates, `x = X / Z^2`, `y = Y / Z^3`.
+//! P-256 with num-bigint: Jacobian coordinates, `x = X / Z^2`, `y = Y / Z^3`.
 
 use linewarden_arithmetic::p256::BASE_POINT;
 use num_bigint::BigUint;

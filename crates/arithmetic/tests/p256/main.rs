@@ -1,4 +1,4 @@
-//! Complete verifications of ECDSA on every backend, compared with AWS-LC.
+//! Compares complete verifications of ECDSA on every backend with AWS-LC.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -61,7 +61,7 @@ fn verified_by_aws_lc(signed: &Signed) -> bool {
         .is_ok()
 }
 
-/// Compares the verdicts of both libraries, and returns the number of valid signatures.
+/// Compares the results of both libraries, and returns the number of valid signatures.
 fn count_valid(signed: &[Signed]) -> usize {
     let keys: Vec<_> = signed
         .iter()
@@ -69,32 +69,32 @@ fn count_valid(signed: &[Signed]) -> usize {
         .collect();
     let expected: Vec<bool> = signed.iter().map(verified_by_aws_lc).collect();
     for backend in Backend::available() {
-        let known: Vec<_> = keys
+        let precomputed: Vec<_> = keys
             .iter()
             .map(|key| PrecomputedPoint::new(backend, key))
             .collect();
         // Signers with precomputed points: none, all, those of some groups, and some lanes of one group.
-        for known_of in [|_| false, |_| true, |at: usize| (at / 9).is_multiple_of(2)] {
+        for is_precomputed in [|_| false, |_| true, |index: usize| (index / 9).is_multiple_of(2)] {
             let requests: Vec<_> = (0..)
                 .zip(signed)
-                .map(|(at, Signed { digest, r, s, .. })| Request {
-                    signer: match known_of(at) {
-                        true => Signer::Precomputed(&known[at]),
-                        false => Signer::Plain(&keys[at]),
+                .map(|(index, Signed { digest, r, s, .. })| Request {
+                    signer: match is_precomputed(index) {
+                        true => Signer::Precomputed(&precomputed[index]),
+                        false => Signer::Plain(&keys[index]),
                     },
                     digest,
                     r,
                     s,
                 })
                 .collect();
-            let verdicts = verify(backend, &requests);
-            assert_eq!(verdicts.len(), signed.len());
-            for (signed, (verdict, expected)) in signed.iter().zip(verdicts.iter().zip(&expected)) {
-                assert_eq!(verdict, expected, "{}: {signed:x?}", backend.name());
+            let results = verify(backend, &requests);
+            assert_eq!(results.len(), signed.len());
+            for (signed, (is_valid, expected)) in signed.iter().zip(results.iter().zip(&expected)) {
+                assert_eq!(is_valid, expected, "{}: {signed:x?}", backend.name());
             }
         }
     }
-    expected.iter().filter(|verdict| **verdict).count()
+    expected.iter().filter(|is_valid| **is_valid).count()
 }
 
 #[test]
@@ -104,10 +104,10 @@ fn random_signatures() {
     let mut signed: Vec<Signed> = (0..SIGNATURES)
         .map(|_| Signed::new(&scalar(), &scalar(), &scalar()))
         .collect();
-    let before = count_valid(&signed);
+    let valid_before = count_valid(&signed);
     // Only the point at infinity, which is rare, makes a signature invalid.
-    assert!(before > SIGNATURES / 2);
-    let others = signed.clone();
+    assert!(valid_before > SIGNATURES / 2);
+    let originals = signed.clone();
     let mut corrupted = 0;
     for signed in &mut signed {
         let bit = random.below(256);
@@ -116,15 +116,17 @@ fn random_signatures() {
             0 => flip(&mut signed.digest),
             1 => flip(&mut signed.r),
             2 => flip(&mut signed.s),
-            3 => signed.key = others[random.below(SIGNATURES)].key,
+            3 => signed.key = originals[random.below(SIGNATURES)].key,
             4 => (signed.r, signed.s) = (signed.s, signed.r),
             5 => signed.digest = to_bytes(&random.uniform(256)),
             _ => continue,
         }
         corrupted += 1;
     }
-    let after = count_valid(&signed);
-    assert!(after <= before && before - after <= corrupted && after < before);
+    let valid_after = count_valid(&signed);
+    assert!(
+        valid_after <= valid_before && valid_before - valid_after <= corrupted && valid_after < valid_before
+    );
 }
 
 /// Small factors of small multiples of the base point: sums that equal the added multiple, its negative, or infinity.

@@ -14,8 +14,8 @@ use crate::link::Controller;
 
 /// Maximum size of all incomplete documents together, bytes. Above it, the oldest document is discarded.
 const BYTES_MAX: usize = 64 << 20;
-/// Minimum interval between two stored documents of one device, s. Each one is a database write.
-const KEEP_EVERY_S: u64 = 10;
+/// Minimum interval between two stored documents of one device, s. Each stored document is a database write.
+const STORE_INTERVAL_S: u64 = 10;
 
 /// An incomplete document.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ struct PartialDocument {
 struct KeptDocument {
     report: ReportId,
     at_s: u64,
-    /// How often another document was deferred since.
+    /// How often a newer document was deferred since this document was stored.
     deferred: u32,
 }
 
@@ -49,27 +49,28 @@ pub(crate) struct EvidenceInbox {
 }
 
 impl EvidenceInbox {
-    /// Receives a chunk. Returns the acknowledgment, and the whole document with its last chunk. A repeated chunk and
-    /// a chunk at a wrong offset are acknowledged with the number of bytes received. The last chunk is deferred in
-    /// the same way if the device's previous document is too recent: the received bytes are kept.
+    /// Receives a chunk. Returns the acknowledgment and, after the last chunk, the whole document. A repeated chunk and
+    /// a chunk at a wrong offset are acknowledged with the number of bytes received. If the device's previous document
+    /// was stored too recently, the last chunk is deferred: it is acknowledged like a chunk at a wrong offset, and the
+    /// bytes received before it are kept.
     pub(crate) fn receive_chunk(
         &mut self,
         device: DeviceId,
-        piece: &EvidenceChunk<'_>,
+        chunk: &EvidenceChunk<'_>,
         now_s: u64,
     ) -> (ChunkAck, Option<Vec<u8>>) {
         let kept = self.kept.get(&device);
-        if kept.is_some_and(|kept| kept.report == piece.report()) {
-            return (chunk_ack(Outcome::Done, piece.total()), None);
+        if kept.is_some_and(|kept| kept.report == chunk.report()) {
+            return (chunk_ack(Outcome::Done, chunk.total()), None);
         }
-        let is_other =
-            |partial: &PartialDocument| partial.report != piece.report() || partial.total != piece.total();
-        if self.partial.get(&device).is_none_or(is_other) {
+        let is_different =
+            |partial: &PartialDocument| partial.report != chunk.report() || partial.total != chunk.total();
+        if self.partial.get(&device).is_none_or(is_different) {
             self.discard(device);
             self.next_sequence += 1;
             let new_document = PartialDocument {
-                report: piece.report(),
-                total: piece.total(),
+                report: chunk.report(),
+                total: chunk.total(),
                 bytes: Vec::new(),
                 sequence: self.next_sequence,
             };
@@ -80,12 +81,12 @@ impl EvidenceInbox {
             return (chunk_ack(Outcome::Refused, 0), None);
         };
         let received = partial.bytes.len() as u32;
-        if piece.offset() != received {
+        if chunk.offset() != received {
             return (chunk_ack(Outcome::OutOfSequence, received), None);
         }
-        let is_last = partial.bytes.len() + piece.bytes().len() >= partial.total as usize;
-        // The absolute difference, in case the clock was set back.
-        let is_too_soon = |kept: &&mut KeptDocument| now_s.abs_diff(kept.at_s) < KEEP_EVERY_S;
+        let is_last = partial.bytes.len() + chunk.bytes().len() >= partial.total as usize;
+        // The code uses `abs_diff`, because the clock may have been set back.
+        let is_too_soon = |kept: &&mut KeptDocument| now_s.abs_diff(kept.at_s) < STORE_INTERVAL_S;
         if let Some(kept) = self
             .kept
             .get_mut(&device)
@@ -94,15 +95,15 @@ impl EvidenceInbox {
             kept.deferred = kept.deferred.saturating_add(1);
             return (chunk_ack(Outcome::OutOfSequence, received), None);
         }
-        partial.bytes.extend_from_slice(piece.bytes());
-        self.bytes += piece.bytes().len();
+        partial.bytes.extend_from_slice(chunk.bytes());
+        self.bytes += chunk.bytes().len();
         let received = partial.bytes.len() as u32;
         if received < partial.total {
             self.make_room();
             return (chunk_ack(Outcome::Done, received), None);
         }
         let document = self.discard(device).unwrap_or_default();
-        match ReportId::of_document(&document) == piece.report() {
+        match ReportId::of_document(&document) == chunk.report() {
             true => (chunk_ack(Outcome::Done, received), Some(document)),
             false => (chunk_ack(Outcome::Refused, 0), None),
         }
@@ -115,10 +116,10 @@ impl EvidenceInbox {
             at_s: now_s,
             deferred: 0,
         };
-        let before = self.kept.insert(device, kept);
-        let held_back = before.map_or(0, |before| before.deferred);
-        if held_back > 0 {
-            tracing::info!(device_id = %device, count = held_back, "device sends evidence faster than the controller stores it; documents deferred");
+        let previous = self.kept.insert(device, kept);
+        let deferred = previous.map_or(0, |previous| previous.deferred);
+        if deferred > 0 {
+            tracing::info!(device_id = %device, count = deferred, "device sends evidence faster than the controller stores it; documents deferred");
         }
     }
 
@@ -149,7 +150,7 @@ pub(crate) enum KeepError {
     /// The registry failed; the device sends the document again.
     #[error(transparent)]
     Registry(#[from] RegistryError),
-    /// The document is no evidence, or contains a false claim.
+    /// The document is not evidence, or contains a false claim.
     #[error("{0}")]
     Rejected(String),
 }
@@ -159,16 +160,16 @@ impl Controller {
     pub(crate) async fn receive_evidence(
         &self,
         device: DeviceId,
-        piece: &EvidenceChunk<'_>,
+        chunk: &EvidenceChunk<'_>,
         now_s: u64,
     ) -> Result<ChunkAck, RegistryError> {
-        let (ack, document) = self.evidence_inbox().receive_chunk(device, piece, now_s);
+        let (ack, document) = self.evidence_inbox().receive_chunk(device, chunk, now_s);
         let Some(document) = document else {
             return Ok(ack);
         };
         match self.keep_evidence(device, &document, now_s).await {
             Ok(()) => {
-                self.evidence_inbox().record_kept(device, piece.report(), now_s);
+                self.evidence_inbox().record_kept(device, chunk.report(), now_s);
                 Ok(ack)
             }
             Err(KeepError::Registry(error)) => Err(error),
@@ -183,16 +184,16 @@ impl Controller {
     }
 
     async fn keep_evidence(&self, device: DeviceId, document: &[u8], now_s: u64) -> Result<(), KeepError> {
-        let refused = |reason: &dyn ToString| KeepError::Rejected(reason.to_string());
+        let rejected = |reason: &dyn ToString| KeepError::Rejected(reason.to_string());
         let prover = match self.registry().prover(device).await {
             Ok(Some(prover)) if !prover.removed => prover,
-            Ok(_) => return Err(refused(&"the device is not attested")),
+            Ok(_) => return Err(rejected(&"the device is not attested")),
             Err(error) => return Err(error.into()),
         };
-        let evidence = Evidence::read(document).map_err(|error| refused(&error))?;
+        let evidence = Evidence::read(document).map_err(|error| rejected(&error))?;
         let period = self.registry().period(Period(evidence.period)).await?;
         let Some(period) = period.filter(|period| period.started_at_s.is_some()) else {
-            return Err(refused(&"evidence is of an unknown period"));
+            return Err(rejected(&"evidence is of an unknown period"));
         };
         let start = PeriodStart {
             period: period.number,
@@ -202,18 +203,19 @@ impl Controller {
             if *newest == *document {
                 return Ok(());
             }
-            // A replayed document would be shown as the newest one.
-            let kept = Evidence::read(&newest).map(|newest| newest.period);
-            if kept.is_ok_and(|kept| evidence.period < kept) {
-                return Err(refused(&"evidence is older than the stored evidence"));
+            // A replayed older document must not become the newest document.
+            let newest_period = Evidence::read(&newest).map(|newest| newest.period);
+            if newest_period.is_ok_and(|newest_period| evidence.period < newest_period) {
+                return Err(rejected(&"evidence is older than the stored evidence"));
             }
         }
-        examine(&prover, &evidence, &start).map_err(|error| refused(&error))?;
+        examine(&prover, &evidence, &start).map_err(|error| rejected(&error))?;
         self.registry().store_evidence(device, document, now_s).await?;
         Ok(())
     }
 
-    /// Returns the newest valid document of a device. A damaged document is replaced by the next one.
+    /// Returns the newest stored document of a device, or the previous document if the newest document is damaged.
+    /// `None` if the previous document is damaged, too, or does not exist.
     async fn newest_valid_evidence(
         &self,
         device: DeviceId,
@@ -287,17 +289,17 @@ mod tests {
         range: std::ops::Range<usize>,
         now_s: u64,
     ) -> (ChunkAck, Option<Vec<u8>>) {
-        let piece = EvidenceChunk::new(
+        let chunk = EvidenceChunk::new(
             ReportId::of_document(document),
             document.len() as u32,
             range.start as u32,
             &document[range],
         );
-        inbox.receive_chunk(DEVICE, &piece.unwrap(), now_s)
+        inbox.receive_chunk(DEVICE, &chunk.unwrap(), now_s)
     }
 
     #[test]
-    fn pieces_in_order_complete_the_document() {
+    fn chunks_in_order_complete_the_document() {
         let document: Vec<u8> = (0..=200).collect();
         let mut inbox = EvidenceInbox::default();
         assert_eq!(
@@ -347,20 +349,20 @@ mod tests {
     #[test]
     fn a_document_that_does_not_match_its_id_is_rejected() {
         let mut inbox = EvidenceInbox::default();
-        let piece = EvidenceChunk::new(ReportId([7; 16]), 3, 0, &[1, 2, 3]).unwrap();
+        let chunk = EvidenceChunk::new(ReportId([7; 16]), 3, 0, &[1, 2, 3]).unwrap();
         assert_eq!(
-            inbox.receive_chunk(DEVICE, &piece, 100),
+            inbox.receive_chunk(DEVICE, &chunk, 100),
             (chunk_ack(Outcome::Refused, 0), None)
         );
     }
 
     #[test]
-    fn many_unfinished_documents_find_an_end() {
+    fn total_size_of_incomplete_documents_is_limited() {
         let mut inbox = EvidenceInbox::default();
         let bytes = vec![0; linewarden_protocol::ticket::CHUNK_BYTES_MAX];
         for device in 1..=100_000 {
-            let piece = EvidenceChunk::new(ReportId([1; 16]), 1 << 20, 0, &bytes).unwrap();
-            inbox.receive_chunk(DeviceId(device), &piece, 100);
+            let chunk = EvidenceChunk::new(ReportId([1; 16]), 1 << 20, 0, &bytes).unwrap();
+            inbox.receive_chunk(DeviceId(device), &chunk, 100);
             assert!(inbox.bytes <= BYTES_MAX);
         }
         assert!(!inbox.partial.contains_key(&DeviceId(1)));
@@ -378,17 +380,13 @@ mod tests {
             chunk_ack(Outcome::Done, 60)
         );
         for now_s in [101, 105, 109] {
-            let held_back = send_at(&mut inbox, &second, 60..100, now_s);
-            assert_eq!(
-                held_back,
-                (chunk_ack(Outcome::OutOfSequence, 60), None),
-                "{now_s}"
-            );
+            let deferred = send_at(&mut inbox, &second, 60..100, now_s);
+            assert_eq!(deferred, (chunk_ack(Outcome::OutOfSequence, 60), None), "{now_s}");
         }
         assert_eq!(inbox.kept[&DEVICE].deferred, 3);
         assert!(send_at(&mut inbox, &second, 60..100, 110).1.is_some());
         inbox.record_kept(DEVICE, ReportId::of_document(&second), 110);
-        // Documents of a single chunk, one each second.
+        // The device sends one document of a single chunk each second.
         let kept = (110..210).filter(|now_s| {
             let document = [*now_s as u8; 10];
             let is_complete = send_at(&mut inbox, &document, 0..10, *now_s).1.is_some();
@@ -399,8 +397,8 @@ mod tests {
         });
         assert_eq!(kept.count(), 9);
         // A chunk of another device.
-        let piece = EvidenceChunk::new(ReportId::of_document(&first), 100, 0, &first).unwrap();
-        assert!(inbox.receive_chunk(DeviceId(2), &piece, 110).1.is_some());
+        let chunk = EvidenceChunk::new(ReportId::of_document(&first), 100, 0, &first).unwrap();
+        assert!(inbox.receive_chunk(DeviceId(2), &chunk, 110).1.is_some());
         // The clock was set back.
         assert!(send_at(&mut inbox, &first, 0..100, 50).1.is_some());
     }
@@ -460,12 +458,12 @@ mod tests {
         Controller::new(registry, Policy::default())
     }
 
-    async fn take(controller: &Controller, period: u64, now_s: u64) -> Outcome {
+    async fn submit(controller: &Controller, period: u64, now_s: u64) -> Outcome {
         let document = evidence(period);
         let length = document.len() as u32;
-        let piece = EvidenceChunk::new(ReportId::of_document(&document), length, 0, &document).unwrap();
+        let chunk = EvidenceChunk::new(ReportId::of_document(&document), length, 0, &document).unwrap();
         controller
-            .receive_evidence(DEVICE, &piece, now_s)
+            .receive_evidence(DEVICE, &chunk, now_s)
             .await
             .unwrap()
             .outcome
@@ -475,8 +473,8 @@ mod tests {
     async fn damaged_evidence_is_replaced_by_the_next_document_but_not_by_an_older_one() {
         let directory = tempfile::tempdir().unwrap();
         let controller = controller(directory.path()).await;
-        assert_eq!(take(&controller, 2, 100).await, Outcome::Done);
-        assert_eq!(take(&controller, 3, 200).await, Outcome::Done);
+        assert_eq!(submit(&controller, 2, 100).await, Outcome::Done);
+        assert_eq!(submit(&controller, 3, 200).await, Outcome::Done);
         let damage = async |statement: &'static str| {
             let path = directory.path().join("fleet.registry");
             let mut file = SqliteConnection::connect(path.to_str().unwrap()).await.unwrap();
@@ -485,20 +483,20 @@ mod tests {
             controller.registry().evidence(DEVICE).await.unwrap_err();
         };
         damage("UPDATE evidence SET at_s = 1 WHERE number = 2").await;
-        assert_eq!(take(&controller, 1, 300).await, Outcome::Refused);
+        assert_eq!(submit(&controller, 1, 300).await, Outcome::Refused);
         assert_eq!(
-            take(&controller, 2, 400).await,
+            submit(&controller, 2, 400).await,
             Outcome::Done,
             "the document before the damaged one"
         );
         // A restarted controller has no record of stored documents.
         let controller = Controller::new(controller.registry().clone(), Policy::default());
-        assert_eq!(take(&controller, 3, 500).await, Outcome::Done);
+        assert_eq!(submit(&controller, 3, 500).await, Outcome::Done);
         let (at_s, kept) = controller.registry().evidence(DEVICE).await.unwrap().unwrap();
         assert_eq!((at_s, &*kept), (500, &evidence(3)));
         damage("UPDATE evidence SET number = 'last' WHERE number = 3").await;
         let controller = Controller::new(controller.registry().clone(), Policy::default());
-        assert_eq!(take(&controller, 3, 600).await, Outcome::Done);
+        assert_eq!(submit(&controller, 3, 600).await, Outcome::Done);
         assert_eq!(
             controller.registry().evidence(DEVICE).await.unwrap().unwrap().0,
             600

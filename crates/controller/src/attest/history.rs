@@ -39,7 +39,7 @@ pub struct ProverHistory {
     pub configuration: Configuration,
     /// Number of rounds. Exact while `missed_rounds` is not empty.
     pub rounds_total: u64,
-    /// The rounds without a proof, by their count in `rounds_total`, oldest first; only of the last N.
+    /// The numbers of the rounds without a proof, counted as in `rounds_total`, oldest first; only of the last N rounds.
     pub missed_rounds: Vec<u32>,
     /// The address of the last challenge.
     pub address: Option<IpAddr>,
@@ -60,7 +60,7 @@ impl ProverHistory {
         }
     }
 
-    /// Returns the history after one more round, and the consequence. A missing proof does not count for a prover
+    /// Returns the history after one more round, and the decision about the device. A missing proof does not count for a prover
     /// that has proven nothing since its enrollment: the prover may not have its key yet.
     #[must_use]
     pub fn after_round(
@@ -80,13 +80,13 @@ impl ProverHistory {
         if outcome == ProofOutcome::Missed && !is_unproven {
             missed_rounds.push(rounds_total as u32);
         }
-        missed_rounds.retain(|at| (rounds_total as u32).wrapping_sub(*at) < policy.window_rounds);
+        missed_rounds.retain(|missed| (rounds_total as u32).wrapping_sub(*missed) < policy.window_rounds);
         let was_quarantined = self.state == AttestationState::Quarantined;
-        let is_over_limit = missed_rounds.len() >= policy.missed_limit as usize;
+        let is_limit_reached = missed_rounds.len() >= policy.missed_limit as usize;
         let (state, decision) = match outcome {
             ProofOutcome::Missed if is_unproven => (AttestationState::Unproven, None),
             ProofOutcome::Missed if was_quarantined => (AttestationState::Quarantined, None),
-            ProofOutcome::Missed if is_over_limit => {
+            ProofOutcome::Missed if is_limit_reached => {
                 (AttestationState::Quarantined, Some(Decision::Quarantine))
             }
             ProofOutcome::Missed => (AttestationState::Missed, None),
@@ -121,8 +121,8 @@ impl ProverHistory {
         (after, decision)
     }
 
-    /// Returns the history of a device that the operator has released: it has proven nothing yet, and its missed
-    /// rounds do not count.
+    /// Returns the history of a device that the operator has released. The device has the state missed until its next
+    /// proof, and its earlier missed rounds do not count.
     #[must_use]
     pub fn released(&self) -> Self {
         Self {
@@ -132,22 +132,22 @@ impl ProverHistory {
         }
     }
 
-    /// Whether the device has been challenged as often as would quarantine another device, and has proved nothing
-    /// since its enrollment. True after exactly one round.
+    /// Whether a warning is due: the device has been challenged in `window_rounds` rounds and has proven nothing since
+    /// its enrollment. True after exactly one round, so the warning is logged once.
     #[must_use]
     pub fn is_due_for_warning(&self, policy: &GroupPolicy) -> bool {
         self.state == AttestationState::Unproven && self.rounds_total == u64::from(policy.window_rounds)
     }
 
-    /// Whether the last proof was received.
+    /// Whether the device is not in quarantine, and its last round does not count as missed.
     #[must_use]
     pub fn is_responsive(&self) -> bool {
         self.state != AttestationState::Quarantined
             && self.missed_rounds.last() != Some(&(self.rounds_total as u32))
     }
 
-    /// Whether the history must be written. The number of rounds alone need not be: without missed rounds no decision
-    /// depends on it, so a compliant fleet causes no writes.
+    /// Whether the history must be written. Without missed rounds, no decision depends on the number of rounds, so a
+    /// changed number is not written: a compliant fleet causes no writes.
     #[must_use]
     pub fn differs(&self, recorded: &Self) -> bool {
         let without_count = |history: &Self| Self {
@@ -168,18 +168,18 @@ mod tests {
 
     use super::*;
 
-    fn policy(missed_limit: u32, of: u32, reopen: ReleaseMode) -> GroupPolicy {
+    fn policy(missed_limit: u32, window_rounds: u32, release_mode: ReleaseMode) -> GroupPolicy {
         GroupPolicy {
             missed_limit,
-            window_rounds: of,
-            release_mode: reopen,
+            window_rounds,
+            release_mode,
             ..GroupPolicy::default()
         }
     }
 
     const OK: ProofOutcome = ProofOutcome::Ok(Configuration::Current);
 
-    /// A prover that has proven itself, without rounds that count.
+    /// Returns the history of a prover with a valid proof and no missed rounds.
     fn proven() -> ProverHistory {
         ProverHistory {
             state: AttestationState::Ok,
@@ -209,17 +209,17 @@ mod tests {
     #[test]
     fn a_device_without_any_proof_causes_one_warning() {
         let policy = policy(3, 5, ReleaseMode::Automatic);
-        let warned_of = |first: ProverHistory, outcome: ProofOutcome| -> Vec<u32> {
-            let mut history = first;
+        let warning_rounds = |initial: ProverHistory, outcome: ProofOutcome| -> Vec<u32> {
+            let mut history = initial;
             let rounds = (1..=20).filter(|round| {
                 history = history.after_round(&policy, *round, outcome, u64::from(*round)).0;
                 history.is_due_for_warning(&policy)
             });
             rounds.collect()
         };
-        assert_eq!(warned_of(ProverHistory::new(0), ProofOutcome::Missed), [5]);
-        assert_eq!(warned_of(ProverHistory::new(0), OK), [0; 0]);
-        assert_eq!(warned_of(proven(), ProofOutcome::Missed), [0; 0]);
+        assert_eq!(warning_rounds(ProverHistory::new(0), ProofOutcome::Missed), [5]);
+        assert_eq!(warning_rounds(ProverHistory::new(0), OK), [0; 0]);
+        assert_eq!(warning_rounds(proven(), ProofOutcome::Missed), [0; 0]);
     }
 
     #[test]
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn by_command_a_proof_does_not_reopen() {
+    fn a_proof_does_not_release_if_the_release_mode_is_manual() {
         let policy = policy(1, 1, ReleaseMode::Manual);
         assert_eq!(
             decisions(&policy, &[ProofOutcome::Missed, OK, OK, ProofOutcome::Missed]),
@@ -265,19 +265,21 @@ mod tests {
 
     #[test]
     fn missed_proofs_before_a_release_by_command_do_not_count() {
-        for reopen in [ReleaseMode::Automatic, ReleaseMode::Manual] {
-            let policy = policy(2, 3, reopen);
+        for release_mode in [ReleaseMode::Automatic, ReleaseMode::Manual] {
+            let policy = policy(2, 3, release_mode);
             let (first, _) = proven().after_round(&policy, 1, ProofOutcome::Missed, 1);
-            let (out, decision) = first.after_round(&policy, 2, ProofOutcome::Missed, 2);
+            let (quarantined, decision) = first.after_round(&policy, 2, ProofOutcome::Missed, 2);
             assert_eq!(decision, Some(Decision::Quarantine));
-            let (third, decision) = out.released().after_round(&policy, 3, ProofOutcome::Missed, 3);
+            let (third, decision) = quarantined
+                .released()
+                .after_round(&policy, 3, ProofOutcome::Missed, 3);
             assert_eq!((third.state, decision), (AttestationState::Missed, None));
             let (fourth, decision) = third.after_round(&policy, 4, ProofOutcome::Missed, 4);
             assert_eq!(
                 (fourth.state, decision),
                 (AttestationState::Quarantined, Some(Decision::Quarantine))
             );
-            let (proven, decision) = out.released().after_round(&policy, 3, OK, 3);
+            let (proven, decision) = quarantined.released().after_round(&policy, 3, OK, 3);
             assert_eq!((proven.state, decision), (AttestationState::Ok, None));
         }
     }
@@ -344,11 +346,11 @@ mod tests {
             extra in 0..6u32,
             outcomes in proptest::collection::vec(any::<bool>(), 1..80),
         ) {
-            let of = m + extra;
-            let policy = policy(m, of, ReleaseMode::Manual);
+            let window_rounds = m + extra;
+            let policy = policy(m, window_rounds, ReleaseMode::Manual);
             let outcomes: Vec<ProofOutcome> = outcomes.iter().map(|ok| if *ok { OK } else { ProofOutcome::Missed }).collect();
             let first = (0..outcomes.len()).find(|at| {
-                let window = &outcomes[(at + 1).saturating_sub(of as usize)..=*at];
+                let window = &outcomes[(at + 1).saturating_sub(window_rounds as usize)..=*at];
                 let missed = window.iter().filter(|outcome| **outcome == ProofOutcome::Missed).count();
                 missed >= m as usize && outcomes[*at] == ProofOutcome::Missed
             });

@@ -12,9 +12,9 @@ use sha2::{Digest as _, Sha256};
 
 use crate::link::Link;
 
-/// Provers in one query.
+/// Maximum number of provers in one query.
 pub(super) const PROVERS_PER_PAGE: u32 = 500;
-/// Prover ids in one query.
+/// Maximum number of prover ids in one query.
 const IDS_PER_PAGE: u32 = 4_096;
 
 /// A prover, with this gateway's keys.
@@ -34,7 +34,7 @@ pub struct ProverProvision {
     pub request_key: RequestKey,
     /// The address of challenges without a session, if this gateway challenges the prover.
     pub address: Option<IpAddr>,
-    /// Whether the last proof from that address was received.
+    /// Whether the prover is not in quarantine, and its last round does not count as missed.
     pub is_responsive: bool,
 }
 
@@ -71,17 +71,17 @@ pub struct ProverIds {
 }
 
 impl Link {
-    /// Returns the devices that became provers, or are no longer provers, since a revision: for a gateway that does
-    /// not attest.
+    /// Returns the devices that have become provers, or are no longer provers, since a revision. A gateway that does not
+    /// attest uses this list.
     ///
     /// # Errors
     /// A stale fencing token, or a failure of the database; the request can be retried.
     pub async fn prover_ids(&self, since: u64) -> Result<ProverIds, RegistryError> {
         self.registry().verify_fencing_token(self.fencing_token()).await?;
-        let count = self.registry().attest_revision().await?;
-        let since = match count < since {
+        let revision = self.registry().attest_revision().await?;
+        let since = match revision < since {
             true => {
-                log_revision_rollback(self.gateway(), since, count);
+                log_revision_rollback(self.gateway(), since, revision);
                 0
             }
             false => since,
@@ -99,18 +99,18 @@ impl Link {
     }
 }
 
-/// Logs that new changes get revisions that a gateway has read already.
-pub(super) fn log_revision_rollback(gateway: GatewayId, read_revision: u64, count: u64) {
+/// Logs that the registry was restored: new changes get revisions that a gateway has read already.
+pub(super) fn log_revision_rollback(gateway: GatewayId, read_revision: u64, revision: u64) {
     tracing::error!(
-        gateway_id = %gateway, read_revision, revision = count,
-        "revision of provers and groups is lower than a gateway has read; sending all again"
+        gateway_id = %gateway, read_revision, revision,
+        "revision of provers and groups is lower than the revision that the gateway has read; sending all again"
     );
 }
 
 /// The hashes of all groups' reference values, computed once for each change of a group.
 #[derive(Debug, Default)]
 pub(super) struct ReferenceSet {
-    /// With the revision of the group, and whether its roll-out was active then.
+    /// For each group: its revision, whether its roll-out was active, and its reference values.
     groups: BTreeMap<GroupName, (u64, bool, GroupReference)>,
     renewals: u64,
     current_digest: u64,
@@ -148,7 +148,8 @@ impl BaseConfiguration {
     }
 }
 
-/// The hashes that a prover may prove: for its group's reference value, and for the one that is being rolled out.
+/// The configuration hashes that a prover may prove: for its group's reference value, and for the reference value that
+/// is being rolled out.
 pub(super) struct Hashes {
     pub(super) current: ConfigurationHash,
     pub(super) alternate: Option<ConfigurationHash>,
@@ -157,10 +158,10 @@ pub(super) struct Hashes {
 impl ReferenceSet {
     /// Updates the hashes after changes of the groups. A roll-out ends with its window.
     pub(super) fn update(&mut self, groups: &[Group], now_s: u64) {
-        let before = self.groups.len();
+        let groups_before = self.groups.len();
         self.groups
             .retain(|name, _| groups.iter().any(|group| group.name == *name));
-        let mut is_changed = self.groups.len() < before;
+        let mut is_changed = self.groups.len() < groups_before;
         for group in groups {
             let roll_out = group
                 .roll_out
@@ -177,7 +178,7 @@ impl ReferenceSet {
                 current: group.reference.as_deref().and_then(BaseConfiguration::decode),
                 alternate: roll_out.and_then(|roll_out| BaseConfiguration::decode(&roll_out.reference)),
             };
-            // A requested round or another interval changes no key.
+            // A requested round or a changed interval changes no key.
             is_changed |= current.is_none_or(|(_, _, current)| *current != reference);
             let entry = (revision, is_rolled_out, reference);
             self.groups.insert(group.name.clone(), entry);
@@ -187,7 +188,7 @@ impl ReferenceSet {
         }
     }
 
-    /// Forces new keys, although no group has changed.
+    /// Changes the digest, so all keys are derived and sent again although no group has changed.
     pub(super) fn invalidate(&mut self) {
         self.renewals += 1;
         self.current_digest = self.digest();
@@ -241,9 +242,9 @@ pub(super) fn proof_keys(
     hashes: &Hashes,
     gateway: GatewayId,
 ) -> ProverKeys {
-    let make = |h: &ConfigurationHash| key.for_period(device, start, h).for_gateway(gateway);
+    let gateway_key = |h: &ConfigurationHash| key.for_period(device, start, h).for_gateway(gateway);
     ProverKeys {
-        current: make(&hashes.current),
-        alternate: hashes.alternate.as_ref().map(make),
+        current: gateway_key(&hashes.current),
+        alternate: hashes.alternate.as_ref().map(gateway_key),
     }
 }

@@ -5,11 +5,11 @@
 //!   attestation plan ────────── PlanRequest ─────► periods, groups, round numbers  ► numbers and periods, durable
 //!   keys of a period, ahead ─── provers ─────────► period keys and request keys    (nothing is written)
 //!   a round has ended ───────── RoundOutcome ────► m of N, quarantine, release     ► round, appraisals, durable
-//!   a device's event log ────── ticket ──────────► is it valid, does it match?     ► the evidence
+//!   a device's TCG event log ── ticket ──────────► check of the evidence           ► the evidence
 //! ```
 //!
-//! One [`Verifier`] serves one gateway. A quarantine reaches all gateways by the feed of changes, like a revocation, so every gateway blocks
-//! the device.
+//! One [`Verifier`] serves one gateway. A quarantine reaches all gateways through the change feed, like a revocation,
+//! so every gateway blocks the device.
 
 mod evidence;
 mod history;

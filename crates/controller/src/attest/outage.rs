@@ -1,5 +1,5 @@
-//! Group outages: a round without any proof of a group is evidence about the network or the gateway, rather than
-//! about each device (`docs/adr/0023-rounds-without-any-proof.md`).
+//! Group outages: if no device of a group sends a proof in a round, the network or the gateway is the likely cause, not
+//! the devices (`docs/adr/0023-rounds-without-any-proof.md`).
 
 use std::collections::HashMap;
 
@@ -7,17 +7,17 @@ use linewarden_registry::{GroupName, GroupPolicy};
 
 use super::history::ProofOutcome;
 
-/// Minimum number of compliant devices that must miss a round at once for an outage.
+/// Minimum number of devices of an outage: fewer devices that miss a round are no outage.
 const OUTAGE_DEVICES_MIN: u32 = 3;
 
-/// A round without any proof of a group whose devices were compliant before.
+/// A round in which no device of a group has sent a proof, although the devices were compliant before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupOutage {
     /// Number of challenged devices.
     pub requested: u32,
-    /// Number of such rounds since the last complete round, including this one.
+    /// Number of outage rounds since the last complete round, including this round.
     pub excused: u32,
-    /// Maximum number of such rounds that count for no quarantine.
+    /// Maximum number of outage rounds that do not count toward a quarantine.
     pub excused_max: u32,
 }
 
@@ -26,15 +26,15 @@ pub struct GroupOutage {
 pub(super) enum RoundKind {
     /// All devices have sent a proof; a previous outage has ended.
     Complete,
-    /// No device has sent a proof, and the round counts for no quarantine.
+    /// No device has sent a proof, and the round does not count toward a quarantine.
     Outage(GroupOutage),
     /// Each device is judged by its own outcome.
     Individual,
 }
 
-/// Excused rounds of each group since its last complete round. After as many rounds as quarantine a single device,
-/// outages count: an attacker who blocks a whole group must not hide a changed device for longer. A partial round
-/// does not reset the count, because the attacker could let one proof pass from time to time.
+/// Excused rounds of each group since its last complete round. After `missed_limit` excused rounds, further outages
+/// count: an attacker who blocks a whole group must not hide a changed device for longer. A partial round does not
+/// reset the count, because the attacker could let one proof pass from time to time.
 #[derive(Debug, Default)]
 pub(super) struct OutageTracker {
     excused_rounds: HashMap<GroupName, u32>,
@@ -49,24 +49,24 @@ impl OutageTracker {
         policy: &GroupPolicy,
         observations: impl Iterator<Item = (ProofOutcome, bool)>,
     ) -> RoundKind {
-        let (mut requested, mut responded, mut well) = (0u32, 0u32, 0u32);
-        for (outcome, was_well) in observations {
+        let (mut requested, mut responded, mut compliant) = (0u32, 0u32, 0u32);
+        for (outcome, was_compliant) in observations {
             requested += 1;
             responded += u32::from(outcome != ProofOutcome::Missed);
-            well += u32::from(was_well);
+            compliant += u32::from(was_compliant);
         }
-        let before = self.excused_rounds.get(group).copied().unwrap_or(0);
-        let is_sudden = before > 0 || well >= OUTAGE_DEVICES_MIN;
+        let excused_before = self.excused_rounds.get(group).copied().unwrap_or(0);
+        let is_sudden = excused_before > 0 || compliant >= OUTAGE_DEVICES_MIN;
         if requested > 0 && responded == requested {
             RoundKind::Complete
         } else if responded == 0
             && requested >= OUTAGE_DEVICES_MIN
             && is_sudden
-            && before < policy.missed_limit
+            && excused_before < policy.missed_limit
         {
             RoundKind::Outage(GroupOutage {
                 requested,
-                excused: before + 1,
+                excused: excused_before + 1,
                 excused_max: policy.missed_limit,
             })
         } else {
@@ -98,8 +98,8 @@ mod tests {
     const OK: ProofOutcome = ProofOutcome::Ok(Current);
     const MISSED: ProofOutcome = ProofOutcome::Missed;
 
-    /// Returns whether each round is excused. A round is given by the outcomes of all devices, and by how many were
-    /// compliant before.
+    /// Returns whether each round is excused. Each round consists of the outcomes of all devices, and of the number of
+    /// devices that were compliant before.
     fn excused(rounds: &[(&[ProofOutcome], usize)]) -> Vec<bool> {
         let group = GroupName::new("pumps").unwrap();
         let policy = GroupPolicy {
@@ -108,21 +108,21 @@ mod tests {
             ..GroupPolicy::default()
         };
         let mut tracker = OutageTracker::default();
-        let mut all = Vec::new();
-        for (outcomes, well) in rounds {
+        let mut is_excused = Vec::new();
+        for (outcomes, compliant) in rounds {
             let observations = outcomes
                 .iter()
                 .enumerate()
-                .map(|(at, outcome)| (*outcome, at < *well));
+                .map(|(index, outcome)| (*outcome, index < *compliant));
             let kind = tracker.classify(&group, &policy, observations);
             tracker.record(&group, kind);
-            all.push(matches!(kind, RoundKind::Outage(_)));
+            is_excused.push(matches!(kind, RoundKind::Outage(_)));
         }
-        all
+        is_excused
     }
 
     #[test]
-    fn as_many_rounds_are_excused_as_quarantine_a_device() {
+    fn outage_rounds_up_to_the_missed_limit_are_excused() {
         let silence: (&[ProofOutcome], usize) = (&[MISSED; 3], 0);
         let rounds = [(&[MISSED; 3][..], 3), silence, silence, silence];
         assert_eq!(excused(&rounds), [true, true, false, false]);
@@ -138,13 +138,15 @@ mod tests {
     /// An attacker who blocks a group from time to time, to hide one changed device, gains no further excused rounds.
     #[test]
     fn only_a_complete_round_resets_the_excused_rounds() {
-        let cut: (&[ProofOutcome], usize) = (&[MISSED; 4], 3);
+        let blocked: (&[ProofOutcome], usize) = (&[MISSED; 4], 3);
         let one_hidden: (&[ProofOutcome], usize) = (&[MISSED, OK, OK, OK], 3);
-        let rounds = [cut, one_hidden, cut, one_hidden, cut, one_hidden, cut];
+        let rounds = [
+            blocked, one_hidden, blocked, one_hidden, blocked, one_hidden, blocked,
+        ];
         assert_eq!(excused(&rounds), [true, false, true, false, false, false, false]);
-        let all: (&[ProofOutcome], usize) = (&[OK; 4], 0);
+        let complete: (&[ProofOutcome], usize) = (&[OK; 4], 0);
         assert_eq!(
-            excused(&[cut, cut, all, cut, cut, cut]),
+            excused(&[blocked, blocked, complete, blocked, blocked, blocked]),
             [true, true, false, true, true, false]
         );
     }

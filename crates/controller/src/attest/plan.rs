@@ -6,19 +6,20 @@ use linewarden_protocol::attest::PeriodStart;
 use linewarden_protocol::ids::Period;
 use linewarden_registry::{GroupName, GroupPolicy, PeriodRecord, Registry, RegistryError};
 
-/// Number of round numbers that are reserved at once. At most this many are lost when a gateway ends.
+/// Number of round numbers that are reserved at once. Reserved numbers that are unused when the gateway process ends
+/// are lost.
 pub(super) const ROUNDS_RESERVED: u32 = 256;
 
-/// 2026-01-01 UTC, the origin of minimum numbers, seconds since 1970.
+/// 2026-01-01 UTC in seconds since 1970: the time from which the minimum numbers are counted.
 const EPOCH_S: u64 = 1_767_225_600;
 
-/// Returns the minimum of the next round number: one number for each second. Devices remember the highest round
-/// number, and would ignore lower ones that a restored registry assigns.
+/// Returns the minimum of the next round number: the number of seconds since [`EPOCH_S`]. Devices remember the highest
+/// round number, and would ignore the lower numbers that a restored registry would assign.
 pub(super) fn rounds_floor(now_s: u64) -> u32 {
     u32::try_from(now_s.saturating_sub(EPOCH_S)).unwrap_or(0)
 }
 
-/// Returns the minimum of the next period: one period for each that could have passed.
+/// Returns the minimum number of the next period: the number of periods since [`EPOCH_S`], less one.
 fn periods_floor(now_s: u64, period_s: u32) -> Period {
     let periods = now_s.saturating_sub(EPOCH_S) / u64::from(period_s.max(1));
     Period(periods.saturating_sub(1))
@@ -27,7 +28,7 @@ fn periods_floor(now_s: u64, period_s: u32) -> Period {
 /// A gateway's request for the plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlanRequest {
-    /// Starts this period: the running one has lasted long enough, and the keys are installed.
+    /// The period to start, once the running period has lasted long enough and the new keys are installed.
     pub start_period: Option<Period>,
     /// The duration of a period at the gateway, seconds.
     pub period_s: u32,
@@ -42,12 +43,11 @@ pub struct Plan {
     pub running: PeriodStart,
     /// How long the period has been running, in seconds of the controller's clock.
     pub age_s: u64,
-    /// The next period. Its salt must stay secret until it starts.
+    /// The next period. The salt of the period must stay secret until the period starts.
     pub next: PeriodStart,
     /// The newest revision of provers and groups.
     pub revision: u64,
-    /// Changes whenever the reference values of groups change; equal for equal reference values. After a change all
-    /// keys are derived again.
+    /// Digest of the reference values of all groups. When it changes, all keys are derived again.
     pub reference_digest: u64,
     /// The groups.
     pub groups: Vec<GroupPlan>,
@@ -69,7 +69,8 @@ pub struct GroupPlan {
 /// Returns the running and the next period, and creates them if they do not exist. `random` returns 8 random bytes;
 /// without them the result is `None`.
 ///
-/// One of the two numbers is even and the other odd, because data planes store the keys of both by parity.
+/// One of the two numbers is even and the other odd, because data planes store the keys of a period at a place that the
+/// parity of its number selects.
 pub(super) async fn periods(
     registry: &Registry,
     plan_request: &PlanRequest,

@@ -55,9 +55,9 @@ pub struct DeviceResult {
     pub appraisal: Appraisal,
     /// How the device's key is protected.
     pub protection: Protection,
-    /// Its group.
+    /// The device's group.
     pub group: String,
-    /// No round has been appraised for too long, so nothing is affirmed.
+    /// Whether the last appraised round is too old, so nothing is affirmed.
     pub is_stale: bool,
 }
 
@@ -365,14 +365,14 @@ mod tests {
         let token = signer
             .sign(&[outcome(AttestationState::Ok, false)], 1, u64::MAX)
             .unwrap();
-        let other = self::signer();
-        let by = |signer: &Signer, token: &str| read(&signer.public_jwk(), token).is_some();
-        assert!(by(&signer, &token));
-        assert!(!by(&other, &token));
-        let at = token.find('.').unwrap() + 10;
-        let mut bent = token.into_bytes();
-        bent[at] = if bent[at] == b'A' { b'B' } else { b'A' };
-        assert!(!by(&signer, &String::from_utf8(bent).unwrap()));
+        let other_signer = self::signer();
+        let verifies = |signer: &Signer, token: &str| read(&signer.public_jwk(), token).is_some();
+        assert!(verifies(&signer, &token));
+        assert!(!verifies(&other_signer, &token));
+        let position = token.find('.').unwrap() + 10;
+        let mut altered = token.into_bytes();
+        altered[position] = if altered[position] == b'A' { b'B' } else { b'A' };
+        assert!(!verifies(&signer, &String::from_utf8(altered).unwrap()));
     }
 
     /// The claims are those of the appraisal; the test checks that they are encoded unchanged.

@@ -59,7 +59,7 @@ impl RoundOutcome {
             let matching = self
                 .observations
                 .iter()
-                .filter(|verdict| is_counted(&verdict.outcome));
+                .filter(|observation| is_counted(&observation.outcome));
             u32::try_from(matching.count()).unwrap_or(u32::MAX)
         };
         RoundRecord {
@@ -87,7 +87,7 @@ pub struct RoundAppraisal {
     pub remediated: Vec<(DeviceId, Revision)>,
     /// Signed attestation results (EARs as JWTs) of all devices whose state changed; none without a signer.
     pub attestation_results: Vec<String>,
-    /// No device sent a proof, and the round counts for no quarantine.
+    /// The outage, if no device sent a proof and the round does not count toward a quarantine.
     pub outage: Option<GroupOutage>,
 }
 
@@ -104,10 +104,10 @@ pub struct QuarantinedDevice {
 }
 
 impl Verifier {
-    /// Decides about all devices of a round, and makes the decisions durable. After a failure, a repeated call makes
-    /// the same decisions; decisions that were already durable are returned with the first success. After a success,
-    /// a repeated call returns the same result. `ended_s` is the end of the round, `now_s` is the current time, in
-    /// seconds since 1970-01-01 UTC.
+    /// Appraises all devices of a round, makes the decisions durable, and returns the result. After a failure, a
+    /// repeated call makes the same decisions; the first call that succeeds also returns decisions that earlier calls
+    /// made durable. After a success, a repeated call returns the same result. `ended_s` is the end of the round,
+    /// `now_s` is the current time, in seconds since 1970-01-01 UTC.
     ///
     /// # Errors
     /// A stale fencing token, or a failure of the database; the call can be retried.
@@ -129,7 +129,7 @@ impl Verifier {
             release_mode: ReleaseMode::Manual,
             ..GroupPolicy::default()
         });
-        // A failed attempt may have changed the states, so the classification is stored.
+        // An earlier call that failed may have changed the states, so the stored classification is used.
         let kind = match self.last_kind {
             Some((number, kind)) if number == round.number => kind,
             _ => self
@@ -142,20 +142,22 @@ impl Verifier {
             RoundKind::Complete | RoundKind::Individual => None,
         };
         // In an outage, a device without a proof counts as not challenged.
-        let counts =
-            |verdict: &&ProverObservation| outage.is_none() || verdict.outcome != ProofOutcome::Missed;
-        let mut verdicts: Vec<&ProverObservation> = round.observations.iter().filter(counts).collect();
-        let left_out = self.unasked_provers(round, &verdicts, ended_s).await?;
-        verdicts.retain(|verdict| self.matches_enrollment(verdict));
-        let unproven = self.unproven(&verdicts).await?;
-        let mut decisions: Vec<ProverDecision> = verdicts
+        let is_counted = |observation: &&ProverObservation| {
+            outage.is_none() || observation.outcome != ProofOutcome::Missed
+        };
+        let mut observations: Vec<&ProverObservation> =
+            round.observations.iter().filter(is_counted).collect();
+        let unchallenged = self.unchallenged_provers(round, &observations, ended_s).await?;
+        observations.retain(|observation| self.matches_enrollment(observation));
+        let unproven = self.unproven(&observations).await?;
+        let mut decisions: Vec<ProverDecision> = observations
             .into_iter()
-            .map(|verdict| {
-                let is_unproven = unproven.contains(&verdict.device);
-                self.decide(verdict, is_unproven, &policy, round, ended_s)
+            .map(|observation| {
+                let is_unproven = unproven.contains(&observation.device);
+                self.decide(observation, is_unproven, &policy, round, ended_s)
             })
             .collect();
-        decisions.extend(left_out);
+        decisions.extend(unchallenged);
         self.mark_reclaimed(&mut decisions).await?;
         self.link
             .registry()
@@ -166,9 +168,9 @@ impl Verifier {
         // quarantine has no effect.
         self.quarantine(&mut decisions, &policy, ended_s).await?;
         self.release(&mut decisions).await?;
-        let changed = decisions.iter().filter(|decided| decided.is_changed);
+        let changed = decisions.iter().filter(|entry| entry.is_changed);
         let changed: Vec<(Appraisal, EnrollmentTime)> = changed
-            .map(|decided| (self.appraisal(decided), decided.enrolled_at))
+            .map(|entry| (self.appraisal(entry), entry.enrolled_at))
             .collect();
         self.record_round(round, &changed, ended_s).await?;
         let mut appraised = std::mem::take(&mut self.pending_result);
@@ -192,9 +194,9 @@ impl Verifier {
         Ok(appraised)
     }
 
-    /// Returns the result of a round that is submitted again because the response was lost, so its missed proofs
-    /// count once. For a round that an earlier verifier has decided, the result is empty; the feed contains the
-    /// quarantines.
+    /// Returns the result of a round that is submitted again because the response was lost; its missed proofs must not
+    /// count twice. For a round that an earlier verifier has decided, the result is empty; the change feed contains
+    /// the quarantines.
     fn previous_result(&self, number: RoundNumber) -> Option<RoundAppraisal> {
         match &self.last_result {
             Some((last, result)) if *last == number => Some(result.clone()),
@@ -211,68 +213,75 @@ impl Verifier {
         &'a self,
         round: &'a RoundOutcome,
     ) -> impl Iterator<Item = (ProofOutcome, bool)> + 'a {
-        let verdicts = round.observations.iter();
-        let verdicts = verdicts.filter(|verdict| self.matches_enrollment(verdict));
-        let free = verdicts.filter(|verdict| !self.quarantined.contains_key(&verdict.device));
-        free.filter_map(|verdict| {
-            let history = self.provers.get(&verdict.device)?.history.as_ref();
+        let observations = round.observations.iter();
+        let observations = observations.filter(|observation| self.matches_enrollment(observation));
+        let not_quarantined =
+            observations.filter(|observation| !self.quarantined.contains_key(&observation.device));
+        not_quarantined.filter_map(|observation| {
+            let history = self.provers.get(&observation.device)?.history.as_ref();
             let is_known = history.is_some_and(|history| history.state != AttestationState::Unproven);
-            let is_evidence = is_known || verdict.outcome != ProofOutcome::Missed;
-            is_evidence.then(|| (verdict.outcome, history.is_some_and(is_compliant)))
+            let is_evidence = is_known || observation.outcome != ProofOutcome::Missed;
+            is_evidence.then(|| (observation.outcome, history.is_some_and(is_compliant)))
         })
     }
 
-    /// Whether the outcome is of the enrollment that this verifier has read; [`Self::drop_superseded`] checks the
-    /// registry.
-    fn matches_enrollment(&self, verdict: &ProverObservation) -> bool {
-        let prover = self.provers.get(&verdict.device);
+    /// Whether the observation belongs to the enrollment that this verifier has read. [`Self::drop_superseded`] checks
+    /// the enrollment in the registry.
+    fn matches_enrollment(&self, observation: &ProverObservation) -> bool {
+        let prover = self.provers.get(&observation.device);
         prover
             .and_then(|prover| prover.enrolled_at)
-            .is_none_or(|enrolled_at| enrolled_at == verdict.enrolled_at)
+            .is_none_or(|enrolled_at| enrolled_at == observation.enrolled_at)
     }
 
-    /// Drops devices whose enrollment has changed or that are no longer provers, where the decision would change a
-    /// state.
+    /// Drops decisions that would change a state, if the device's enrollment has changed or the device is no longer a
+    /// prover.
     async fn drop_superseded(&self, decisions: &mut Vec<ProverDecision>) -> Result<(), RegistryError> {
-        let changed = decisions.iter().filter(|decided| decided.is_changed);
-        let changed: Vec<(DeviceId, EnrollmentTime)> = changed
-            .map(|decided| (decided.device, decided.enrolled_at))
-            .collect();
-        let overtaken = self.link.registry().superseded(&changed).await?;
-        decisions.retain(|decided| !overtaken.contains(&decided.device));
+        let changed = decisions.iter().filter(|entry| entry.is_changed);
+        let changed: Vec<(DeviceId, EnrollmentTime)> =
+            changed.map(|entry| (entry.device, entry.enrolled_at)).collect();
+        let superseded = self.link.registry().superseded(&changed).await?;
+        decisions.retain(|entry| !superseded.contains(&entry.device));
         Ok(())
     }
 
     /// Returns the devices without a proof in this round that have proven nothing since their enrollment, at any
-    /// gateway. Devices with a history here are known.
-    async fn unproven(&self, verdicts: &[&ProverObservation]) -> Result<HashSet<DeviceId>, RegistryError> {
-        let may_be = |device: &DeviceId| {
+    /// gateway. The registry is not queried for a device that has proven itself at this gateway.
+    async fn unproven(
+        &self,
+        observations: &[&ProverObservation],
+    ) -> Result<HashSet<DeviceId>, RegistryError> {
+        let may_be_unproven = |device: &DeviceId| {
             let prover = self.provers.get(device);
             let history = prover.and_then(|prover| prover.history.as_ref());
             history.is_none_or(|history| history.state == AttestationState::Unproven)
         };
-        let missed = verdicts
+        let missed = observations
             .iter()
-            .filter(|verdict| verdict.outcome == ProofOutcome::Missed);
-        let missing: Vec<DeviceId> = missed.map(|verdict| verdict.device).filter(may_be).collect();
+            .filter(|observation| observation.outcome == ProofOutcome::Missed);
+        let missing: Vec<DeviceId> = missed
+            .map(|observation| observation.device)
+            .filter(may_be_unproven)
+            .collect();
         self.link.registry().unproven(&missing).await
     }
 
-    /// Marks compliant provers for writing, even without a change, if another gateway has appraised them since: the
-    /// prover has returned, and the other gateway stops challenging it.
+    /// Marks the appraisal of each compliant prover for writing, even without a change, if another gateway has appraised
+    /// the prover since. The prover has returned to this gateway; the write makes the other gateway stop challenging
+    /// the prover.
     async fn mark_reclaimed(&self, decisions: &mut [ProverDecision]) -> Result<(), RegistryError> {
         let unchanged = decisions
             .iter()
-            .filter(|decided| !decided.is_changed && is_compliant(&decided.history));
-        let unchanged: Vec<DeviceId> = unchanged.map(|decided| decided.device).collect();
+            .filter(|entry| !entry.is_changed && is_compliant(&entry.history));
+        let unchanged: Vec<DeviceId> = unchanged.map(|entry| entry.device).collect();
         let gateway = self.link.gateway();
-        let taken = self
+        let reclaimed = self
             .link
             .registry()
             .appraised_elsewhere(gateway, &unchanged)
             .await?;
-        for decided in decisions {
-            decided.is_changed |= taken.contains(&decided.device);
+        for entry in decisions {
+            entry.is_changed |= reclaimed.contains(&entry.device);
         }
         Ok(())
     }
@@ -283,14 +292,14 @@ impl Verifier {
         policy: &GroupPolicy,
         at_s: u64,
     ) -> Result<(), RegistryError> {
-        let decided = decisions
+        let to_quarantine = decisions
             .iter()
-            .filter(|decided| decided.decision == Some(Decision::Quarantine));
-        let suspects: Vec<QuarantineRequest> = decided
-            .map(|decided| QuarantineRequest {
-                device: decided.device,
-                enrolled_at: decided.enrolled_at,
-                reason: quarantine_reason(&decided.history, policy),
+            .filter(|entry| entry.decision == Some(Decision::Quarantine));
+        let suspects: Vec<QuarantineRequest> = to_quarantine
+            .map(|entry| QuarantineRequest {
+                device: entry.device,
+                enrolled_at: entry.enrolled_at,
+                reason: quarantine_reason(&entry.history, policy),
             })
             .collect();
         if suspects.is_empty() {
@@ -298,13 +307,11 @@ impl Verifier {
         }
         // The revision of the change is unknown, so the list is read again.
         self.revision = None;
-        let QuarantineResult {
-            revision,
-            superseded: overtaken,
-        } = self.link.registry().quarantine(&suspects, at_s).await?;
-        decisions.retain(|decided| !overtaken.contains(&decided.device));
+        let QuarantineResult { revision, superseded } =
+            self.link.registry().quarantine(&suspects, at_s).await?;
+        decisions.retain(|entry| !superseded.contains(&entry.device));
         let suspects = suspects.into_iter();
-        let quarantined = suspects.filter(|suspect| !overtaken.contains(&suspect.device));
+        let quarantined = suspects.filter(|suspect| !superseded.contains(&suspect.device));
         let unreported = quarantined.map(|QuarantineRequest { device, reason, .. }| QuarantinedDevice {
             device,
             reason,
@@ -315,20 +322,20 @@ impl Verifier {
     }
 
     async fn release(&mut self, decisions: &mut Vec<ProverDecision>) -> Result<(), RegistryError> {
-        let mut overtaken = HashSet::new();
-        let decided = decisions
+        let mut superseded = HashSet::new();
+        let to_release = decisions
             .iter_mut()
-            .filter(|decided| decided.decision == Some(Decision::Release));
-        for decided in decided {
-            let device = decided.device;
+            .filter(|entry| entry.decision == Some(Decision::Release));
+        for entry in to_release {
+            let device = entry.device;
             let registry = self.link.registry();
-            match registry.release_prover(device, decided.enrolled_at).await {
+            match registry.release_prover(device, entry.enrolled_at).await {
                 Ok(Some(revision)) => {
                     self.pending_result.remediated.push((device, revision));
                     continue;
                 }
                 Ok(None) => {
-                    overtaken.insert(device);
+                    superseded.insert(device);
                     continue;
                 }
                 // The device was revoked or removed meanwhile.
@@ -340,33 +347,36 @@ impl Verifier {
                 Err(error) => return Err(error),
             }
             let prover = self.provers.get(&device);
-            decided.keep_quarantined(prover.and_then(|prover| prover.history.as_ref()));
+            entry.keep_quarantined(prover.and_then(|prover| prover.history.as_ref()));
         }
-        decisions.retain(|decided| !overtaken.contains(&decided.device));
+        decisions.retain(|entry| !superseded.contains(&entry.device));
         Ok(())
     }
 
-    /// Returns provers of the group that were compliant here and were not challenged in this round, for example
-    /// because no route exists. Their state becomes missed, which counts for no quarantine. A prover that another
-    /// gateway has appraised since is dropped.
-    async fn unasked_provers(
+    /// Returns decisions about provers of the group that were compliant at this gateway and were not challenged in this
+    /// round, for example because no route exists. Their state becomes missed, but the round does not count toward a
+    /// quarantine. A prover that another gateway has appraised since is skipped.
+    async fn unchallenged_provers(
         &mut self,
         round: &RoundOutcome,
-        verdicts: &[&ProverObservation],
+        observations: &[&ProverObservation],
         at_s: u64,
     ) -> Result<Vec<ProverDecision>, RegistryError> {
-        let requested: HashSet<DeviceId> = verdicts.iter().map(|verdict| verdict.device).collect();
-        let left_out = self.provers.iter().filter(|(device, prover)| {
+        let requested: HashSet<DeviceId> = observations
+            .iter()
+            .map(|observation| observation.device)
+            .collect();
+        let unchallenged = self.provers.iter().filter(|(device, prover)| {
             prover.group.as_ref() == Some(&round.group)
                 && prover.history.as_ref().is_some_and(is_compliant)
                 && !requested.contains(device)
         });
-        let mut left_out: Vec<(DeviceId, EnrollmentTime)> = left_out
+        let mut unchallenged: Vec<(DeviceId, EnrollmentTime)> = unchallenged
             .filter_map(|(device, prover)| Some((*device, prover.enrolled_at?)))
             .collect();
-        left_out.sort_unstable();
+        unchallenged.sort_unstable();
         let mut decisions = Vec::new();
-        for (device, enrolled_at) in left_out {
+        for (device, enrolled_at) in unchallenged {
             let is_here = match self.link.registry().appraisal(device).await {
                 Ok(newest) => newest.is_some_and(|newest| newest.gateway == self.link.gateway()),
                 // A damaged appraisal does not name another gateway, and is written again.
@@ -398,13 +408,13 @@ impl Verifier {
 
     fn decide(
         &self,
-        verdict: &ProverObservation,
+        observation: &ProverObservation,
         is_unproven: bool,
         policy: &GroupPolicy,
         round: &RoundOutcome,
         at_s: u64,
     ) -> ProverDecision {
-        let device = verdict.device;
+        let device = observation.device;
         let prover = self.provers.get(&device);
         let recorded = prover.and_then(|prover| prover.history.as_ref());
         let before = recorded.cloned().unwrap_or_else(|| ProverHistory::new(at_s));
@@ -422,7 +432,7 @@ impl Verifier {
             },
             (false, _) => before,
         };
-        let (mut after, mut decision) = before.after_round(policy, round.number.0, verdict.outcome, at_s);
+        let (mut after, mut decision) = before.after_round(policy, round.number.0, observation.outcome, at_s);
         let mut unreported = self.pending_result.quarantined.iter();
         if decision == Some(Decision::Quarantine) && unreported.any(|unreported| unreported.device == device)
         {
@@ -430,33 +440,37 @@ impl Verifier {
             after = after.released();
             decision = None;
         }
-        if decision == Some(Decision::Release) && quarantined.is_some_and(|by| round.feed_revision < *by) {
-            // The cause of the quarantine is newer than this round, which was submitted late. Wall clocks can be set,
-            // so revisions are compared.
+        if decision == Some(Decision::Release)
+            && quarantined.is_some_and(|revision| round.feed_revision < *revision)
+        {
+            // The round was submitted late: the quarantine is newer than the round. Revisions are compared, because
+            // wall clocks can be changed.
             after.state = AttestationState::Quarantined;
             decision = None;
         }
-        // Without a proof, the address is not confirmed: an attacker who replays a RESPONSE determines the address of
+        // Without a proof, the earlier address is kept: an attacker who replays a RESPONSE determines the address of
         // the session.
-        let proved = before.address.filter(|_| verdict.outcome == ProofOutcome::Missed);
-        after.address = proved.or(Some(verdict.address));
-        let is_news = recorded.is_none_or(|recorded| after.state != recorded.state);
-        if is_news {
-            // Also if the registry had this state before: another gateway, or a round that was not recorded, has
-            // caused it.
+        let earlier_address = before
+            .address
+            .filter(|_| observation.outcome == ProofOutcome::Missed);
+        after.address = earlier_address.or(Some(observation.address));
+        let is_state_changed = recorded.is_none_or(|recorded| after.state != recorded.state);
+        if is_state_changed {
+            // The registry may contain this state already, from another gateway or from a round that was not recorded.
             (after.since_s, after.since_round) = (at_s, round.number.0);
         }
         ProverDecision {
             device,
-            enrolled_at: verdict.enrolled_at,
+            enrolled_at: observation.enrolled_at,
             decision,
             is_changed: recorded.is_none_or(|recorded| after.differs(recorded)),
-            is_state_changed: is_news,
+            is_state_changed,
             history: after,
         }
     }
 
-    /// Returns signed results of all devices whose state has changed. They are valid for two intervals.
+    /// Returns signed results of all devices whose state has changed. The results are valid until
+    /// [`GroupPolicy::validity_s`] after the end of the round.
     fn sign_results(
         &self,
         round: &RoundOutcome,
@@ -467,15 +481,15 @@ impl Verifier {
         let Some(signer) = self.link.controller.signer() else {
             return Vec::new();
         };
-        // A round that is appraised late is not affirmed now.
+        // The validity starts at the end of the round, so a round that is appraised late affirms nothing.
         let expires_s = ended_s.saturating_add(policy.validity_s());
-        let changed = decisions.iter().filter(|decided| decided.is_state_changed);
+        let changed = decisions.iter().filter(|entry| entry.is_state_changed);
         let outcomes: Vec<DeviceResult> = changed
-            .map(|decided| DeviceResult {
-                appraisal: self.appraisal(decided),
+            .map(|entry| DeviceResult {
+                appraisal: self.appraisal(entry),
                 protection: self
                     .provers
-                    .get(&decided.device)
+                    .get(&entry.device)
                     .map_or(Protection::Software, |prover| prover.protection),
                 group: round.group.to_string(),
                 is_stale: expires_s < now_s,
@@ -568,8 +582,8 @@ fn quarantine_reason(history: &ProverHistory, policy: &GroupPolicy) -> String {
     )
 }
 
-/// A missing proof does not quarantine a device that has proven nothing since its enrollment, so a warning is logged
-/// once: after as many rounds as would quarantine another device.
+/// Logs one warning about a device that has proven nothing since its enrollment, after `window_rounds` rounds. Missing
+/// proofs do not quarantine such a device.
 fn warn_unproven(device: DeviceId, history: &ProverHistory, policy: &GroupPolicy) {
     if history.is_due_for_warning(policy) {
         tracing::warn!(

@@ -20,9 +20,9 @@ use super::round::RoundAppraisal;
 use crate::link::Link;
 use crate::message::Denial;
 
-/// Devices read from the registry at once.
+/// Maximum number of devices in one read from the registry.
 const DEVICES_PER_PAGE: u32 = 1_000;
-/// Appraisals read from the registry at once.
+/// Maximum number of appraisals in one read from the registry.
 const APPRAISALS_PER_PAGE: u32 = 4_096;
 /// Decided rounds that the verifier loads: more than a gateway keeps while it waits for a response.
 const DECIDED_ROUNDS_MAX: u32 = 64;
@@ -34,7 +34,7 @@ pub(super) struct ProverEntry {
     pub(super) group: Option<GroupName>,
     pub(super) enrolled_at: Option<EnrollmentTime>,
     pub(super) protection: Protection,
-    /// The prover was appraised at another gateway last.
+    /// Whether another gateway has appraised the prover last.
     pub(super) is_at_other_gateway: bool,
     pub(super) history: Option<ProverHistory>,
 }
@@ -46,14 +46,15 @@ pub struct Verifier {
     pub(super) link: Link,
     references: ReferenceSet,
     pub(super) provers: HashMap<DeviceId, ProverEntry>,
-    /// The revision of the provers at which the histories were read.
+    /// The revision of provers and groups before the histories were read.
     read_revision: u64,
     /// The newest authentic revision of a prover or group that was read.
     newest_revision: u64,
     pub(super) policies: HashMap<GroupName, GroupPolicy>,
-    /// Quarantined devices and the revision of their quarantine at the latest, at `revision` of the registry's
-    /// devices.
+    /// The devices that are quarantined at `revision`. The value is the revision of the device's last change: the
+    /// quarantine has this revision or an earlier one.
     pub(super) quarantined: HashMap<DeviceId, Revision>,
+    /// The registry revision at which `quarantined` was read.
     pub(super) revision: Option<Revision>,
     pub(super) outages: OutageTracker,
     /// The classification of the last round.
@@ -72,10 +73,10 @@ impl Verifier {
     /// # Errors
     /// A failure of the database.
     pub async fn open(link: Link) -> Result<Self, RegistryError> {
-        // Read first, so an enrollment during the load is recognized as newer.
-        let read_at = link.registry().attest_revision().await?;
+        // The revision is read first, so an enrollment during the load is recognized as newer.
+        let read_revision = link.registry().attest_revision().await?;
         let mut verifier = Self {
-            read_revision: read_at,
+            read_revision,
             newest_revision: 0,
             references: ReferenceSet::default(),
             provers: HashMap::new(),
@@ -126,7 +127,7 @@ impl Verifier {
         self.provers.insert(device, prover);
     }
 
-    /// Reads the history of a prover that was enrolled after the load.
+    /// Reads the history of a prover again: the prover was enrolled after this verifier had read the histories.
     async fn reload_prover(&mut self, device: DeviceId) -> Result<(), RegistryError> {
         self.provers.remove(&device);
         match self.link.registry().appraisal(device).await {
@@ -141,8 +142,9 @@ impl Verifier {
         Ok(())
     }
 
-    /// Reads the quarantined devices from the registry: an earlier process may have ended before it recorded the
-    /// round, another gateway may have appraised the device last, and the operator may have released it.
+    /// Reads the quarantined devices from the registry. The histories do not suffice: an earlier process may have ended
+    /// before it recorded the round, another gateway may have appraised the device last, or the operator may have
+    /// released the device.
     pub(super) async fn refresh_quarantine(&mut self) -> Result<(), RegistryError> {
         let registry = self.link.registry();
         let revision = registry.revision().await?;
@@ -163,27 +165,29 @@ impl Verifier {
                 break;
             }
         }
-        // No revision exceeds the newest one, unless the registry's counter was restored: then no round would ever
-        // have read it.
+        // If the registry's counter was restored, a device can have a revision above the newest one. A round with that
+        // feed revision may never occur, so the revision is limited to the newest one.
         let newest = registry.revision().await?;
-        quarantined.values_mut().for_each(|by| *by = newest.min(*by));
+        quarantined
+            .values_mut()
+            .for_each(|revision| *revision = newest.min(*revision));
         self.keep_unreadable_quarantined(&mut quarantined).await?;
         self.quarantined = quarantined;
         self.revision = Some(revision);
         Ok(())
     }
 
-    /// A released device has a record with that state. A device whose record does not authenticate or is missing
-    /// stays in quarantine: the file was edited.
+    /// Keeps a device in quarantine if its record is missing or does not authenticate: the registry was edited. A
+    /// released device has a valid record.
     async fn keep_unreadable_quarantined(
         &self,
         quarantined: &mut HashMap<DeviceId, Revision>,
     ) -> Result<(), RegistryError> {
-        let is_out = |prover: &ProverEntry| {
+        let is_quarantined = |prover: &ProverEntry| {
             let history = prover.history.as_ref();
             history.is_some_and(|history| history.state == AttestationState::Quarantined)
         };
-        let candidates = self.provers.iter().filter(|(_, prover)| is_out(prover));
+        let candidates = self.provers.iter().filter(|(_, prover)| is_quarantined(prover));
         let mut devices: Vec<DeviceId> = candidates.map(|(device, _)| *device).collect();
         devices.retain(|device| !quarantined.contains_key(device));
         devices.sort_unstable();
@@ -200,7 +204,7 @@ impl Verifier {
         Ok(())
     }
 
-    /// Round numbers that are reserved now belong to rounds in the future.
+    /// Removes newly reserved round numbers from the decided rounds: these numbers belong to future rounds.
     fn forget_decided(&mut self, numbers: &Range<u32>) {
         let before = self.decided_rounds.len();
         self.decided_rounds.retain(|number| !numbers.contains(number));
@@ -222,14 +226,14 @@ impl Verifier {
     ) -> Result<Option<Plan>, RegistryError> {
         let registry = self.link.registry();
         registry.verify_fencing_token(self.link.fencing_token()).await?;
-        // Read before the groups, so a change in between is not taken for known.
+        // The revision is read before the groups, so a group that changes between the two reads is read again.
         let mut revision = registry.attest_revision().await?;
         if revision < self.newest_revision {
             log_revision_rollback(self.link.gateway(), self.newest_revision, revision);
             revision = registry.repair_attest_revision(self.link.fencing_token()).await?;
-            // The revision is still lower if the whole file was restored.
+            // If the whole registry was restored, the repaired revision is still lower.
             self.newest_revision = revision;
-            // Changes in between have revisions that were read already.
+            // Changes since the restore may have revisions that the gateway has read already.
             self.references.invalidate();
         }
         let groups = registry.groups().await?;
@@ -274,7 +278,7 @@ impl Verifier {
             running: period_start(&running),
             age_s: running
                 .started_at_s
-                .map_or(0, |begun_s| now_s.saturating_sub(begun_s)),
+                .map_or(0, |started_at_s| now_s.saturating_sub(started_at_s)),
             next: period_start(&next),
             revision,
             reference_digest: self.references.current_digest(),
@@ -292,7 +296,7 @@ impl Verifier {
         let registry = self.link.registry().clone();
         registry.verify_fencing_token(self.link.fencing_token()).await?;
         let page = registry.provers_since(since, PROVERS_PER_PAGE).await?;
-        let mut found = Provers {
+        let mut changed = Provers {
             start,
             reference_digest: self.references.current_digest(),
             provisions: Vec::new(),
@@ -309,14 +313,14 @@ impl Verifier {
                 self.reload_prover(prover.device).await?;
             }
             match self.provision(&prover, &start) {
-                Some(provision) => found.provisions.push(provision),
+                Some(provision) => changed.provisions.push(provision),
                 None => {
                     self.provers.remove(&prover.device);
-                    found.removed.push(prover.device);
+                    changed.removed.push(prover.device);
                 }
             }
         }
-        Ok(found)
+        Ok(changed)
     }
 
     fn provision(&mut self, prover: &ProverRecord, start: &PeriodStart) -> Option<ProverProvision> {
@@ -336,13 +340,13 @@ impl Verifier {
         let enrolled_at = prover.enrolled_at();
         let enrolled_before = entry.enrolled_at.replace(enrolled_at);
         if enrolled_before.is_some_and(|before| before != enrolled_at) {
-            // The prover was enrolled again: the history is of the earlier enrollment.
+            // The prover was enrolled again: the history belongs to the earlier enrollment.
             entry.history = None;
             entry.is_at_other_gateway = false;
         }
-        let last = entry.history.as_ref().and_then(|history| history.address);
-        let home = prover.location.filter(|home| home.gateway == gateway);
-        let address = last.or(home.map(|home| home.address));
+        let last_address = entry.history.as_ref().and_then(|history| history.address);
+        let location = prover.location.filter(|location| location.gateway == gateway);
+        let address = last_address.or(location.map(|location| location.address));
         let device = prover.device;
         let hashes = self.references.hashes(prover);
         Some(ProverProvision {

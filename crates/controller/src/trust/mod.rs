@@ -6,12 +6,12 @@
 //!                              │                                 ▲    │ other content, an older state,
 //!                              │ other content, an older state,  │    │ or timeout
 //!                              │ or timeout                      │    ▼
-//!                              └──────────────────────────────► Untrusted: the fencing token is renewed
+//!                              └──────────────────────────────► Untrusted: the controller issues a new fencing token
 //! ```
 //!
 //! A [`GatewayTrust`] requests evidence with a new nonce each time, and accepts one statement for each nonce. A statement with a wrong
-//! signature or another nonce changes nothing: an attacker who forges statements must not be able to make a gateway untrusted. A statement
-//! that the gateway's key has signed is appraised. A gateway that is not trusted gets no rows and no keys.
+//! signature or nonce changes nothing: an attacker who forges statements must not be able to make a gateway untrusted. Only a statement
+//! with a valid signature and nonce is appraised. A gateway that is not trusted gets no rows and no keys.
 
 mod table;
 
@@ -30,7 +30,7 @@ pub use self::table::{Timestamps, TrustOutcome};
 
 /// Maximum number of lines in a reason; the text says how many lines are omitted.
 const REASON_LINES_MAX: usize = 20;
-/// Minimum interval between two nonces for one gateway, ns. A gateway can register at any rate.
+/// Minimum interval between two nonces for one gateway, ns; it also applies to a gateway that registers more often.
 const NONCE_INTERVAL_NS: u64 = 1_000_000_000;
 
 /// The requirements for a gateway's evidence.
@@ -63,14 +63,14 @@ pub enum GatewayTrustState {
 /// The trust state of a gateway, and the request for evidence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrustStatus {
-    /// Evidence with this nonce is requested. The nonce stays the same until the evidence has been received or the
-    /// request has timed out.
+    /// The nonce of the requested evidence; `None` if no evidence is requested. The nonce stays the same until the
+    /// evidence has been received or the request has timed out.
     pub nonce: Option<Nonce>,
     /// The trust state.
     pub state: GatewayTrustState,
 }
 
-/// The newest state that a gateway's key has signed, with its appraisal.
+/// The last evidence of a gateway: the signed state, and its appraisal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastEvidence {
     /// The state.
@@ -107,7 +107,9 @@ pub struct TrustMemory {
 #[derive(Debug, thiserror::Error)]
 pub enum EvidenceRejected {
     /// No evidence is requested, or the request has timed out.
-    #[error("evidence rejected: none is requested of this gateway; it is too late, or was submitted twice")]
+    #[error(
+        "evidence rejected: no evidence is requested; the request has timed out, or was already answered"
+    )]
     NotRequested,
     /// The statement is not signed by the gateway, or has another nonce.
     #[error(transparent)]
@@ -127,7 +129,7 @@ struct PendingNonce {
     requested_ns: u64,
 }
 
-/// The input of an appraisal. An appraisal takes long, so the trust table is not locked meanwhile.
+/// A copy of the input of an appraisal: the trust table is not locked during an appraisal, which can take seconds.
 #[derive(Clone, Debug)]
 pub(crate) struct AppraisalInput {
     policy: Arc<TrustPolicy>,
@@ -139,11 +141,11 @@ pub(crate) struct AppraisalInput {
 #[derive(Debug)]
 pub(crate) struct AppraisalFinding {
     snapshot: Snapshot,
-    /// The reason against trust, if any.
+    /// The reason why the gateway is not trusted; `None` if the evidence matches the reference values.
     reason: Option<String>,
 }
 
-/// The trust state of one gateway. Times are of one monotonic clock.
+/// The trust state of one gateway. All times are from the same monotonic clock.
 #[derive(Debug)]
 pub struct GatewayTrust {
     policy: Arc<TrustPolicy>,
@@ -180,8 +182,8 @@ impl GatewayTrust {
         }
     }
 
-    /// Resets the state after a new registration: the evidence was another process's. An untrusted gateway stays
-    /// untrusted. The next request is due at once, or `NONCE_INTERVAL_NS` after the last one.
+    /// Resets the state after a new registration: the previous evidence came from another process. An untrusted
+    /// gateway stays untrusted. The next request is due at once, or `NONCE_INTERVAL_NS` after the last request.
     pub fn restart(&mut self) {
         if self.state == GatewayTrustState::Trusted {
             self.state = GatewayTrustState::Unproven;
@@ -223,13 +225,14 @@ impl GatewayTrust {
         &self.state
     }
 
-    /// Whether the gateway may have rows at that time: it is trusted, and neither its evidence nor its request for a
-    /// nonce is overdue. A gateway that stops polling loses trust as early as one that stops submitting evidence.
+    /// Whether the gateway may get rows at `now_ns`: the gateway is trusted, and neither its evidence nor its next poll
+    /// for a nonce is overdue. A gateway that stops polling loses its rows as early as one that stops submitting
+    /// evidence.
     #[must_use]
     pub fn may_have_rows(&self, now_ns: u64) -> bool {
-        let is_unasked =
+        let is_poll_overdue =
             self.pending.is_none() && now_ns.saturating_sub(self.due_ns) >= self.policy.response_timeout_ns;
-        self.state == GatewayTrustState::Trusted && self.overdue_nonce(now_ns).is_none() && !is_unasked
+        self.state == GatewayTrustState::Trusted && self.overdue_nonce(now_ns).is_none() && !is_poll_overdue
     }
 
     fn overdue_nonce(&self, now_ns: u64) -> Option<PendingNonce> {
@@ -237,8 +240,8 @@ impl GatewayTrust {
             .filter(|pending| now_ns.saturating_sub(pending.requested_ns) >= self.policy.response_timeout_ns)
     }
 
-    /// Returns the trust status at that time. `random` returns 32 random bytes, or `None` if the source fails. Then
-    /// the nonce is drawn later, and the evidence can become overdue.
+    /// Returns the trust status at `now_ns`. `random` returns 32 random bytes, or `None` if the random source fails. In
+    /// that case a later call draws the nonce; meanwhile the evidence can become overdue.
     pub fn poll(&mut self, now_ns: u64, random: &mut dyn FnMut() -> Option<[u8; 32]>) -> TrustStatus {
         if self.overdue_nonce(now_ns).is_some() {
             self.pending = None;
@@ -272,8 +275,8 @@ impl GatewayTrust {
         let seconds = self.policy.response_timeout_ns / 1_000_000_000;
         match &self.last_rejection {
             None => format!("no evidence received for {seconds} s"),
-            Some(refused) => {
-                format!("no valid evidence received for {seconds} s; the last was rejected: {refused}")
+            Some(rejection) => {
+                format!("no valid evidence received for {seconds} s; the last was rejected: {rejection}")
             }
         }
     }
@@ -311,18 +314,18 @@ impl GatewayTrust {
     /// Applies the result of appraising a statement that was received at `now_ns` for `nonce`.
     ///
     /// # Errors
-    /// The statement is rejected, or another nonce has been sent since.
+    /// The statement is rejected, or another nonce has been sent since `nonce`.
     pub(crate) fn apply(
         &mut self,
         nonce: Nonce,
-        found: Result<AppraisalFinding, EvidenceRejected>,
+        finding: Result<AppraisalFinding, EvidenceRejected>,
         now_ns: u64,
     ) -> Result<(), EvidenceRejected> {
         if self.pending.is_none_or(|pending| pending.nonce != nonce) {
             return Err(EvidenceRejected::NotRequested);
         }
         let AppraisalFinding { snapshot, reason } =
-            found.inspect_err(|error| self.last_rejection = Some(error.to_string()))?;
+            finding.inspect_err(|error| self.last_rejection = Some(error.to_string()))?;
         self.pending = None;
         self.due_ns = now_ns.saturating_add(self.policy.every_ns);
         self.last_evidence = Some(LastEvidence {
@@ -351,7 +354,8 @@ impl AppraisalInput {
         self.nonce
     }
 
-    /// Appraises a statement, with its inventory if present. An inventory has up to 32 MiB and takes seconds.
+    /// Appraises a statement, with its inventory if present. The appraisal of an inventory, of up to 32 MiB, can take
+    /// seconds.
     ///
     /// # Errors
     /// The statement is rejected.
@@ -367,7 +371,7 @@ impl AppraisalInput {
         })
     }
 
-    /// Returns the reason against trust, if any.
+    /// Returns the reason why the gateway is not trusted; `None` if the evidence matches the reference values.
     fn distrust_reason(
         &self,
         evidence: &VerifiedStatement,
@@ -378,8 +382,8 @@ impl AppraisalInput {
             && (snapshot.boot_count, snapshot.sequence) < (boot_count, sequence)
         {
             return Ok(Some(format!(
-                "evidence is older than before: state {} of start {}, after state {sequence} of start {boot_count}; \
-                 the state directory was restored, or another machine has the key",
+                "evidence is older than the previous evidence: state {} of data plane start {}, after state {sequence} \
+                 of data plane start {boot_count}; the state directory was restored, or another machine has the key",
                 snapshot.sequence, snapshot.boot_count
             )));
         }
@@ -405,8 +409,12 @@ fn appraisal_reason(appraisal: &Appraisal, problem: Option<&InventoryError>) -> 
         .copied()
         .collect::<Vec<_>>()
         .join("; ");
-    if let Some(more) = lines.len().checked_sub(REASON_LINES_MAX).filter(|more| *more > 0) {
-        reason.push_str(&format!("; and {more} more"));
+    if let Some(omitted) = lines
+        .len()
+        .checked_sub(REASON_LINES_MAX)
+        .filter(|omitted| *omitted > 0)
+    {
+        reason.push_str(&format!("; and {omitted} more"));
     }
     if let Some(problem) = problem {
         reason.push_str(&format!("; {problem}"));

@@ -1,4 +1,5 @@
-//! The trust states of all gateways that must submit evidence, and their effect on links.
+//! The trust states of all gateways that must submit evidence. When a gateway becomes untrusted, the controller issues
+//! a new fencing token for the gateway's registration ([`Link`]), so requests under the old token are rejected.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,12 +13,12 @@ use super::{
 use crate::link::{Controller, Link};
 use crate::message::Denial;
 
-/// The current time.
+/// The current time, of two clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timestamps {
     /// A monotonic clock, ns.
     pub now_ns: u64,
-    /// Seconds since 1970-01-01 UTC.
+    /// The time in seconds since 1970-01-01 UTC.
     pub now_s: u64,
 }
 
@@ -26,21 +27,22 @@ pub struct Timestamps {
 pub struct TrustOutcome {
     /// The trust state, and the request for evidence.
     pub status: TrustStatus,
-    /// The link with the renewed fencing token, if the gateway has lost its leases.
+    /// The registration with the new fencing token, if the gateway has lost its leases.
     pub link: Option<Link>,
 }
 
-/// A range of fencing tokens of one process: the controller renewed the token each time the gateway became untrusted.
+/// The consecutive fencing tokens of one gateway process. The controller issued a new token each time the gateway
+/// became untrusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct RaisedToken {
+struct ProcessTokens {
     /// The first token.
-    from: u64,
+    first: u64,
     /// The newest token.
-    to: u64,
+    newest: u64,
 }
 
-impl RaisedToken {
-    /// Whether a stale token belongs to this process.
+impl ProcessTokens {
+    /// Whether `error` rejects an earlier token of this process, and no other process has registered since.
     fn covers(&self, error: &RegistryError) -> bool {
         let RegistryError::StaleFencingToken {
             presented, newest, ..
@@ -48,7 +50,7 @@ impl RaisedToken {
         else {
             return false;
         };
-        (self.from..self.to).contains(presented) && self.to == *newest
+        (self.first..self.newest).contains(presented) && self.newest == *newest
     }
 }
 
@@ -62,13 +64,13 @@ pub(crate) struct TrustTable {
 #[derive(Debug)]
 struct TrustEntry {
     trust: GatewayTrust,
-    /// The token of an untrusted gateway that has not been renewed yet.
-    pending_raise: Option<u64>,
-    /// The last renewal.
-    raised: Option<RaisedToken>,
-    /// Another controller may have leased rows to the gateway since the last renewal.
+    /// The token of an untrusted gateway, until the controller has issued a new token.
+    token_to_replace: Option<u64>,
+    /// The tokens of the process that lost its leases last.
+    replaced_tokens: Option<ProcessTokens>,
+    /// Whether another controller may have leased rows to the gateway since the last new token.
     may_hold_leases: bool,
-    /// Locked during an appraisal: one at a time for each gateway.
+    /// Locked during an appraisal: one appraisal at a time for each gateway.
     appraisal_lock: Arc<tokio::sync::Mutex<()>>,
     /// Time of the last evidence, seconds since 1970-01-01 UTC.
     last_evidence_at_s: u64,
@@ -93,14 +95,15 @@ impl TrustEntry {
     }
 
     /// Applies `change` to the trust state. A gateway that becomes untrusted loses its leases. A gateway that is
-    /// found to be untrusted again loses the leases that another controller may have granted.
-    fn update<T>(&mut self, number: u64, change: impl FnOnce(&mut GatewayTrust) -> T) -> T {
+    /// already untrusted, and whose evidence once more does not match or is missing, loses the leases that another
+    /// controller may have granted since. `token_number` is the gateway's fencing token.
+    fn update<T>(&mut self, token_number: u64, change: impl FnOnce(&mut GatewayTrust) -> T) -> T {
         let was_distrusted = is_distrusted(&self.trust);
         let before = self.trust.distrust_count;
         let result = change(&mut self.trust);
-        let is_found = self.trust.distrust_count > before;
-        if is_found && (!was_distrusted || self.may_hold_leases) {
-            self.pending_raise = Some(number);
+        let is_found_untrusted = self.trust.distrust_count > before;
+        if is_found_untrusted && (!was_distrusted || self.may_hold_leases) {
+            self.token_to_replace = Some(token_number);
         }
         result
     }
@@ -111,18 +114,18 @@ fn is_distrusted(trust: &GatewayTrust) -> bool {
 }
 
 impl TrustTable {
-    /// The gateway has registered.
+    /// Resets the trust state of a gateway that has registered.
     pub(crate) fn restart(&mut self, gateway: GatewayId) {
         if let Some(entry) = self.gateways.get_mut(&gateway) {
             entry.trust.restart();
-            // The registration has renewed the token.
-            entry.pending_raise = None;
+            // The registration has issued a new token.
+            entry.token_to_replace = None;
             entry.may_hold_leases = false;
         }
     }
 
-    /// The gateway continues over another connection or from another controller, which has stored `memory`. A pending
-    /// renewal stays pending.
+    /// Resets the trust state of a gateway that continues its registration over another connection, or moves here from
+    /// another controller, which has stored `memory`. A token that must be replaced must still be replaced.
     pub(crate) fn resume(&mut self, gateway: GatewayId, memory: Option<TrustMemory>) {
         if let Some(entry) = self.gateways.get_mut(&gateway) {
             entry.trust.restart();
@@ -141,8 +144,8 @@ impl Controller {
     pub fn with_trust_policy(self, gateway: GatewayId, policy: TrustPolicy) -> Self {
         let entry = TrustEntry {
             trust: GatewayTrust::new(policy),
-            pending_raise: None,
-            raised: None,
+            token_to_replace: None,
+            replaced_tokens: None,
             may_hold_leases: true,
             appraisal_lock: Arc::default(),
             last_evidence_at_s: 0,
@@ -151,15 +154,16 @@ impl Controller {
         self
     }
 
-    /// Advances the clock, so that overdue evidence has effect. Call this function before each request.
+    /// Advances the clock. Call this function before each request: overdue evidence is detected with this clock.
     pub fn advance_time(&self, now_ns: u64) {
         let mut trust_table = self.trust_table();
         trust_table.now_ns = trust_table.now_ns.max(now_ns);
     }
 
-    /// Whether a token is stale because the gateway lost its leases, and not because another process has registered.
+    /// Whether `error` reports a token that is stale because the gateway lost its leases, and not because another
+    /// process has registered.
     #[must_use]
-    pub fn is_distrust_fencing(&self, error: &RegistryError) -> bool {
+    pub fn is_stale_through_distrust(&self, error: &RegistryError) -> bool {
         let RegistryError::StaleFencingToken {
             gateway, presented, ..
         } = error
@@ -169,7 +173,8 @@ impl Controller {
         let trust_table = self.trust_table();
         let entry = trust_table.gateways.get(gateway);
         entry.is_some_and(|entry| {
-            entry.pending_raise == Some(*presented) || entry.raised.is_some_and(|raised| raised.covers(error))
+            entry.token_to_replace == Some(*presented)
+                || entry.replaced_tokens.is_some_and(|tokens| tokens.covers(error))
         })
     }
 
@@ -209,8 +214,9 @@ impl Link {
         })
     }
 
-    /// Returns the link with the newest token, if this process has lost its leases and does not know the new token.
-    async fn raised_link(&self) -> Result<Option<Self>, RegistryError> {
+    /// Returns the registration with the newest token, if this process has lost its leases and does not know the new
+    /// token; `None` if the token of `self` is the newest.
+    async fn with_newest_token(&self) -> Result<Option<Self>, RegistryError> {
         let error = match self.registry().verify_fencing_token(self.fencing_token()).await {
             Ok(()) => return Ok(None),
             Err(error) => error,
@@ -219,12 +225,14 @@ impl Link {
         let Some(entry) = trust_table.gateways.get_mut(&self.gateway()) else {
             return Err(error);
         };
-        match entry.raised.filter(|raised| raised.covers(&error)) {
-            Some(RaisedToken { to, .. }) => Ok(Some(self.controller.link(self.gateway(), to))),
+        match entry.replaced_tokens.filter(|tokens| tokens.covers(&error)) {
+            Some(ProcessTokens { newest, .. }) => Ok(Some(self.controller.link(self.gateway(), newest))),
             None => {
-                // This token cannot be renewed: the response to the renewal was lost, or another process has
-                // registered. The gateway gets the error.
-                entry.pending_raise = entry.pending_raise.filter(|due| *due != self.token_number());
+                // The controller cannot replace this stale token: the registry replaced it before but its response was
+                // lost, or another process has registered. The gateway gets the error.
+                entry.token_to_replace = entry
+                    .token_to_replace
+                    .filter(|token| *token != self.token_number());
                 Err(error)
             }
         }
@@ -243,9 +251,10 @@ impl Link {
         if !self.controller.requires_evidence(self.gateway()) {
             return Ok(None);
         }
-        // No evidence is requested of a replaced process, and its timeout must not affect the newer process.
-        let raised = self.raised_link().await?;
-        let link = raised.as_ref().unwrap_or(self);
+        // The controller requests no evidence from a replaced process: a timeout of that process must not affect the
+        // newer process.
+        let newest = self.with_newest_token().await?;
+        let link = newest.as_ref().unwrap_or(self);
         let trust_status = {
             let mut trust_table = self.controller.trust_table();
             let Some(entry) = trust_table.gateways.get_mut(&self.gateway()) else {
@@ -253,28 +262,28 @@ impl Link {
             };
             entry.update(link.token_number(), |trust| trust.poll(times.now_ns, random))
         };
-        let verdict = link.fence_if_distrusted(trust_status, times).await?;
+        let outcome = link.replace_token_if_untrusted(trust_status, times).await?;
         Ok(Some(TrustOutcome {
-            link: verdict.link.or(raised),
-            ..verdict
+            link: outcome.link.or(newest),
+            ..outcome
         }))
     }
 
     /// Appraises a statement of this gateway, with its inventory if present.
     ///
     /// # Errors
-    /// The statement is rejected, which changes nothing. A stale fencing token, or a failure of the database; the
-    /// request can be retried.
+    /// The inner error: the statement is rejected, and the trust state does not change. The outer error: a stale
+    /// fencing token, or a failure of the database; the request can be retried.
     pub async fn submit_evidence(
         &self,
         statement: Vec<u8>,
         inventory: Option<Vec<u8>>,
         times: Timestamps,
     ) -> Result<Result<TrustOutcome, EvidenceRejected>, RegistryError> {
-        // An earlier process has the same key, and must not submit evidence for this one.
+        // An earlier process has the same key, and must not submit evidence for the current process.
         self.registry().verify_fencing_token(self.fencing_token()).await?;
         match self.appraise_statement(statement, inventory, times).await {
-            Ok(trust_status) => Ok(Ok(self.fence_if_distrusted(trust_status, times).await?)),
+            Ok(trust_status) => Ok(Ok(self.replace_token_if_untrusted(trust_status, times).await?)),
             Err(error) => {
                 tracing::error!(gateway_id = %self.gateway(), %error, "evidence rejected");
                 Ok(Err(error))
@@ -282,14 +291,15 @@ impl Link {
         }
     }
 
-    /// The table is not locked during the appraisal, because every request reads the table.
+    /// Appraises a statement and updates the trust state. The table is not locked during the appraisal, because every
+    /// request reads the table.
     async fn appraise_statement(
         &self,
         statement: Vec<u8>,
         inventory: Option<Vec<u8>>,
         times: Timestamps,
     ) -> Result<TrustStatus, EvidenceRejected> {
-        let judging = {
+        let appraisal_lock = {
             let trust_table = self.controller.trust_table();
             let entry = trust_table
                 .gateways
@@ -297,7 +307,7 @@ impl Link {
                 .ok_or(EvidenceRejected::NotRequested)?;
             Arc::clone(&entry.appraisal_lock)
         };
-        let turn = judging.lock_owned().await;
+        let appraisal_guard = appraisal_lock.lock_owned().await;
         let input = {
             let trust_table = self.controller.trust_table();
             let entry = trust_table
@@ -309,18 +319,18 @@ impl Link {
         let nonce = input.nonce();
         let appraise = move || {
             // The appraisal completes, even if the caller no longer waits.
-            let _turn = turn;
+            let _appraisal_guard = appraisal_guard;
             input.appraise(&statement, inventory.as_deref())
         };
-        let found = tokio::task::spawn_blocking(appraise).await;
-        let found = found.unwrap_or(Err(EvidenceRejected::ControllerStopping));
+        let finding = tokio::task::spawn_blocking(appraise).await;
+        let finding = finding.unwrap_or(Err(EvidenceRejected::ControllerStopping));
         let mut trust_table = self.controller.trust_table();
         let entry = trust_table
             .gateways
             .get_mut(&self.gateway())
             .ok_or(EvidenceRejected::NotRequested)?;
         entry.update(self.token_number(), |trust| {
-            trust.apply(nonce, found, times.now_ns)
+            trust.apply(nonce, finding, times.now_ns)
         })?;
         entry.last_evidence_at_s = times.now_s;
         Ok(TrustStatus {
@@ -329,28 +339,28 @@ impl Link {
         })
     }
 
-    /// Renews the fencing token of a gateway that has become untrusted: requests under the old token are rejected.
-    async fn fence_if_distrusted(
+    /// Issues a new fencing token for a gateway that has become untrusted: requests under the old token are rejected.
+    async fn replace_token_if_untrusted(
         &self,
         trust_status: TrustStatus,
         times: Timestamps,
     ) -> Result<TrustOutcome, RegistryError> {
         let gateway = self.gateway();
-        // A pending renewal of another process's token is not this link's.
-        let is_due = |entry: &TrustEntry| entry.pending_raise == Some(self.token_number());
+        // The token of another process is not replaced here: the next request of that process causes the replacement.
+        let must_replace = |entry: &TrustEntry| entry.token_to_replace == Some(self.token_number());
         if !self
             .controller
             .trust_table()
             .gateways
             .get(&gateway)
-            .is_some_and(is_due)
+            .is_some_and(must_replace)
         {
             return Ok(TrustOutcome {
                 status: trust_status,
                 link: None,
             });
         }
-        let fencing_token = self.raise_fencing_token(times.now_s).await?;
+        let fencing_token = self.issue_fencing_token(times.now_s).await?;
         if let GatewayTrustState::Untrusted { reason } = &trust_status.state {
             tracing::error!(gateway_id = %gateway, reason, "gateway is untrusted; its leases are revoked");
         }
@@ -363,27 +373,30 @@ impl Link {
         })
     }
 
-    async fn raise_fencing_token(&self, now_s: u64) -> Result<FencingToken, RegistryError> {
-        let raised = self
+    /// Issues a new fencing token for this gateway, and records that the token of `self` is replaced.
+    async fn issue_fencing_token(&self, now_s: u64) -> Result<FencingToken, RegistryError> {
+        let issued = self
             .registry()
-            .renew_fencing_token(self.fencing_token(), now_s)
+            .issue_fencing_token(self.fencing_token(), now_s)
             .await;
-        let is_over = match &raised {
+        let is_final = match &issued {
             Ok(_) => true,
-            // A stale token has no leases any more, and the token of another process must stay.
+            // A stale token has no leases any more, and the token of another process must stay valid.
             Err(error) => matches!(error, RegistryError::StaleFencingToken { .. }),
         };
         if let Some(entry) = self.controller.trust_table().gateways.get_mut(&self.gateway()) {
-            entry.pending_raise = entry.pending_raise.filter(|_| !is_over);
-            if let Ok(fencing_token) = &raised {
+            entry.token_to_replace = entry.token_to_replace.filter(|_| !is_final);
+            if let Ok(fencing_token) = &issued {
                 entry.may_hold_leases = false;
-                let before = entry.raised.filter(|before| before.to == self.token_number());
-                entry.raised = Some(RaisedToken {
-                    from: before.map_or(self.token_number(), |before| before.from),
-                    to: fencing_token.number(),
+                let earlier = entry
+                    .replaced_tokens
+                    .filter(|tokens| tokens.newest == self.token_number());
+                entry.replaced_tokens = Some(ProcessTokens {
+                    first: earlier.map_or(self.token_number(), |tokens| tokens.first),
+                    newest: fencing_token.number(),
                 });
             }
         }
-        raised
+        issued
     }
 }

@@ -1,4 +1,4 @@
-//! Devices that are enrolled again, moved or removed during rounds.
+//! Devices that are enrolled again, get another address, or are removed during rounds.
 
 use linewarden_controller::attest::{PlanRequest, ProofOutcome, Verifier};
 use linewarden_protocol::gateway::Configuration::Current;
@@ -7,10 +7,11 @@ use linewarden_registry::{AttestationState, EnrollmentTime};
 use sqlx::Executor as _;
 
 use super::site::{
-    DEVICES, OK, Site, ids, miss_rounds, miss_rounds_as, prover, re_enrolled_prover, round, round_of,
+    DEVICES, OK, Site, ids, miss_rounds, miss_rounds_of_enrollment, prover, re_enrolled_prover, round,
+    round_of,
 };
 
-/// For any wall clock.
+/// At any time of the wall clock, even a time that was set back.
 #[tokio::test]
 async fn a_new_enrollment_starts_a_new_history() {
     for (at_s, enrollment) in [
@@ -24,15 +25,15 @@ async fn a_new_enrollment_starts_a_new_history() {
         let rounds = number..number + 2;
         assert_eq!(miss_rounds(&mut verifier, rounds, first, 10).await, []);
         site.enroll_again(&mut verifier, first, at_s).await;
-        // With the key of the earlier enrollment, in a round that had started before.
-        for (rounds, seen) in [(2, OK), (3, ProofOutcome::Missed)] {
-            let old = round(number + rounds, &[(first, seen)]);
+        // The device was challenged with the key of the earlier enrollment, in a round that had started before.
+        for (rounds, outcome) in [(2, OK), (3, ProofOutcome::Missed)] {
+            let old = round(number + rounds, &[(first, outcome)]);
             verifier.appraise_round(&old, 23, 23).await.unwrap();
             assert!(site.registry.appraisal(first).await.unwrap().is_none());
         }
         let rounds = number + 4..number + 12;
         assert_eq!(
-            miss_rounds_as(enrollment, &mut verifier, rounds, first, 30).await,
+            miss_rounds_of_enrollment(enrollment, &mut verifier, rounds, first, 30).await,
             []
         );
         assert_eq!(site.state(first).await.0, AttestationState::Unproven);
@@ -41,7 +42,7 @@ async fn a_new_enrollment_starts_a_new_history() {
         assert_eq!(site.state(first).await.0, AttestationState::Ok);
         let rounds = number + 13..number + 16;
         assert_eq!(
-            miss_rounds_as(enrollment, &mut verifier, rounds, first, 50).await,
+            miss_rounds_of_enrollment(enrollment, &mut verifier, rounds, first, 50).await,
             [first]
         );
     }
@@ -58,7 +59,7 @@ async fn a_device_with_a_new_address_and_the_same_key_keeps_its_history() {
     for device in DEVICES {
         site.enroll(&mut verifier, prover(device), 20).await;
     }
-    // During the round it was challenged at its previous address.
+    // During the round each device was challenged at its previous address.
     let old = round(number + 1, &[(first, ProofOutcome::Missed), (second, OK)]);
     verifier.appraise_round(&old, 23, 23).await.unwrap();
     for device in DEVICES {
@@ -66,15 +67,18 @@ async fn a_device_with_a_new_address_and_the_same_key_keeps_its_history() {
     }
     let moved = EnrollmentTime(20);
     let rounds = number + 2..number + 4;
-    assert_eq!(miss_rounds_as(moved, &mut verifier, rounds, first, 30).await, []);
+    assert_eq!(
+        miss_rounds_of_enrollment(moved, &mut verifier, rounds, first, 30).await,
+        []
+    );
     let rounds = number + 4..number + 5;
     assert_eq!(
-        miss_rounds_as(moved, &mut verifier, rounds, first, 30).await,
+        miss_rounds_of_enrollment(moved, &mut verifier, rounds, first, 30).await,
         [first]
     );
     let rounds = number + 5..number + 12;
     assert_eq!(
-        miss_rounds_as(moved, &mut verifier, rounds, second, 30).await,
+        miss_rounds_of_enrollment(moved, &mut verifier, rounds, second, 30).await,
         [],
         "no proof was ever received"
     );
@@ -105,12 +109,15 @@ async fn a_round_before_an_enrollment_does_not_change_its_history() {
         let (mut next, number) = site.verifier(1).await;
         let enrollment = site.registry.prover(first).await.unwrap().unwrap().enrolled_at();
         let rounds = number..number + 9;
-        assert_eq!(miss_rounds_as(enrollment, &mut next, rounds, first, 30).await, []);
+        assert_eq!(
+            miss_rounds_of_enrollment(enrollment, &mut next, rounds, first, 30).await,
+            []
+        );
     }
 }
 
-/// Another enrollment, or a removal, that the verifier has not read.
-async fn leave(site: &Site, device: DeviceId, is_removed: bool) {
+/// Removes a device, or enrolls it again, without a read by the verifier.
+async fn remove_or_re_enroll(site: &Site, device: DeviceId, is_removed: bool) {
     match is_removed {
         true => assert!(site.registry.remove_prover(device).await.unwrap()),
         false => drop(
@@ -122,7 +129,7 @@ async fn leave(site: &Site, device: DeviceId, is_removed: bool) {
     }
 }
 
-/// The device without a proof is another device now, or has another key, or is no longer a prover.
+/// The device was enrolled again with another key, or is no longer a prover.
 #[tokio::test]
 async fn a_round_before_an_enrollment_neither_quarantines_nor_releases() {
     let [first, _] = DEVICES;
@@ -131,20 +138,23 @@ async fn a_round_before_an_enrollment_neither_quarantines_nor_releases() {
         let (mut verifier, number) = site.proven(1).await;
         let rounds = number..number + 2;
         assert_eq!(miss_rounds(&mut verifier, rounds, first, 10).await, []);
-        leave(&site, first, is_removed).await;
+        remove_or_re_enroll(&site, first, is_removed).await;
         let rounds = number + 2..number + 5;
         assert_eq!(miss_rounds(&mut verifier, rounds, first, 10).await, []);
-        assert!(!site.is_out(first).await);
+        assert!(!site.is_quarantined(first).await);
 
         let site = Site::new().await;
         let (mut verifier, number) = site.proven(1).await;
         let rounds = number..number + 3;
         assert_eq!(miss_rounds(&mut verifier, rounds, first, 10).await, [first]);
-        leave(&site, first, is_removed).await;
+        remove_or_re_enroll(&site, first, is_removed).await;
         let proven = round(number + 3, &[(first, OK)]);
         let appraisal = verifier.appraise_round(&proven, 20, 20).await.unwrap();
         assert_eq!(appraisal.remediated, []);
-        assert!(site.is_out(first).await, "until it proves its configuration");
+        assert!(
+            site.is_quarantined(first).await,
+            "until it proves its configuration"
+        );
     }
 }
 
@@ -166,7 +176,7 @@ async fn a_device_enrolled_during_a_gateway_start_has_a_new_history() {
     let enrollment = EnrollmentTime(2);
     let rounds = number..number + 9;
     assert_eq!(
-        miss_rounds_as(enrollment, &mut verifier, rounds, first, 30).await,
+        miss_rounds_of_enrollment(enrollment, &mut verifier, rounds, first, 30).await,
         []
     );
     assert_eq!(site.state(first).await.0, AttestationState::Unproven);
@@ -197,11 +207,11 @@ async fn a_restored_enrollment_row_excuses_no_missed_proof() {
         file.execute(sqlx::raw_sql(statement)).await.unwrap();
         let rounds = number + 1..number + 4;
         assert_eq!(
-            miss_rounds_as(enrollment, &mut verifier, rounds, first, 40).await,
+            miss_rounds_of_enrollment(enrollment, &mut verifier, rounds, first, 40).await,
             [first],
             "{statement}"
         );
-        assert!(site.is_out(first).await, "{statement}");
+        assert!(site.is_quarantined(first).await, "{statement}");
     }
 }
 
@@ -209,33 +219,33 @@ async fn a_restored_enrollment_row_excuses_no_missed_proof() {
 #[tokio::test]
 async fn a_device_enrolled_again_in_quarantine_stays_there_until_it_proves_itself() {
     let [first, _] = DEVICES;
-    for lets_in in [false, true] {
+    for is_released_first in [false, true] {
         let site = Site::new().await;
         let (mut verifier, number) = site.proven(1).await;
         let rounds = number..number + 3;
         assert_eq!(miss_rounds(&mut verifier, rounds, first, 10).await, [first]);
         site.enroll_again(&mut verifier, first, 20).await;
         let enrollment = EnrollmentTime(20);
-        assert!(site.is_out(first).await);
-        if lets_in {
+        assert!(site.is_quarantined(first).await);
+        if is_released_first {
             site.registry.release(first).await.unwrap();
         } else {
             let rounds = number + 3..number + 6;
             assert_eq!(
-                miss_rounds_as(enrollment, &mut verifier, rounds, first, 30).await,
+                miss_rounds_of_enrollment(enrollment, &mut verifier, rounds, first, 30).await,
                 []
             );
-            assert!(site.is_out(first).await);
+            assert!(site.is_quarantined(first).await);
             site.registry.release(first).await.unwrap();
         }
         let rounds = number + 6..number + 9;
         assert_eq!(
-            miss_rounds_as(enrollment, &mut verifier, rounds, first, 40).await,
+            miss_rounds_of_enrollment(enrollment, &mut verifier, rounds, first, 40).await,
             [first]
         );
         let proven = round_of(enrollment, number + 9, &[(first, OK)]);
         let appraisal = verifier.appraise_round(&proven, 50, 50).await.unwrap();
         assert_eq!(ids(&appraisal.remediated), [first]);
-        assert!(!site.is_out(first).await);
+        assert!(!site.is_quarantined(first).await);
     }
 }

@@ -1,4 +1,4 @@
-//! The verifier of a gateway over a real registry: effects of rounds, across failures and restarts.
+//! The verifier of a gateway with a real registry: effects of rounds, also after failures and restarts.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -42,21 +42,24 @@ async fn a_compliant_device_that_is_no_longer_challenged_is_not_listed_as_compli
 #[tokio::test]
 async fn an_appraisal_of_another_gateway_stays_until_the_device_returns() {
     let site = Site::new().await;
-    let (mut here, number) = site.verifier(1).await;
-    let (mut there, other) = site.verifier(2).await;
+    let (mut first_gateway, number) = site.verifier(1).await;
+    let (mut second_gateway, second_number) = site.verifier(2).await;
     let [first, second] = DEVICES;
-    here.appraise_round(&round(number, &[(first, OK), (second, OK)]), 10, 10)
+    first_gateway
+        .appraise_round(&round(number, &[(first, OK), (second, OK)]), 10, 10)
         .await
         .unwrap();
-    there
-        .appraise_round(&round(other, &[(second, OK)]), 20, 20)
+    second_gateway
+        .appraise_round(&round(second_number, &[(second, OK)]), 20, 20)
         .await
         .unwrap();
-    here.appraise_round(&round(number + 1, &[(first, OK)]), 30, 30)
+    first_gateway
+        .appraise_round(&round(number + 1, &[(first, OK)]), 30, 30)
         .await
         .unwrap();
     assert_eq!(site.state(second).await, (AttestationState::Ok, GatewayId(2)));
-    here.appraise_round(&round(number + 2, &[(first, OK), (second, OK)]), 40, 40)
+    first_gateway
+        .appraise_round(&round(number + 2, &[(first, OK), (second, OK)]), 40, 40)
         .await
         .unwrap();
     assert_eq!(site.state(second).await, (AttestationState::Ok, GatewayId(1)));
@@ -79,7 +82,7 @@ async fn a_quarantine_survives_a_restart_and_ends_with_a_proof_at_any_gateway() 
         );
     }
     assert_eq!(quarantined.len(), 1, "reported once: {quarantined:?}");
-    assert!(site.is_out(first).await);
+    assert!(site.is_quarantined(first).await);
     drop(verifier);
     let (mut next, number) = site.verifier(2).await;
     let appraised = next
@@ -87,7 +90,7 @@ async fn a_quarantine_survives_a_restart_and_ends_with_a_proof_at_any_gateway() 
         .await
         .unwrap();
     assert_eq!(ids(&appraised.remediated), [first]);
-    assert!(!site.is_out(first).await);
+    assert!(!site.is_quarantined(first).await);
 }
 
 /// An attacker with write access to the file but without the key cannot release a device, even one that proves
@@ -110,15 +113,14 @@ async fn a_quarantine_that_was_deleted_from_the_file_stays() {
             site.state(first).await,
             (AttestationState::Quarantined, GatewayId(1))
         );
-        let mut shell = site.file().await;
-        shell
-            .execute(sqlx::raw_sql(sqlx::AssertSqlSafe(format!(
-                "{statement} WHERE device_id = {}; UPDATE registry SET revision = revision + 1",
-                first.0
-            ))))
-            .await
-            .unwrap();
-        shell.close().await.unwrap();
+        let mut file = site.file().await;
+        file.execute(sqlx::raw_sql(sqlx::AssertSqlSafe(format!(
+            "{statement} WHERE device_id = {}; UPDATE registry SET revision = revision + 1",
+            first.0
+        ))))
+        .await
+        .unwrap();
+        file.close().await.unwrap();
         for rounds in 3..6 {
             let proven = round(number + rounds, &[(first, OK)]);
             let appraised = verifier.appraise_round(&proven, 20, 20).await.unwrap();
@@ -156,11 +158,11 @@ async fn the_next_period_never_replaces_the_running_one_after_any_pause() {
     let link = site.controller.register(GatewayId(1), 1).await.unwrap();
     let mut verifier = Verifier::open(link).await.unwrap();
     let mut now_s = 1_800_000_000;
-    let mut begin = None;
-    for away in 0..40u64 {
-        now_s += 3_600 * (1 + away % 7);
+    let mut start_period = None;
+    for pause in 0..40u64 {
+        now_s += 3_600 * (1 + pause % 7);
         let plan_request = PlanRequest {
-            start_period: begin,
+            start_period,
             period_s: 3_600,
             needs_round_numbers: false,
         };
@@ -174,7 +176,7 @@ async fn the_next_period_never_replaces_the_running_one_after_any_pause() {
             next > running && (next - running) % 2 == 1,
             "{running} then {next}"
         );
-        begin = Some(plan.next.period);
+        start_period = Some(plan.next.period);
     }
 }
 
@@ -191,28 +193,30 @@ async fn a_verifier_of_an_old_registration_decides_nothing() {
     assert!(site.registry.appraisal(DEVICES[0]).await.unwrap().is_none());
 }
 
-/// The device goes to the other gateway and back within one round. At this gateway it was compliant in each round.
+/// The device goes to the other gateway and back within one round. At the first gateway it was compliant in each round.
 #[tokio::test]
-async fn a_device_that_returned_between_two_rounds_is_listed_at_this_gateway_again() {
+async fn a_device_that_returned_between_two_rounds_is_listed_at_the_first_gateway_again() {
     let site = Site::new().await;
-    let (mut here, number) = site.verifier(1).await;
-    let (mut there, other) = site.verifier(2).await;
+    let (mut first_gateway, number) = site.verifier(1).await;
+    let (mut second_gateway, second_number) = site.verifier(2).await;
     let [first, second] = DEVICES;
-    here.appraise_round(&round(number, &[(first, OK), (second, OK)]), 10, 10)
+    first_gateway
+        .appraise_round(&round(number, &[(first, OK), (second, OK)]), 10, 10)
         .await
         .unwrap();
-    there
-        .appraise_round(&round(other, &[(second, OK)]), 20, 20)
+    second_gateway
+        .appraise_round(&round(second_number, &[(second, OK)]), 20, 20)
         .await
         .unwrap();
     assert_eq!(site.state(second).await, (AttestationState::Ok, GatewayId(2)));
-    here.appraise_round(&round(number + 1, &[(first, OK), (second, OK)]), 30, 30)
+    first_gateway
+        .appraise_round(&round(number + 1, &[(first, OK), (second, OK)]), 30, 30)
         .await
         .unwrap();
     assert_eq!(site.state(second).await, (AttestationState::Ok, GatewayId(1)));
-    // The other gateway does not challenge it any more, and reports nothing about it.
-    there
-        .appraise_round(&round(other + 1, &[]), 40, 40)
+    // The other gateway no longer challenges the device, and reports nothing about it.
+    second_gateway
+        .appraise_round(&round(second_number + 1, &[]), 40, 40)
         .await
         .unwrap();
     assert_eq!(site.state(second).await, (AttestationState::Ok, GatewayId(1)));
@@ -259,18 +263,18 @@ async fn decisions_before_a_failure_are_returned_with_the_next_success() {
         .unwrap();
     let repeated = verifier.appraise_round(&fourth, 30, 30).await.unwrap();
     assert_eq!(ids(&repeated.remediated), [first]);
-    let again = verifier.appraise_round(&fourth, 30, 30).await.unwrap();
-    assert_eq!(again, repeated, "the response was lost");
+    let second_repeat = verifier.appraise_round(&fourth, 30, 30).await.unwrap();
+    assert_eq!(second_repeat, repeated, "the gateway may have lost the response");
     let fifth = round(unreserved + 257, &[(first, OK)]);
     let repeated = verifier.appraise_round(&fifth, 40, 40).await.unwrap();
     assert_eq!(
         (repeated.quarantined, repeated.remediated),
         (vec![], vec![]),
-        "once"
+        "the decisions were returned before"
     );
 }
 
-/// Also with a new verifier of the same gateway process.
+/// This holds also for a new verifier of the same gateway process.
 #[tokio::test]
 async fn a_missed_proof_submitted_twice_counts_once() {
     let site = Site::new().await;
@@ -289,7 +293,7 @@ async fn a_missed_proof_submitted_twice_counts_once() {
     assert_eq!(appraisal.missed_rounds.len(), 1, "{appraisal:?}");
 }
 
-/// Only a round that started after the gateway had read the quarantine ends it, for any clock.
+/// Only a round that started after the gateway had read the quarantine ends it, at any time of the clock.
 #[tokio::test]
 async fn a_clock_change_neither_prolongs_nor_ends_a_quarantine() {
     let site = Site::new().await;
@@ -302,7 +306,10 @@ async fn a_clock_change_neither_prolongs_nor_ends_a_quarantine() {
         ..round(number + 3, &[(first, OK)])
     };
     verifier.appraise_round(&old, 9_000, 9_000).await.unwrap();
-    assert!(site.is_out(first).await, "the round began before");
+    assert!(
+        site.is_quarantined(first).await,
+        "the round started before the quarantine was read"
+    );
     let proven = round(number + 4, &[(first, OK)]);
     let appraisal = verifier.appraise_round(&proven, 20, 20).await.unwrap();
     assert_eq!(ids(&appraisal.remediated), [first], "the clock was set back");
@@ -331,7 +338,7 @@ async fn a_device_that_is_not_released_is_not_reported_as_released() {
     assert_eq!(site.state(first).await.0, AttestationState::Quarantined);
 }
 
-/// Devices are enrolled first, and get their keys afterwards.
+/// Devices are enrolled before they get their keys.
 #[tokio::test]
 async fn a_device_that_never_proved_itself_is_not_quarantined_for_missed_proofs() {
     let site = Site::new().await;
@@ -348,9 +355,9 @@ async fn a_device_that_never_proved_itself_is_not_quarantined_for_missed_proofs(
     let (mut next, number) = site.verifier(1).await;
     let rounds = number..number + 9;
     assert_eq!(miss_rounds(&mut next, rounds, first, 20).await, []);
-    let (mut there, other) = site.verifier(2).await;
-    let rounds = other..other + 9;
-    assert_eq!(miss_rounds(&mut there, rounds, first, 30).await, []);
+    let (mut other_gateway, other_number) = site.verifier(2).await;
+    let rounds = other_number..other_number + 9;
+    assert_eq!(miss_rounds(&mut other_gateway, rounds, first, 30).await, []);
     assert_eq!(
         site.state(first).await,
         (AttestationState::Unproven, GatewayId(2))
@@ -362,11 +369,11 @@ async fn a_device_that_never_proved_itself_is_not_quarantined_for_missed_proofs(
     assert_eq!(miss_rounds(&mut next, rounds, first, 50).await, []);
     let rounds = number + 12..number + 15;
     assert_eq!(miss_rounds(&mut next, rounds, first, 50).await, [first]);
-    // The device has proven itself here. The other gateway read the history before that.
+    // The device has proven itself at the first gateway. The other gateway read the history before that.
     site.registry.release(first).await.unwrap();
-    let rounds = other + 9..other + 14;
-    assert_eq!(miss_rounds(&mut there, rounds, first, 60).await, [first]);
-    assert!(!site.is_out(second).await);
+    let rounds = other_number + 9..other_number + 14;
+    assert_eq!(miss_rounds(&mut other_gateway, rounds, first, 60).await, [first]);
+    assert!(!site.is_quarantined(second).await);
 }
 
 /// An unproven state is authenticated: write access to the file makes no device immune.
@@ -392,7 +399,7 @@ async fn missed_proofs_count_without_an_authentic_record() {
     }
 }
 
-/// A round is decided once, even if it is submitted again after a failure: the operator released the device later.
+/// A round is decided once, even if it is submitted again after a failure: in between, the operator released the device.
 #[tokio::test]
 async fn a_device_released_before_its_quarantine_is_returned_is_not_quarantined_again() {
     let site = Site::new().await;
@@ -403,8 +410,8 @@ async fn a_device_released_before_its_quarantine_is_returned_is_not_quarantined_
     let unreserved = number + 300;
     let third = round(unreserved, &[(first, ProofOutcome::Missed)]);
     verifier.appraise_round(&third, 20, 20).await.unwrap_err();
-    assert!(site.is_out(first).await);
-    let let_in = site.registry.release(first).await.unwrap();
+    assert!(site.is_quarantined(first).await);
+    let release_revision = site.registry.release(first).await.unwrap();
     let more_numbers = PlanRequest {
         start_period: None,
         period_s: 3_600,
@@ -415,11 +422,11 @@ async fn a_device_released_before_its_quarantine_is_returned_is_not_quarantined_
         .await
         .unwrap();
     let appraisal = verifier.appraise_round(&third, 20, 30).await.unwrap();
-    assert!(!site.is_out(first).await);
+    assert!(!site.is_quarantined(first).await);
     let [quarantined] = &appraisal.quarantined[..] else {
         panic!("{appraisal:?}")
     };
-    assert!(quarantined.device == first && quarantined.revision < let_in);
+    assert!(quarantined.device == first && quarantined.revision < release_revision);
     // From then on its missed proofs count from zero.
     assert_eq!(site.state(first).await.0, AttestationState::Missed);
     let rounds = unreserved + 1..unreserved + 3;
@@ -432,7 +439,7 @@ async fn a_device_released_before_its_quarantine_is_returned_is_not_quarantined_
 /// quarantine by restoring the revision counter.
 #[tokio::test]
 async fn edits_of_the_file_neither_release_nor_quarantine() {
-    for (statement, gets_in) in [
+    for (statement, is_released) in [
         ("UPDATE prover SET port = port + 1", false),
         ("DELETE FROM prover", false),
         ("UPDATE registry SET revision = revision - 1", true),
@@ -450,10 +457,10 @@ async fn edits_of_the_file_neither_release_nor_quarantine() {
         let appraisal = verifier.appraise_round(&proven, 20, 20).await.unwrap();
         assert_eq!(
             ids(&appraisal.remediated).contains(&first),
-            gets_in,
+            is_released,
             "{statement}"
         );
-        assert_eq!(site.is_out(first).await, !gets_in, "{statement}");
+        assert_eq!(site.is_quarantined(first).await, !is_released, "{statement}");
     }
 }
 
@@ -483,7 +490,8 @@ async fn a_restored_change_counter_hides_no_quarantine() {
     }
 }
 
-/// The same for the revision counter of provers and groups, before others are enrolled.
+/// An attacker with write access to the file restores the revision counter of provers and groups, before devices are
+/// enrolled.
 #[tokio::test]
 async fn a_restored_prover_counter_hides_no_prover() {
     let site = Site::new().await;
@@ -518,9 +526,10 @@ async fn a_restored_prover_counter_hides_no_prover() {
         let provers = verifier.provers(after.running, 0).await.unwrap();
         let ids = provers.provisions.iter().map(|provision| provision.device);
         assert_eq!(ids.collect::<HashSet<_>>(), HashSet::from(DEVICES));
-        let again = site.registry.enroll_prover(prover(DEVICES[0]), 9).await.unwrap();
-        assert!(again > newest.revision, "{again} after {}", newest.revision);
-    } // An older copy of the whole file: reported once.
+        let revision = site.registry.enroll_prover(prover(DEVICES[0]), 9).await.unwrap();
+        assert!(revision > newest.revision, "{revision} after {}", newest.revision);
+    }
+    // A restored older copy of the whole file is reported once.
     let newest = plan(&mut verifier).await;
     verifier.provers(newest.running, 0).await.unwrap();
     file.execute(sqlx::raw_sql(

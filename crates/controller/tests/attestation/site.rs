@@ -92,7 +92,7 @@ impl Site {
         }
     }
 
-    /// Creates the verifier of a gateway that has its provers, and may open rounds from this number on.
+    /// Creates the verifier of a gateway that has read its provers, and returns it with the number of its first round.
     pub async fn verifier(&self, gateway: u32) -> (Verifier, u32) {
         let link = self.controller.register(GatewayId(gateway), 1).await.unwrap();
         let mut verifier = Verifier::open(link).await.unwrap();
@@ -141,7 +141,7 @@ impl Site {
         SqliteConnection::connect(path.to_str().unwrap()).await.unwrap()
     }
 
-    pub async fn is_out(&self, device: DeviceId) -> bool {
+    pub async fn is_quarantined(&self, device: DeviceId) -> bool {
         self.registry.get(device).await.unwrap().quarantine.is_some()
     }
 
@@ -151,12 +151,16 @@ impl Site {
     }
 }
 
-pub fn round(number: u32, seen: &[(DeviceId, ProofOutcome)]) -> RoundOutcome {
-    round_of(FIRST, number, seen)
+pub fn round(number: u32, outcomes: &[(DeviceId, ProofOutcome)]) -> RoundOutcome {
+    round_of(FIRST, number, outcomes)
 }
 
-/// A round that challenges all devices under this enrollment.
-pub fn round_of(enrolled_at: EnrollmentTime, number: u32, seen: &[(DeviceId, ProofOutcome)]) -> RoundOutcome {
+/// A round in which all challenged devices have this enrollment.
+pub fn round_of(
+    enrolled_at: EnrollmentTime,
+    number: u32,
+    outcomes: &[(DeviceId, ProofOutcome)],
+) -> RoundOutcome {
     RoundOutcome {
         number: RoundNumber(number),
         group: group(),
@@ -165,12 +169,12 @@ pub fn round_of(enrolled_at: EnrollmentTime, number: u32, seen: &[(DeviceId, Pro
         duration_ms: 10,
         ended_ns: 0,
         last_verdict_ms: 5,
-        observations: seen
+        observations: outcomes
             .iter()
-            .map(|(device, seen)| ProverObservation {
+            .map(|(device, outcome)| ProverObservation {
                 device: *device,
                 enrolled_at,
-                outcome: *seen,
+                outcome: *outcome,
                 address: ADDRESS,
             })
             .collect(),
@@ -183,18 +187,19 @@ pub fn ids(readmitted: &[(DeviceId, Revision)]) -> Vec<DeviceId> {
     readmitted.iter().map(|(device, _)| *device).collect()
 }
 
-/// Rounds without proofs from this number on, each ending at this time; returns the quarantined devices.
+/// Appraises rounds in which the device misses its proof, and returns the quarantined devices. All rounds end at this
+/// time.
 pub async fn miss_rounds(
     verifier: &mut Verifier,
     rounds: std::ops::Range<u32>,
     device: DeviceId,
     at_s: u64,
 ) -> Vec<DeviceId> {
-    miss_rounds_as(FIRST, verifier, rounds, device, at_s).await
+    miss_rounds_of_enrollment(FIRST, verifier, rounds, device, at_s).await
 }
 
-/// The same for a device under this enrollment.
-pub async fn miss_rounds_as(
+/// As [`miss_rounds`], for a device with this enrollment.
+pub async fn miss_rounds_of_enrollment(
     enrolled_at: EnrollmentTime,
     verifier: &mut Verifier,
     rounds: std::ops::Range<u32>,

@@ -1,4 +1,4 @@
-//! Effects of the trust state on links: rows, leases, fencing tokens.
+//! Effects of the trust state on the registrations of a gateway: rows, leases, fencing tokens.
 
 use std::time::Duration;
 
@@ -23,12 +23,12 @@ fn times(now_ns: u64) -> Timestamps {
     }
 }
 
-async fn site(data_plane: &mut AttestedDataPlane) -> Controller {
+async fn controller_of(data_plane: &mut AttestedDataPlane) -> Controller {
     let key = MasterKey::from_bytes([1; 32]);
-    site_over(Registry::in_memory(&key).await.unwrap(), data_plane).await
+    controller_with_registry(Registry::in_memory(&key).await.unwrap(), data_plane).await
 }
 
-async fn site_over(registry: Registry, data_plane: &mut AttestedDataPlane) -> Controller {
+async fn controller_with_registry(registry: Registry, data_plane: &mut AttestedDataPlane) -> Controller {
     let device = DeviceRecord {
         device: DEVICE,
         name: String::new(),
@@ -52,7 +52,7 @@ fn row_request() -> RowRequest {
     }
 }
 
-/// Polls, and submits the evidence of the data plane.
+/// Polls, and submits the requested evidence of the data plane.
 async fn submit(link: &Link, data_plane: &mut AttestedDataPlane, now: u64) -> TrustOutcome {
     let polled = link
         .poll_trust(times(now), &mut nonces_at(now))
@@ -78,11 +78,14 @@ fn nonces_at(now: u64) -> impl FnMut() -> Option<[u8; 32]> + Send {
 #[tokio::test]
 async fn rows_are_leased_only_to_a_trusted_gateway() {
     let mut data_plane = AttestedDataPlane::new(3);
-    let controller = site(&mut data_plane).await;
+    let controller = controller_of(&mut data_plane).await;
     let link = controller.register(GATEWAY, 1).await.unwrap();
     let denied = |denial: Denial| denial.to_string();
-    let unproven = denied(link.extend_leases(&[row_request()]).await.unwrap_err());
-    assert!(unproven.contains("no evidence submitted yet"), "{unproven}");
+    let denied_reason = denied(link.extend_leases(&[row_request()]).await.unwrap_err());
+    assert!(
+        denied_reason.contains("no evidence submitted yet"),
+        "{denied_reason}"
+    );
     assert!(matches!(
         link.leases().next_chunk().await,
         Err(Denial::Untrusted { .. })
@@ -92,20 +95,20 @@ async fn rows_are_leased_only_to_a_trusted_gateway() {
         Err(Denial::Untrusted { .. })
     ));
     // Gateways without a trust policy are served.
-    let other = controller.register(GatewayId(6), 1).await.unwrap();
-    let (_, refused) = other.extend_leases(&[row_request()]).await.unwrap();
-    assert_eq!(refused[0].reason, RefusalReason::NotHeld);
+    let other_link = controller.register(GatewayId(6), 1).await.unwrap();
+    let (_, refusals) = other_link.extend_leases(&[row_request()]).await.unwrap();
+    assert_eq!(refusals[0].reason, RefusalReason::NotHeld);
     assert!(
-        other
+        other_link
             .poll_trust(times(0), &mut nonces_at(0))
             .await
             .unwrap()
             .is_none()
     );
 
-    let verdict = submit(&link, &mut data_plane, S).await;
-    assert_eq!(verdict.status.state, GatewayTrustState::Trusted);
-    assert!(verdict.link.is_none(), "no lease was revoked");
+    let outcome = submit(&link, &mut data_plane, S).await;
+    assert_eq!(outcome.status.state, GatewayTrustState::Trusted);
+    assert!(outcome.link.is_none(), "no lease was revoked");
     controller.advance_time(S);
     link.extend_leases(&[row_request()]).await.unwrap();
     assert!(link.leases().next_chunk().await.is_ok());
@@ -114,40 +117,46 @@ async fn rows_are_leased_only_to_a_trusted_gateway() {
 #[tokio::test]
 async fn a_changed_gateway_loses_its_leases_by_a_new_fencing_token() {
     let mut data_plane = AttestedDataPlane::new(3);
-    let controller = site(&mut data_plane).await;
+    let controller = controller_of(&mut data_plane).await;
     let link = controller.register(GATEWAY, 1).await.unwrap();
     submit(&link, &mut data_plane, S).await;
     let leases = link.leases();
     data_plane.set(8);
-    let verdict = submit(&link, &mut data_plane, EVERY + S).await;
+    let outcome = submit(&link, &mut data_plane, EVERY + S).await;
     assert!(
-        distrust_reason(&verdict.status.state).contains("07 is now 08"),
-        "{verdict:?}"
+        distrust_reason(&outcome.status.state).contains("07 is now 08"),
+        "{outcome:?}"
     );
 
-    let now = verdict.link.expect("the token was renewed");
-    assert_eq!(now.token_number(), link.token_number() + 1);
-    let old = link.record_unused_rows(&[]).await.unwrap_err();
-    assert!(matches!(old, RegistryError::StaleFencingToken { .. }), "{old}");
+    let newest_link = outcome.link.expect("a new token was issued");
+    assert_eq!(newest_link.token_number(), link.token_number() + 1);
+    let stale_error = link.record_unused_rows(&[]).await.unwrap_err();
     assert!(
-        controller.is_distrust_fencing(&old),
+        matches!(stale_error, RegistryError::StaleFencingToken { .. }),
+        "{stale_error}"
+    );
+    assert!(
+        controller.is_stale_through_distrust(&stale_error),
         "no other process has registered"
     );
     drop(leases);
     assert!(matches!(
-        now.extend_leases(&[row_request()]).await,
+        newest_link.extend_leases(&[row_request()]).await,
         Err(Denial::Untrusted { .. })
     ));
 
     data_plane.set(7);
-    let verdict = submit(&now, &mut data_plane, 2 * EVERY + S).await;
-    assert_eq!(verdict.status.state, GatewayTrustState::Trusted);
-    now.extend_leases(&[row_request()]).await.unwrap();
+    let outcome = submit(&newest_link, &mut data_plane, 2 * EVERY + S).await;
+    assert_eq!(outcome.status.state, GatewayTrustState::Trusted);
+    newest_link.extend_leases(&[row_request()]).await.unwrap();
 
     // Another process registers, and must submit evidence.
     let successor = controller.register(GATEWAY, 2).await.unwrap();
-    let old = now.record_unused_rows(&[]).await.unwrap_err();
-    assert!(!controller.is_distrust_fencing(&old), "the process was replaced");
+    let stale_error = newest_link.record_unused_rows(&[]).await.unwrap_err();
+    assert!(
+        !controller.is_stale_through_distrust(&stale_error),
+        "the process was replaced"
+    );
     assert!(matches!(
         successor.extend_leases(&[row_request()]).await,
         Err(Denial::Untrusted { .. })
@@ -158,44 +167,46 @@ async fn a_changed_gateway_loses_its_leases_by_a_new_fencing_token() {
         .unwrap()
         .unwrap();
     let nonce = nonce.status.nonce.unwrap();
-    let outcome = now
+    let result = newest_link
         .submit_evidence(data_plane.statement(nonce), None, times(3 * EVERY))
         .await;
-    assert!(outcome.is_err(), "an earlier process cannot submit evidence");
+    assert!(result.is_err(), "an earlier process cannot submit evidence");
 }
 
 #[tokio::test]
 async fn missing_evidence_revokes_the_leases() {
     let mut data_plane = AttestedDataPlane::new(3);
-    let controller = site(&mut data_plane).await;
+    let controller = controller_of(&mut data_plane).await;
     let link = controller.register(GATEWAY, 1).await.unwrap();
     submit(&link, &mut data_plane, S).await;
-    let at = EVERY + S;
-    link.poll_trust(times(at), &mut nonces_at(at)).await.unwrap();
-    controller.advance_time(at + RESPONSE_TIMEOUT);
-    let overdue = link.extend_leases(&[row_request()]).await.unwrap_err();
-    assert!(overdue.to_string().contains("overdue"), "{overdue}");
-    let verdict = link
+    let request_ns = EVERY + S;
+    link.poll_trust(times(request_ns), &mut nonces_at(request_ns))
+        .await
+        .unwrap();
+    controller.advance_time(request_ns + RESPONSE_TIMEOUT);
+    let denial = link.extend_leases(&[row_request()]).await.unwrap_err();
+    assert!(denial.to_string().contains("overdue"), "{denial}");
+    let outcome = link
         .poll_trust(
-            times(at + RESPONSE_TIMEOUT),
-            &mut nonces_at(at + RESPONSE_TIMEOUT),
+            times(request_ns + RESPONSE_TIMEOUT),
+            &mut nonces_at(request_ns + RESPONSE_TIMEOUT),
         )
         .await;
-    let verdict = verdict.unwrap().unwrap();
-    assert!(distrust_reason(&verdict.status.state).contains("10 s"));
-    assert!(verdict.link.is_some());
-    let refused = link
-        .submit_evidence(Vec::new(), None, times(at + RESPONSE_TIMEOUT))
+    let outcome = outcome.unwrap().unwrap();
+    assert!(distrust_reason(&outcome.status.state).contains("10 s"));
+    assert!(outcome.link.is_some());
+    let error = link
+        .submit_evidence(Vec::new(), None, times(request_ns + RESPONSE_TIMEOUT))
         .await
         .unwrap_err();
-    assert!(matches!(refused, RegistryError::StaleFencingToken { .. }));
+    assert!(matches!(error, RegistryError::StaleFencingToken { .. }));
 }
 
 #[tokio::test]
-async fn a_renewed_token_is_returned_again_to_the_same_process_only() {
+async fn the_newest_token_is_returned_to_each_request_of_the_same_process_only() {
     let mut data_plane = AttestedDataPlane::new(3);
-    let controller = site(&mut data_plane).await;
-    let before = controller.register(GATEWAY, 1).await.unwrap();
+    let controller = controller_of(&mut data_plane).await;
+    let earlier_process = controller.register(GATEWAY, 1).await.unwrap();
     let link = controller.register(GATEWAY, 1).await.unwrap();
     submit(&link, &mut data_plane, S).await;
     data_plane.set(8);
@@ -205,34 +216,36 @@ async fn a_renewed_token_is_returned_again_to_the_same_process_only() {
     let polled = polled.unwrap().unwrap();
     assert_eq!(polled.link.unwrap().token_number(), first.token_number());
     assert!(matches!(polled.status.state, GatewayTrustState::Untrusted { .. }));
-    // The same if the token was renewed twice since.
+    // A link two tokens behind also gets the newest token.
     data_plane.set(7);
     submit(&first, &mut data_plane, 2 * EVERY + S).await;
     data_plane.set(8);
     let second = submit(&first, &mut data_plane, 3 * EVERY + S).await.link.unwrap();
-    for lost in [&link, &first] {
-        let polled = lost.poll_trust(times(3 * EVERY + S), &mut nonces_at(8)).await;
+    for older_link in [&link, &first] {
+        let polled = older_link
+            .poll_trust(times(3 * EVERY + S), &mut nonces_at(8))
+            .await;
         assert_eq!(
             polled.unwrap().unwrap().link.unwrap().token_number(),
             second.token_number()
         );
     }
-    let old = before
+    let stale_error = earlier_process
         .poll_trust(times(3 * EVERY + S), &mut nonces_at(9))
         .await
         .unwrap_err();
     assert!(
-        !controller.is_distrust_fencing(&old),
-        "that one was replaced: {old}"
+        !controller.is_stale_through_distrust(&stale_error),
+        "another process replaced this one: {stale_error}"
     );
     controller.register(GATEWAY, 2).await.unwrap();
-    let old = second
+    let stale_error = second
         .poll_trust(times(3 * EVERY + S), &mut nonces_at(9))
         .await
         .unwrap_err();
     assert!(
-        !controller.is_distrust_fencing(&old),
-        "the process was replaced: {old}"
+        !controller.is_stale_through_distrust(&stale_error),
+        "the process was replaced: {stale_error}"
     );
 }
 
@@ -254,9 +267,9 @@ fn data_plane_with_entries() -> AttestedDataPlane {
 #[tokio::test]
 async fn other_gateways_are_served_during_the_appraisal_of_a_statement() {
     let mut data_plane = data_plane_with_entries();
-    let controller = site(&mut data_plane).await;
+    let controller = controller_of(&mut data_plane).await;
     let link = controller.register(GATEWAY, 1).await.unwrap();
-    let other = controller.register(GatewayId(6), 1).await.unwrap();
+    let other_link = controller.register(GatewayId(6), 1).await.unwrap();
     let polled = link
         .poll_trust(times(S), &mut nonces_at(S))
         .await
@@ -266,18 +279,18 @@ async fn other_gateways_are_served_during_the_appraisal_of_a_statement() {
     let outcome = link.submit_evidence(statement, Some(data_plane.inventory()), times(S));
     let mut outcome = std::pin::pin!(outcome);
     let (requests, mut served) = ([row_request()], 0);
-    let verdict = loop {
+    let trust_outcome = loop {
         tokio::select! {
             biased;
-            verdict = outcome.as_mut() => break verdict.unwrap().unwrap(),
-            leased = other.extend_leases(&requests) => {
+            trust_outcome = outcome.as_mut() => break trust_outcome.unwrap().unwrap(),
+            leased = other_link.extend_leases(&requests) => {
                 leased.unwrap();
                 served += 1;
             }
         }
         controller.advance_time(S);
     };
-    assert_eq!(verdict.status.state, GatewayTrustState::Trusted);
+    assert_eq!(trust_outcome.status.state, GatewayTrustState::Trusted);
     assert!(
         served > 5,
         "{served} requests of another gateway were served during the appraisal"
@@ -288,7 +301,7 @@ async fn other_gateways_are_served_during_the_appraisal_of_a_statement() {
 #[tokio::test]
 async fn an_appraisal_counts_only_for_the_pending_nonce() {
     let mut data_plane = data_plane_with_entries();
-    let controller = site(&mut data_plane).await;
+    let controller = controller_of(&mut data_plane).await;
     let link = controller.register(GATEWAY, 1).await.unwrap();
     let polled = link
         .poll_trust(times(S), &mut nonces_at(S))
@@ -301,7 +314,7 @@ async fn an_appraisal_counts_only_for_the_pending_nonce() {
     for _ in 0..3 {
         tokio::select! {
             biased;
-            verdict = outcome.as_mut() => panic!("too early: {verdict:?}"),
+            trust_outcome = outcome.as_mut() => panic!("too early: {trust_outcome:?}"),
             fencing_token = link.verify_registration() => fencing_token.unwrap(),
         }
     }
@@ -315,21 +328,22 @@ async fn an_appraisal_counts_only_for_the_pending_nonce() {
     assert!(matches!(denied, Denial::Untrusted { .. }), "{denied}");
 }
 
-/// The state of a registration whose token is to be renewed.
+/// What happened to the registration of an untrusted process before its new token was issued.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum RaiseCase {
-    /// No one else has renewed the token.
-    Due,
-    /// Another controller has, for a newer process.
-    Elsewhere,
-    /// The same, and the newer process connects to this controller.
-    Reconnected,
+enum RegistrationChange {
+    /// No other process has registered.
+    None,
+    /// A newer process has registered at another controller.
+    NewerProcess,
+    /// A newer process has registered at another controller, and connects to this controller.
+    NewerProcessConnects,
 }
 
-/// A renewal that failed because the database was locked stays pending for the untrusted process. If another
-/// controller has renewed the token since, the process gets an error.
+/// If no new token could be issued because the database was locked, the controller tries again at the next request of
+/// the untrusted process. If a newer process has registered at another controller since, the untrusted process gets an
+/// error.
 #[tokio::test]
-async fn a_token_renewal_is_pending_until_it_is_done_or_obsolete() {
+async fn a_new_token_is_pending_until_it_is_issued_or_obsolete() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("fleet.registry");
     let options = Options {
@@ -339,24 +353,28 @@ async fn a_token_renewal_is_pending_until_it_is_done_or_obsolete() {
     let key = MasterKey::from_bytes([1; 32]);
     let registry = Registry::create_with(path.clone(), &key, &options).await.unwrap();
     let mut data_plane = AttestedDataPlane::new(3);
-    let controller = site_over(registry.clone(), &mut data_plane).await;
-    let mut other = SqliteConnection::connect_with(&SqliteConnectOptions::new().filename(&path))
+    let controller = controller_with_registry(registry.clone(), &mut data_plane).await;
+    let mut locking_connection = SqliteConnection::connect_with(&SqliteConnectOptions::new().filename(&path))
         .await
         .unwrap();
-    for (turn, raise) in [RaiseCase::Due, RaiseCase::Elsewhere, RaiseCase::Reconnected]
-        .into_iter()
-        .enumerate()
+    for (turn, change) in [
+        RegistrationChange::None,
+        RegistrationChange::NewerProcess,
+        RegistrationChange::NewerProcessConnects,
+    ]
+    .into_iter()
+    .enumerate()
     {
         let started_ns = turn as u64 * 10 * EVERY;
         let now = started_ns + EVERY + S;
         data_plane.set(7);
-        let before = controller.register(GATEWAY, 1).await.unwrap();
+        let earlier_process = controller.register(GATEWAY, 1).await.unwrap();
         let link = controller.register(GATEWAY, 1).await.unwrap();
         submit(&link, &mut data_plane, started_ns + S).await;
         data_plane.set(8);
         let first = link.poll_trust(times(now), &mut nonces_at(now)).await;
         let nonce = first.unwrap().unwrap().status.nonce.unwrap();
-        other.execute("BEGIN IMMEDIATE").await.unwrap();
+        locking_connection.execute("BEGIN IMMEDIATE").await.unwrap();
         let outcome = link
             .submit_evidence(
                 data_plane.statement(nonce),
@@ -365,24 +383,24 @@ async fn a_token_renewal_is_pending_until_it_is_done_or_obsolete() {
             )
             .await;
         assert!(outcome.is_err(), "the database is locked");
-        other.execute("ROLLBACK").await.unwrap();
+        locking_connection.execute("ROLLBACK").await.unwrap();
 
-        let old = before
+        let stale_error = earlier_process
             .poll_trust(times(now), &mut nonces_at(8))
             .await
             .unwrap_err();
         assert!(
-            !controller.is_distrust_fencing(&old),
-            "that one was replaced: {old}"
+            !controller.is_stale_through_distrust(&stale_error),
+            "another process replaced this one: {stale_error}"
         );
-        if raise == RaiseCase::Due {
+        if change == RegistrationChange::None {
             let second = link.poll_trust(times(now), &mut nonces_at(9)).await;
-            let raised = second.unwrap().unwrap().link.expect("the renewal was pending");
-            assert!(raised.token_number() > link.token_number());
+            let newest_link = second.unwrap().unwrap().link.expect("a new token was pending");
+            assert!(newest_link.token_number() > link.token_number());
             continue;
         }
         registry.register_gateway(GATEWAY, 2).await.unwrap();
-        if raise == RaiseCase::Reconnected {
+        if change == RegistrationChange::NewerProcessConnects {
             assert_newer_registration_unaffected(
                 &controller,
                 link.token_number() + 1,
@@ -391,15 +409,15 @@ async fn a_token_renewal_is_pending_until_it_is_done_or_obsolete() {
             )
             .await;
         }
-        let over = link.poll_trust(times(now), &mut nonces_at(9)).await.unwrap_err();
+        let stale_error = link.poll_trust(times(now), &mut nonces_at(9)).await.unwrap_err();
         assert!(
-            !controller.is_distrust_fencing(&over),
-            "the process was replaced: {over}"
+            !controller.is_stale_through_distrust(&stale_error),
+            "the process was replaced: {stale_error}"
         );
     }
 }
 
-/// A newer process keeps the leases from another controller, until it is found to be untrusted itself.
+/// A newer process that registered at another controller keeps its leases until it is itself untrusted.
 async fn assert_newer_registration_unaffected(
     controller: &Controller,
     number: u64,
@@ -407,14 +425,18 @@ async fn assert_newer_registration_unaffected(
     now: u64,
 ) {
     controller.restart_trust(GATEWAY, None);
-    let newer = controller.link(GATEWAY, number);
-    let result = newer.poll_trust(times(now), &mut nonces_at(now)).await;
+    let newer_link = controller.link(GATEWAY, number);
+    let result = newer_link.poll_trust(times(now), &mut nonces_at(now)).await;
     let result = result.unwrap().unwrap();
-    assert!(result.link.is_none(), "the pending renewal is of another process");
+    assert!(result.link.is_none(), "the pending token is of another process");
     let nonce = result.status.nonce.unwrap();
-    let outcome = newer
+    let outcome = newer_link
         .submit_evidence(data_plane.statement(nonce), None, times(now))
         .await;
-    let raised = outcome.unwrap().unwrap().link.expect("it is untrusted, too");
-    assert_eq!(raised.token_number(), number + 1);
+    let newest_link = outcome
+        .unwrap()
+        .unwrap()
+        .link
+        .expect("the newer process is untrusted, too");
+    assert_eq!(newest_link.token_number(), number + 1);
 }

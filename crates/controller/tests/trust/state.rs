@@ -62,29 +62,37 @@ fn a_difference_ends_trust_and_is_in_the_reason() {
     trust
         .appraise(&data_plane.statement(nonce), None, 2 * EVERY + S)
         .unwrap();
-    assert!(trust.may_have_rows(2 * EVERY + S), "it was remediated");
+    assert!(
+        trust.may_have_rows(2 * EVERY + S),
+        "the data plane was remediated"
+    );
 }
 
 #[test]
 fn missing_evidence_ends_trust_and_the_reason_contains_the_last_rejection() {
     let (mut data_plane, mut trust, mut random) = trusted();
-    let at = EVERY + S;
-    let nonce = trust.poll(at, &mut random).nonce.unwrap();
+    let request_ns = EVERY + S;
+    let nonce = trust.poll(request_ns, &mut random).nonce.unwrap();
     assert!(
-        trust.may_have_rows(at + RESPONSE_TIMEOUT - 1),
+        trust.may_have_rows(request_ns + RESPONSE_TIMEOUT - 1),
         "the evidence is not overdue yet"
     );
-    assert!(!trust.may_have_rows(at + RESPONSE_TIMEOUT), "without a poll");
-    let late = trust
-        .appraise(&data_plane.statement(nonce), None, at + RESPONSE_TIMEOUT)
+    assert!(
+        !trust.may_have_rows(request_ns + RESPONSE_TIMEOUT),
+        "without a poll"
+    );
+    let error = trust
+        .appraise(&data_plane.statement(nonce), None, request_ns + RESPONSE_TIMEOUT)
         .unwrap_err();
-    assert!(matches!(late, EvidenceRejected::NotRequested), "{late}");
-    let trust_status = trust.poll(at + RESPONSE_TIMEOUT, &mut random);
+    assert!(matches!(error, EvidenceRejected::NotRequested), "{error}");
+    let trust_status = trust.poll(request_ns + RESPONSE_TIMEOUT, &mut random);
     assert!(distrust_reason(&trust_status.state).contains("no evidence received for 10 s"));
     let nonce = trust_status.nonce.expect("evidence is requested again");
     let forged = AttestedDataPlane::new(3).statement(nonce);
-    trust.appraise(&forged, None, at + RESPONSE_TIMEOUT).unwrap_err();
-    let trust_status = trust.poll(at + 2 * RESPONSE_TIMEOUT, &mut random);
+    trust
+        .appraise(&forged, None, request_ns + RESPONSE_TIMEOUT)
+        .unwrap_err();
+    let trust_status = trust.poll(request_ns + 2 * RESPONSE_TIMEOUT, &mut random);
     assert!(
         distrust_reason(&trust_status.state).contains("signature does not verify"),
         "{trust_status:?}"
@@ -95,17 +103,22 @@ fn missing_evidence_ends_trust_and_the_reason_contains_the_last_rejection() {
 #[test]
 fn a_gateway_that_does_not_poll_loses_trust() {
     let (_, trust, _) = trusted();
-    let due = S + EVERY;
-    assert!(trust.may_have_rows(due + RESPONSE_TIMEOUT - 1));
-    assert!(!trust.may_have_rows(due + RESPONSE_TIMEOUT));
+    let due_ns = S + EVERY;
+    assert!(trust.may_have_rows(due_ns + RESPONSE_TIMEOUT - 1));
+    assert!(!trust.may_have_rows(due_ns + RESPONSE_TIMEOUT));
 }
 
 #[test]
 fn without_random_numbers_no_gateway_stays_trusted() {
     let (_, mut trust, _) = trusted();
-    let at = EVERY + S;
-    assert_eq!(trust.poll(at, &mut || None).state, GatewayTrustState::Trusted);
-    assert!(distrust_reason(&trust.poll(at + RESPONSE_TIMEOUT, &mut || None).state).contains("random"));
+    let request_ns = EVERY + S;
+    assert_eq!(
+        trust.poll(request_ns, &mut || None).state,
+        GatewayTrustState::Trusted
+    );
+    assert!(
+        distrust_reason(&trust.poll(request_ns + RESPONSE_TIMEOUT, &mut || None).state).contains("random")
+    );
 }
 
 #[test]
@@ -145,14 +158,14 @@ fn a_new_registration_must_submit_evidence() {
     assert!(trust.may_have_rows(2 * S));
 }
 
-/// However often it registers.
+/// Even if the gateway registers more often.
 #[test]
 fn evidence_is_requested_at_most_once_a_second() {
     let (mut data_plane, mut trust, mut random) = trusted();
     let mut requests = 0;
-    for at in (2 * S..4 * S).step_by(S as usize / 10) {
+    for now_ns in (2 * S..4 * S).step_by(S as usize / 10) {
         trust.restart();
-        requests += u32::from(trust.poll(at, &mut random).nonce.is_some());
+        requests += u32::from(trust.poll(now_ns, &mut random).nonce.is_some());
     }
     assert_eq!(requests, 2);
     let nonce = trust.poll(5 * S, &mut random).nonce.expect("a second later");
@@ -162,21 +175,27 @@ fn evidence_is_requested_at_most_once_a_second() {
 
 #[test]
 fn the_memory_of_another_controller_counts_while_the_key_is_the_same() {
-    for (is_same, seen, gives_rows) in [(true, (3, 2), true), (true, (4, 0), false), (false, (4, 0), true)] {
+    for (is_same_key, newest_state, is_trusted) in
+        [(true, (3, 2), true), (true, (4, 0), false), (false, (4, 0), true)]
+    {
         let mut data_plane = AttestedDataPlane::new(3);
         let mut trust = GatewayTrust::new(data_plane.policy());
-        let key = match is_same {
+        let key = match is_same_key {
             true => data_plane.signer.public_key(),
             false => signer().public_key(),
         };
         trust.restart();
         trust.restore(&TrustMemory {
             key_fingerprint: key.fingerprint(),
-            newest_state: Some((BootCount(seen.0), Sequence(seen.1))),
+            newest_state: Some((BootCount(newest_state.0), Sequence(newest_state.1))),
         });
         let nonce = trust.poll(0, &mut nonces()).nonce.unwrap();
         trust.appraise(&data_plane.statement(nonce), None, 0).unwrap();
-        assert_eq!(trust.may_have_rows(0), gives_rows, "{is_same} {seen:?}");
+        assert_eq!(
+            trust.may_have_rows(0),
+            is_trusted,
+            "{is_same_key} {newest_state:?}"
+        );
     }
 }
 
@@ -185,7 +204,7 @@ fn the_memory_of_another_controller_counts_while_the_key_is_the_same() {
 enum Step {
     Wait(u64),
     Poll,
-    /// Signed by the gateway for the pending nonce; matching or not.
+    /// Signed by the gateway for the pending nonce; whether the state matches the reference values.
     Genuine(bool),
     /// The bytes of an earlier statement.
     Replay(usize),
@@ -223,8 +242,8 @@ proptest! {
         let mut pending: Option<(Nonce, u64)> = None;
         // Time of the next request.
         let mut due = 0;
-        let mut before: Vec<Vec<u8>> = Vec::new();
-        let mut is_good = false;
+        let mut earlier_statements: Vec<Vec<u8>> = Vec::new();
+        let mut last_matched = false;
         for step in steps {
             let live = pending.filter(|(_, at)| now - at < RESPONSE_TIMEOUT);
             let nonce = pending.map_or(Nonce([0; 32]), |(nonce, _)| nonce);
@@ -233,24 +252,24 @@ proptest! {
                 Step::Wait(time) => { now += time; None }
                 Step::Poll => {
                     if pending.is_some() && live.is_none() {
-                        (pending, is_good) = (None, false);
+                        (pending, last_matched) = (None, false);
                     }
                     let requested = trust.poll(now, &mut random).nonce;
                     pending = requested.map(|requested| (requested, pending.filter(|(pending, _)| *pending == requested).map_or(now, |(_, at)| at)));
                     None
                 }
-                Step::Genuine(is_right) => {
-                    data_plane.set(if is_right { 7 } else { 8 });
+                Step::Genuine(matches_reference) => {
+                    data_plane.set(if matches_reference { 7 } else { 8 });
                     let statement = data_plane.statement(nonce);
                     let outcome = trust.appraise(&statement, None, now);
                     prop_assert_eq!(outcome.is_ok(), live.is_some());
                     if live.is_some() {
-                        (pending, is_good, due) = (None, is_right, now + EVERY);
-                        before.push(statement);
+                        (pending, last_matched, due) = (None, matches_reference, now + EVERY);
+                        earlier_statements.push(statement);
                     }
                     None
                 }
-                Step::Replay(index) => before.get(index % before.len().max(1)).cloned(),
+                Step::Replay(index) => earlier_statements.get(index % earlier_statements.len().max(1)).cloned(),
                 Step::OtherKey => Some(other_key.statement(nonce)),
                 Step::OtherNonce(other) => Some(data_plane.statement(Nonce(other))),
                 Step::Changed(at, bit) => {
@@ -269,7 +288,7 @@ proptest! {
             }
             let since = pending.map_or(due, |(_, at)| at);
             let is_live = now.saturating_sub(since) < RESPONSE_TIMEOUT;
-            prop_assert_eq!(trust.may_have_rows(now), is_good && is_live);
+            prop_assert_eq!(trust.may_have_rows(now), last_matched && is_live);
         }
     }
 }

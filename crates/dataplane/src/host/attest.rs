@@ -1,8 +1,8 @@
-//! PROOFs (LAP/1 3.2.1), verified in batches: what `xdp/bpf/lw_attest.h` does one at a time.
+//! PROOFs (LAP/1 3.2.1), verified in batches. `xdp/bpf/lw_attest.h` verifies them one at a time.
 //!
 //! A PROOF passes the cheap checks when it arrives and is then queued. At the end of a batch the blocks of all queued
 //! PROOFs are computed in parallel, in as many lanes as the CPU has ([`matching_blocks`]). All PROOFs of one prover
-//! in a batch are hashed, so a wrong one counts as wrong even if a right one follows.
+//! in a batch are hashed, so an invalid one is counted even if a valid one follows.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -23,12 +23,12 @@ use crate::store::provers::{ProverGeometry, ProverRegions, is_proved, key_words,
 /// Maximum number of proofs in a batch.
 pub(super) const BATCH_PROOFS: usize = Inputs::ROOM;
 
-/// The block of a PROOF.
+/// The 64-byte block at the end of a PROOF.
 pub(super) type Block = [u8; 64];
 /// Placeholder blocks for a whole batch.
 pub(super) const NO_BLOCKS: [&Block; BATCH_PROOFS] = [&[0; 64]; BATCH_PROOFS];
 
-/// LW_EVENT_WRONG_PROOF.
+/// The event kind LW_EVENT_WRONG_PROOF in `xdp/bpf/lw_layout.h`.
 const EVENT_WRONG_PROOF: u32 = 5;
 
 /// The first 8 bytes of a PROOF of suite 1.
@@ -81,7 +81,7 @@ impl Verifier {
         }
     }
 
-    /// Prefetches what a PROOF will be compared with, if its round is the one that `number` indicates.
+    /// Prefetches the line of a prover. `number`: the last byte of the round number in the PROOF.
     #[inline]
     pub(super) fn prefetch(&self, id: u64, number: u8) {
         let lane = self
@@ -107,22 +107,22 @@ impl Verifier {
         if !round.matches(message.r, message.nonce) {
             return Err(Verdict::DropRound);
         }
-        let seen = RoundSnapshot {
+        let snapshot = RoundSnapshot {
             wire: [message.r, message.nonce],
             key_lane: round.key_lane.load(Acquire) & 1,
-            // The bits of the requested round's number.
+            // The bits are computed from the number in the message, because the round may be replaced during the read.
             round_bits: round_bits(RoundNumber(number)),
             elapsed_shift: round.elapsed_shift.load(Acquire) & 63,
             started_ns: round.started_ns.load(Acquire),
             until_ns: round.until_ns.load(Acquire),
         };
-        // The round has not been replaced while it was read.
-        let is_still = round.matches(message.r, message.nonce);
-        is_still.then_some(seen).ok_or(Verdict::DropRound)
+        // The snapshot is valid only if the round was not replaced during the read.
+        let is_unchanged = round.matches(message.r, message.nonce);
+        is_unchanged.then_some(snapshot).ok_or(Verdict::DropRound)
     }
 }
 
-/// A round as read at the start of a batch; all zero: none.
+/// A round as first read in a batch. All fields are zero if no round was read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RoundSnapshot {
     /// r and nonce as loaded from a message.
@@ -144,11 +144,11 @@ impl RoundSnapshot {
 
 /// The messages of a batch, at most [`BATCH_PROOFS`].
 pub(super) trait Messages {
-    fn payload(&self, at: usize) -> Option<&[u8]>;
-    fn origin(&self, at: usize) -> Option<Origin>;
+    fn payload(&self, index: usize) -> Option<&[u8]>;
+    fn origin(&self, index: usize) -> Option<Origin>;
 }
 
-/// A batch of one.
+/// A batch of one message.
 pub(super) struct Single<'a> {
     pub(super) payload: &'a [u8],
     pub(super) from: Origin,
@@ -171,7 +171,7 @@ pub(super) struct PendingProof {
     /// Place of the prover.
     pub(super) place: u32,
     /// Index in the batch.
-    pub(super) at: u16,
+    pub(super) index: u16,
     /// Lane of the round.
     pub(super) lane: u8,
     pub(super) is_alternate: bool,
@@ -204,14 +204,14 @@ impl std::fmt::Debug for ProofBatch {
 }
 
 impl ProofBatch {
-    /// Starts a batch: rounds are looked up again.
+    /// Starts a batch: forgets the rounds of the previous batch.
     #[inline]
     pub(super) fn begin(&mut self) {
         self.rounds = [RoundSnapshot::default(); 2];
     }
 
-    /// The round of a message, as first read in this batch. A device whose round opens during the batch receives the
-    /// request again.
+    /// The round of a message, as first read in this batch. A PROOF of a round that opens during the batch is dropped;
+    /// its device receives another request.
     #[inline]
     pub(super) fn round(
         &mut self,
@@ -219,20 +219,21 @@ impl ProofBatch {
         message: &Message,
         lane: usize,
     ) -> Result<&RoundSnapshot, Verdict> {
-        let seen = self.rounds.get_mut(lane).ok_or(Verdict::DropRound)?;
-        let is_none = seen.wire == [0; 2];
-        if is_none || seen.wire != [message.r, message.nonce] {
-            // Reports which check fails.
-            let found = verifier.open_round(message)?;
+        let snapshot = self.rounds.get_mut(lane).ok_or(Verdict::DropRound)?;
+        let is_none = snapshot.wire == [0; 2];
+        if is_none || snapshot.wire != [message.r, message.nonce] {
+            // The round is read even if the batch has another round of this lane, to return the verdict of the first
+            // failed check.
+            let opened = verifier.open_round(message)?;
             if !is_none {
                 return Err(Verdict::DropRound);
             }
-            *seen = found;
+            *snapshot = opened;
         }
-        Ok(seen)
+        Ok(snapshot)
     }
 
-    /// Queues a PROOF for verification under that key. Returns `false` if the batch is full.
+    /// Queues a PROOF for verification under `key`. Returns `false` if the batch is full.
     #[inline]
     fn push(&mut self, claim: PendingProof, key: &[u64; 4]) -> bool {
         let Some(round) = self.rounds.get(usize::from(claim.lane)) else {
@@ -243,23 +244,23 @@ impl ProofBatch {
         self.push_shared(claim, key)
     }
 
-    /// Likewise, for a PROOF of the round that all inputs share.
+    /// As [`Self::push`], for a PROOF of the round that all inputs share.
     #[inline]
     pub(super) fn push_shared(&mut self, claim: PendingProof, key: &[u64; 4]) -> bool {
-        let Some(place) = self.pending.get_mut(self.count) else {
+        let Some(entry) = self.pending.get_mut(self.count) else {
             return false;
         };
-        *place = claim;
+        *entry = claim;
         self.inputs.set_key(self.count, key);
         self.count += 1;
         true
     }
 
-    /// The blocks of the messages that belong to the first queued PROOFs.
+    /// The blocks of the first `count` queued PROOFs, from their messages.
     fn blocks<'m>(&self, count: usize, messages: &'m impl Messages) -> [&'m Block; BATCH_PROOFS] {
         let mut expected = NO_BLOCKS;
         for (expected, claim) in expected.iter_mut().zip(self.pending.iter().take(count)) {
-            if let Some(block) = messages.payload(claim.at.into()).and_then(block_of) {
+            if let Some(block) = messages.payload(claim.index.into()).and_then(block_of) {
                 *expected = block;
             }
         }
@@ -267,10 +268,10 @@ impl ProofBatch {
     }
 
     /// Records the batch index of the message that was queued last.
-    pub(super) fn set_last_position(&mut self, at: usize) {
+    pub(super) fn set_last_position(&mut self, index: usize) {
         let last = self.count.checked_sub(1);
         if let Some(claim) = last.and_then(|last| self.pending.get_mut(last)) {
-            claim.at = at as u16;
+            claim.index = index as u16;
         }
     }
 }
@@ -322,7 +323,7 @@ impl Engine {
         self.verify_pending_blocks(thread, now, messages, &expected)
     }
 
-    /// Likewise, with the blocks of the queued PROOFs at hand.
+    /// As [`Self::verify_pending`], with the blocks of the queued PROOFs.
     #[inline]
     pub(super) fn verify_pending_blocks<'m>(
         &self,
@@ -335,20 +336,20 @@ impl Engine {
         let Some(verifier) = &self.provers else {
             return last;
         };
-        // A proof that the current configuration does not explain is checked with the alternate one.
-        let mut again;
+        // A proof that does not match the current configuration is checked with the alternate one.
+        let mut alternate_blocks;
         let mut expected = expected;
         while thread.proofs.count > 0 {
             let count = std::mem::take(&mut thread.proofs.count);
-            let of_claims = expected.get(..count).unwrap_or_default();
-            let right = matching_blocks::<R14>(verifier.lanes, &thread.proofs.inputs, of_claims);
+            let claim_blocks = expected.get(..count).unwrap_or_default();
+            let match_bits = matching_blocks::<R14>(verifier.lanes, &thread.proofs.inputs, claim_blocks);
             let outcomes = verifier.outcomes(&thread.proofs, now);
             let mut proven = 0;
             for index in 0..count {
                 let Some(claim) = thread.proofs.pending.get(index).copied() else {
                     continue;
                 };
-                if right >> index & 1 == 1 {
+                if match_bits >> index & 1 == 1 {
                     let outcome = outcomes.get(usize::from(claim.lane));
                     last = outcome.map_or(Verdict::DropRound, |outcome| outcome.accept(&claim));
                 } else if !claim.is_alternate && verifier.try_alternate(&mut thread.proofs, &claim) {
@@ -359,13 +360,13 @@ impl Engine {
                 }
                 match last {
                     Verdict::ProofOk => proven += 1,
-                    other => thread.stats.count(other),
+                    verdict => thread.stats.count(verdict),
                 }
             }
             thread.stats.count_many(Verdict::ProofOk, proven);
             if thread.proofs.count > 0 {
-                again = thread.proofs.blocks(thread.proofs.count, messages);
-                expected = &again;
+                alternate_blocks = thread.proofs.blocks(thread.proofs.count, messages);
+                expected = &alternate_blocks;
             }
         }
         last
@@ -383,8 +384,8 @@ impl Engine {
             return;
         }
         let (Some(payload), Some(from)) = (
-            messages.payload(claim.at.into()),
-            messages.origin(claim.at.into()),
+            messages.payload(claim.index.into()),
+            messages.origin(claim.index.into()),
         ) else {
             return;
         };
@@ -402,16 +403,16 @@ impl Engine {
     }
 }
 
-/// The new verdict words of provers whose proof is right.
+/// The new verdict words of provers with a valid proof.
 struct Outcome<'a> {
     /// The lines of the round's period.
     lines: &'a [ProverLine],
-    /// The verdict word for the current and for the alternate configuration.
+    /// The new verdict words: for the current configuration, and for the alternate configuration.
     after: [u32; 2],
 }
 
 impl Outcome<'_> {
-    /// If several threads verify the same proof, one of them succeeds.
+    /// Records a valid proof. If several threads verify the same proof, only one of them succeeds.
     #[inline]
     fn accept(&self, claim: &PendingProof) -> Verdict {
         let line = self.lines.get(claim.place as usize);
@@ -444,28 +445,28 @@ impl Verifier {
         if now.monotonic_ns > round.until_ns {
             return Err(Verdict::DropLate);
         }
-        let (key_lane, mark) = (round.key_lane, round.round_bits);
-        let found = self
+        let (key_lane, number_bits) = (round.key_lane, round.round_bits);
+        let prover = self
             .regions
             .find(&self.geometry, message.device_id, place, key_lane);
-        let (line, place) = found.ok_or(Verdict::DropUnknownProver)?;
+        let (line, place) = prover.ok_or(Verdict::DropUnknownProver)?;
         let word = proved_cell(line, lane).ok_or(Verdict::DropUnknownProver)?;
         let before = word.load(Acquire);
         // A verdict in a later round of this lane, which opened after the round was read, counts too.
-        if is_proved(before, mark) {
+        if is_proved(before, number_bits) {
             return Err(Verdict::DropProved);
         }
         let key = key_words(&line.key).ok_or(Verdict::DropNoKey)?;
         let claim = PendingProof {
             before,
             place,
-            at: 0,
+            index: 0,
             lane: lane as u8,
             is_alternate: false,
         };
         // A batch is never larger than the queue.
-        let is_aside = proofs.push(claim, &key);
-        is_aside.then_some(()).ok_or(Verdict::DropShed)
+        let is_queued = proofs.push(claim, &key);
+        is_queued.then_some(()).ok_or(Verdict::DropShed)
     }
 
     /// The new verdict words, by lane of the round.
@@ -479,7 +480,8 @@ impl Verifier {
         })
     }
 
-    /// Queues the PROOF again under the alternate key, if there is one. Entries that were processed make room.
+    /// Queues the PROOF a second time, under the prover's alternate key, if the prover has one. The queue has room,
+    /// because its entries were processed.
     #[cold]
     fn try_alternate(&self, proofs: &mut ProofBatch, claim: &PendingProof) -> bool {
         let claim = PendingProof {
@@ -492,11 +494,11 @@ impl Verifier {
             .map_or(0, |round| round.key_lane);
         let line = self.regions.line(&self.geometry, claim.place, key_lane);
         let slot = line.map_or(usize::MAX, |line| line.slot.load(Acquire) as usize);
-        let other = self
+        let alternate = self
             .regions
             .alternates
             .get(slot.saturating_mul(2) | key_lane as usize);
-        let key = other.and_then(|other| key_words(&other.word));
+        let key = alternate.and_then(|alternate| key_words(&alternate.word));
         key.is_some_and(|key| proofs.push(claim, &key))
     }
 }

@@ -20,7 +20,7 @@ pub(super) struct Batch {
     buffers: Box<[[u8; BUFFER_BYTES]]>,
     names: Box<[libc::sockaddr_in6]>,
     controls: Box<[[u64; CONTROL_WORDS]]>,
-    /// Both part arrays only back the pointers in the headers.
+    /// Both part arrays only provide memory for pointers in the headers.
     received_parts: Box<[libc::iovec]>,
     received: Box<[libc::mmsghdr]>,
     reply_parts: Box<[libc::iovec]>,
@@ -31,9 +31,9 @@ pub(super) struct Batch {
 /// One datagram of a batch.
 pub(super) struct Datagram<'a> {
     pub(super) from: Origin,
-    /// Its first [`BUFFER_BYTES`] bytes.
+    /// The first [`BUFFER_BYTES`] bytes of the datagram.
     pub(super) payload: &'a mut [u8],
-    /// Its length on the wire.
+    /// The length of the datagram on the wire.
     pub(super) length: usize,
     /// Sent to a unicast address of this machine.
     pub(super) is_unicast: bool,
@@ -62,13 +62,13 @@ impl Batch {
             replies: filled(header),
             reply_count: 0,
         };
-        let places = batch
+        let receive_buffers = batch
             .buffers
             .iter_mut()
             .zip(&mut batch.names)
             .zip(&mut batch.controls);
         for (((buffer, name), control), (part, header)) in
-            places.zip(batch.received_parts.iter_mut().zip(&mut batch.received))
+            receive_buffers.zip(batch.received_parts.iter_mut().zip(&mut batch.received))
         {
             part.iov_base = buffer.as_mut_ptr().cast();
             part.iov_len = BUFFER_BYTES;
@@ -84,7 +84,7 @@ impl Batch {
         batch
     }
 
-    /// Waits for a datagram and receives all that are ready. Returns how many.
+    /// Waits for a datagram and receives all datagrams that are ready. Returns their number.
     pub(super) fn receive(&mut self, fd: RawFd) -> io::Result<usize> {
         for header in &mut self.received {
             header.msg_hdr.msg_namelen = size_of::<libc::sockaddr_in6>() as libc::socklen_t;
@@ -143,7 +143,7 @@ impl Batch {
         let datagram = self.datagram(index)?;
         let (from, message) = (datagram.from, *datagram.payload.first_chunk()?);
         let header = self.received.get(index)?;
-        let letter = ReplyHandle {
+        let handle = ReplyHandle {
             socket: Arc::clone(socket),
             from,
             name: *self.names.get(index)?,
@@ -152,18 +152,19 @@ impl Batch {
             control_bytes: header.msg_hdr.msg_controllen,
             mac: 0,
         };
-        Some((letter, message))
+        Some((handle, message))
     }
 
-    /// Buffers of the last [`receive`](Self::receive), in full. The bytes after a short payload are stale.
-    pub(super) fn payloads(&self, which: Range<usize>) -> impl Iterator<Item = &[u8]> {
-        let buffers = self.buffers.get(which).unwrap_or_default();
+    /// The complete buffers of the last [`receive`](Self::receive). The bytes after a short payload are stale.
+    pub(super) fn payloads(&self, range: Range<usize>) -> impl Iterator<Item = &[u8]> {
+        let buffers = self.buffers.get(range).unwrap_or_default();
         buffers.iter().map(|buffer| &buffer[..])
     }
 
     /// Queues the payload at `index`, which now holds a reply of `length` bytes, to its sender. The reply leaves from
-    /// the destination address and interface of the message if `from_there`, otherwise from the socket's own address.
-    pub(super) fn reply(&mut self, index: usize, length: usize, from_there: bool) {
+    /// the destination address and interface of the message if `from_destination`, otherwise from the socket's own
+    /// address.
+    pub(super) fn reply(&mut self, index: usize, length: usize, from_destination: bool) {
         let (Some(request), Some(reply), Some(part)) = (
             self.received.get(index),
             self.replies.get_mut(self.reply_count),
@@ -179,7 +180,7 @@ impl Batch {
         reply.msg_hdr.msg_name = request.msg_hdr.msg_name;
         reply.msg_hdr.msg_namelen = request.msg_hdr.msg_namelen;
         // IP_PKTINFO of the received message selects, on sending, the source address and the interface.
-        (reply.msg_hdr.msg_control, reply.msg_hdr.msg_controllen) = if from_there {
+        (reply.msg_hdr.msg_control, reply.msg_hdr.msg_controllen) = if from_destination {
             (request.msg_hdr.msg_control, request.msg_hdr.msg_controllen)
         } else {
             (std::ptr::null_mut(), 0)
@@ -208,11 +209,11 @@ impl Batch {
 }
 
 impl Messages for Batch {
-    fn payload(&self, at: usize) -> Option<&[u8]> {
-        self.buffers.get(at).map(|buffer| &buffer[..])
+    fn payload(&self, index: usize) -> Option<&[u8]> {
+        self.buffers.get(index).map(|buffer| &buffer[..])
     }
-    fn origin(&self, at: usize) -> Option<Origin> {
-        self.origin_of(at).map(|(from, _)| from)
+    fn origin(&self, index: usize) -> Option<Origin> {
+        self.origin_of(index).map(|(from, _)| from)
     }
 }
 

@@ -20,7 +20,7 @@ pub(super) enum BindingKey {
         /// In the format of [`mac_word`].
         mac: u64,
         /// [`mac_key_high`].
-        place: u64,
+        ingress_vlans: u64,
     },
 }
 
@@ -46,7 +46,7 @@ impl BindingKey {
             (low | high != 0).then_some(Self::Address([low, high])),
             (first & BOUND != 0).then(|| Self::Mac {
                 mac: session_mac(session),
-                place: mac_key_high(session.ingress.load(Acquire), vlans),
+                ingress_vlans: mac_key_high(session.ingress.load(Acquire), vlans),
             }),
         ]
     }
@@ -54,14 +54,14 @@ impl BindingKey {
     pub(super) fn mac(mac: u64, from: &Origin) -> Self {
         Self::Mac {
             mac,
-            place: mac_key_high(from.ingress, from.vlans),
+            ingress_vlans: mac_key_high(from.ingress, from.vlans),
         }
     }
 
     fn words(self) -> [u64; 2] {
         match self {
             Self::Address(words) => words,
-            Self::Mac { mac, place } => [mac, place],
+            Self::Mac { mac, ingress_vlans } => [mac, ingress_vlans],
         }
     }
 
@@ -70,12 +70,12 @@ impl BindingKey {
             Self::Address([low, high]) => {
                 session.addr[0].load(Acquire) == low && session.addr[1].load(Acquire) == high
             }
-            Self::Mac { mac, place } => {
+            Self::Mac { mac, ingress_vlans } => {
                 let first = session.vlan[0].load(Acquire);
                 let vlans = [first & !BOUND, session.vlan[1].load(Acquire)];
                 first & BOUND != 0
                     && session_mac(session) == mac
-                    && mac_key_high(session.ingress.load(Acquire), vlans) == place
+                    && mac_key_high(session.ingress.load(Acquire), vlans) == ingress_vlans
             }
         }
     }
@@ -90,16 +90,17 @@ pub(super) struct Bindings<'a> {
     pub(super) regions: &'a Regions,
 }
 
-/// The result of scanning the two buckets of a key, if no other live session owns it.
+/// The result of scanning the two buckets of a key that no other live session owns.
 struct Scan<'a> {
-    /// A free place, in the bucket with fewer entries.
+    /// A free cell, in the bucket with fewer entries.
     free: Option<&'a AtomicU64>,
-    /// The line has an entry for the key.
+    /// Whether the line has an entry for the key.
     is_own: bool,
 }
 
 impl<'a> Bindings<'a> {
-    /// Whether no live session other than that of the line at `place` owns `key`, and the table has room for it.
+    /// Checks that no live session except that of the line at `place` owns `key`, and that the table has room for
+    /// `key`.
     ///
     /// # Errors
     /// `DropAddressOwned` or `DropTableFull`.
@@ -128,9 +129,9 @@ impl<'a> Bindings<'a> {
     /// Claims `key` for the line at `place`. The caller owns the line (BUSY), and its session already contains the
     /// key.
     ///
-    /// The table is read after that, and again after an entry was written: if two threads claim one address at the
-    /// same time, neither keeps it. An existing entry does not make this unnecessary: the sweep may have removed it
-    /// since it was found, and another device may have an old entry too.
+    /// The table is read after the session was written, and again after an entry was written: if two threads claim one
+    /// address at the same time, neither thread keeps the address. Both reads are necessary even if the line already
+    /// has an entry: the sweep may have removed this entry since, and another device may have an old entry too.
     ///
     /// # Errors
     /// `DropAddressOwned` or `DropTableFull`.
@@ -145,7 +146,7 @@ impl<'a> Bindings<'a> {
                 return Ok(());
             }
             let free = scan.free.ok_or(Verdict::DropTableFull)?;
-            // If another claim took the place, scan for another one.
+            // If another claim took the cell, the next scan finds another cell.
             let _ = free.compare_exchange(0, entry, AcqRel, Acquire);
         }
         Err(Verdict::DropTableFull)
@@ -155,34 +156,31 @@ impl<'a> Bindings<'a> {
         let [a, b] = key.words();
         let hash = table::hash(self.seed, a, b);
         let print = table::fingerprint(hash);
-        let (mut is_mine, mut free, mut fewest_used) = (false, None, WAYS);
+        let (mut is_own, mut free, mut fewest_used) = (false, None, WAYS);
         for number in table::choices(hash, self.mask) {
             let bucket = self.table.get(number).ok_or(Verdict::DropTableFull)?;
-            let (mut used, mut gap) = (0, None);
+            let (mut used, mut free_cell) = (0, None);
             for cell in &bucket.entry {
                 let entry = cell.load(Acquire);
                 if entry == 0 {
-                    gap = Some(cell);
+                    free_cell = Some(cell);
                     continue;
                 }
                 used += 1;
                 if (entry >> 32) as u32 == print {
                     let owner = (entry as u32).wrapping_sub(1);
                     if owner == place {
-                        is_mine = true;
+                        is_own = true;
                     } else if self.is_owner(owner, key, boot_s) {
                         return Err(Verdict::DropAddressOwned);
                     }
                 }
             }
             if used < fewest_used {
-                (fewest_used, free) = (used, gap);
+                (fewest_used, free) = (used, free_cell);
             }
         }
-        Ok(Scan {
-            free,
-            is_own: is_mine,
-        })
+        Ok(Scan { free, is_own })
     }
 
     fn is_owner(&self, place: u32, key: BindingKey, boot_s: u32) -> bool {

@@ -91,8 +91,8 @@ impl Classic {
         }
     }
 
-    /// Picks CRPs, stores H(R… | RN), and sends the challenges and RN xor R, or RN xor (R1 or R2). `None`: no CRP is
-    /// left.
+    /// Picks CRPs, stores H(R… | RN), and sends the challenges and RN xor R or, with two CRPs, RN xor (R1 OR R2).
+    /// `None`: no CRP is left.
     fn request<const WORDS: usize>(
         &self,
         rng: &mut SplitMix64,
@@ -100,25 +100,25 @@ impl Classic {
         state: &ClassicState,
         message: &mut Message<WORDS>,
     ) -> Option<Verdict> {
-        let (one, two) = self.pick(rng, index, state)?;
-        let first = response::<WORDS>(one);
-        let second = two.map(response::<WORDS>);
+        let (crp1, crp2) = self.pick(rng, index, state)?;
+        let first = response::<WORDS>(crp1);
+        let second = crp2.map(response::<WORDS>);
         let rn = [0; WORDS].map(|_: u64| rng.draw().to_be());
         // The hash of the first response is stored with the CRP.
-        let mut crc = one.crc.load(Relaxed);
+        let mut crc = crp1.crc.load(Relaxed);
         for block in second.iter().chain([&rn]) {
             crc = self.hash(crc, block);
         }
         state.expected.swap(PENDING | u64::from(!crc), AcqRel);
         message.kind = message_type::CH;
-        message.challenge1 = one.challenge.load(Relaxed).to_ne_bytes();
-        message.challenge2 = two.map_or(0, |two| two.challenge.load(Relaxed)).to_ne_bytes();
+        message.challenge1 = crp1.challenge.load(Relaxed).to_ne_bytes();
+        message.challenge2 = crp2.map_or(0, |crp2| crp2.challenge.load(Relaxed)).to_ne_bytes();
         let masks = first
             .iter()
             .zip(second.unwrap_or([0; WORDS]))
             .map(|(r1, r2)| r1 | r2);
-        for ((place, word), mask) in message.rn.iter_mut().zip(rn).zip(masks) {
-            *place = (word ^ mask).to_ne_bytes();
+        for ((cell, word), mask) in message.rn.iter_mut().zip(rn).zip(masks) {
+            *cell = (word ^ mask).to_ne_bytes();
         }
         message.hash = U32::ZERO;
         message.process_time_ns = U64::ZERO;
@@ -148,8 +148,8 @@ impl Classic {
     }
 
     fn crp(&self, index: u32, row: u64) -> Option<&ClassicCrp> {
-        let place = u64::from(index) * u64::from(self.rows) + row;
-        self.crps.get(usize::try_from(place).ok()?)
+        let crp_index = u64::from(index) * u64::from(self.rows) + row;
+        self.crps.get(usize::try_from(crp_index).ok()?)
     }
 
     /// Adds whole words to a CRC-32, sixteen bytes at a time (slicing-by-16).
@@ -161,7 +161,7 @@ impl Classic {
         })
     }
 
-    /// The contribution of a word that `AHEAD` bytes follow.
+    /// The contribution of a word to the CRC if `AHEAD` bytes come after the word.
     fn slices<const AHEAD: usize>(&self, word: u64) -> u32 {
         let tables = self.crc.iter().skip(AHEAD).take(8).rev();
         tables.zip(word.to_le_bytes()).fold(0, |crc, (table, byte)| {
@@ -178,7 +178,7 @@ fn response<const WORDS: usize>(crp: &ClassicCrp) -> [u64; WORDS] {
     words
 }
 
-/// Accepts no zero-initialized hash, and accepts each hash once.
+/// Accepts a message with the expected hash, once. If no hash is expected (the state is 0), no message is accepted.
 fn accept<const WORDS: usize>(state: &ClassicState, message: &mut Message<WORDS>) -> Verdict {
     let expected = PENDING | u64::from(message.hash.get());
     if state.expected.load(Acquire) != expected

@@ -1,8 +1,9 @@
-//! One datagram in, one verdict out, the reply in place: what `xdp/bpf/lw_lap.h` does, on the same memory.
+//! Processes one datagram: returns one verdict and writes the reply in place. `xdp/bpf/lw_lap.h` does the same on the
+//! same memory.
 //!
 //! Everything shared is atomic. All loads of a line that another thread may be rewriting are Acquire. The commit word
-//! is read again after them to detect a change (a sequence lock whose counter is the commit word). On x86 this costs
-//! nothing.
+//! is read a second time after these loads to detect a change (a sequence lock whose counter is the commit word). On
+//! x86 an Acquire load costs no more than a plain load.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -71,7 +72,7 @@ impl From<Now> for Timestamps {
 pub(super) struct Origin {
     pub(super) ingress: u32,
     pub(super) vlans: [u16; 2],
-    /// In wire order.
+    /// UDP port, in wire order.
     pub(super) port: u16,
     pub(super) addr: [u64; 2],
 }
@@ -92,7 +93,7 @@ impl Origin {
 pub(super) trait MacSource {
     /// MAC address of the sender of a BOUND RESPONSE; `None` if unknown.
     fn bound(&mut self, origin: &Origin, now: Timestamps) -> Option<u64>;
-    /// Queries again, because `stale` did not match. `None` if the result is the same.
+    /// Queries the source again, because `stale` did not match. `None` if the result is the same.
     fn refreshed(&mut self, origin: &Origin, now: Timestamps, stale: u64) -> Option<u64>;
     /// The value with which a session without BOUND is stored and compared.
     fn unbound(&mut self) -> u64;
@@ -162,7 +163,7 @@ impl Engine {
                 .p4dra
                 .as_ref()
                 .zip(p4dra)
-                .map(|(served, regions)| p4dra::Verifier::new(config, served, regions)),
+                .map(|(p4dra_config, regions)| p4dra::Verifier::new(config, p4dra_config, regions)),
             classic_seed: config.classic.as_ref().map_or(0, |classic| classic.seed),
         })
     }
@@ -251,10 +252,10 @@ impl Engine {
     ) -> Outcome {
         let is_timed = thread.responses.is_multiple_of(SAMPLE_INTERVAL);
         thread.responses = thread.responses.wrapping_add(1);
-        let began = is_timed.then(Instant::now);
+        let start = is_timed.then(Instant::now);
         let outcome = self.response(thread, now, from, macs, message);
-        if let (Some(began), Ok((Verdict::ReplyAck, _))) = (began, &outcome) {
-            thread.stats.record_handling_time(began.elapsed());
+        if let (Some(start), Ok((Verdict::ReplyAck, _))) = (start, &outcome) {
+            thread.stats.record_handling_time(start.elapsed());
         }
         outcome
     }
@@ -347,7 +348,8 @@ impl Engine {
     }
 }
 
-/// Kind of a payload, by its first word. Only other payloads go through the parser.
+/// Kind of a payload. Valid headers are recognized by comparing words; only payloads of other kinds go through the
+/// parser.
 enum MessageKind {
     Request(Words),
     Response(Words),
@@ -378,23 +380,23 @@ impl MessageKind {
 }
 
 /// The parser's reason to drop. If the datagram is longer than the buffer, the parser receives its beginning with an
-/// adjusted length field, which is right or wrong like the original.
+/// adjusted length field, which is correct if the original length field is correct.
 #[cold]
 pub(super) fn drop_reason(payload: &[u8], length: usize) -> Verdict {
-    let mut cut = [0u8; BUFFER_BYTES];
+    let mut truncated = [0u8; BUFFER_BYTES];
     let mut message = payload;
-    if let (true, Some(cut)) = (length > payload.len(), cut.get_mut(..payload.len())) {
-        cut.copy_from_slice(payload);
-        if let Some(field @ &mut [high, low]) = cut.get_mut(6..8) {
-            let is_right = usize::from(u16::from_be_bytes([high, low])) == length;
-            let claimed = if is_right {
+    if let (true, Some(truncated)) = (length > payload.len(), truncated.get_mut(..payload.len())) {
+        truncated.copy_from_slice(payload);
+        if let Some(field @ &mut [high, low]) = truncated.get_mut(6..8) {
+            let is_correct = usize::from(u16::from_be_bytes([high, low])) == length;
+            let field_value = if is_correct {
                 payload.len()
             } else {
                 payload.len() ^ 1
             };
-            field.copy_from_slice(&u16::try_from(claimed).unwrap_or_default().to_be_bytes());
+            field.copy_from_slice(&u16::try_from(field_value).unwrap_or_default().to_be_bytes());
         }
-        message = cut;
+        message = truncated;
     }
     match wire::parse(message) {
         Err(reason) => reason,
@@ -409,8 +411,8 @@ mod tests {
     use linewarden_protocol::ids::{DeviceId, Suite};
     use linewarden_protocol::wire::{Header, message_type};
 
-    fn datagram(kind: u8, length: usize, claimed: u16) -> Vec<u8> {
-        let header = Header::with_length(kind, Suite::SipHash128, 0, DeviceId(5), claimed);
+    fn datagram(kind: u8, length: usize, length_field: u16) -> Vec<u8> {
+        let header = Header::with_length(kind, Suite::SipHash128, 0, DeviceId(5), length_field);
         let mut bytes = header.as_bytes().to_vec();
         bytes.resize(length, 0);
         bytes
@@ -425,16 +427,16 @@ mod tests {
             9,
         ] {
             for length in [64, 127, 128, 129, 1400] {
-                for claimed in [64, 128, 129, 1400, length as u16] {
-                    let full_datagram = datagram(kind, length, claimed);
-                    let cut = &full_datagram[..length.min(BUFFER_BYTES)];
-                    if kind == message_type::REQUEST && length == 64 && claimed == 64 {
+                for length_field in [64, 128, 129, 1400, length as u16] {
+                    let full_datagram = datagram(kind, length, length_field);
+                    let truncated = &full_datagram[..length.min(BUFFER_BYTES)];
+                    if kind == message_type::REQUEST && length == 64 && length_field == 64 {
                         continue;
                     }
                     assert_eq!(
-                        drop_reason(cut, length),
+                        drop_reason(truncated, length),
                         drop_reason(&full_datagram, length),
-                        "{kind} {length} {claimed}"
+                        "{kind} {length} {length_field}"
                     );
                 }
             }

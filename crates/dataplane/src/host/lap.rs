@@ -39,7 +39,7 @@ const H0_CHALLENGE: u64 = h0(message_type::CHALLENGE, 0);
 const H0_ACK: u64 = h0(message_type::ACK, 0);
 const H0_NAK: u64 = h0(message_type::NAK, 0);
 
-/// `L(2)`.
+/// `L(2)`: the session key is F(auth_key, L(2), RESPONSE.tag).
 const LABEL_SESSION: u64 = u64::from_le_bytes([0, 0, 1, 2, 1, 0, 0, 0]);
 
 /// Age of the current fresh value above which no message is answered, ns (LAP/1 1.4.1).
@@ -102,7 +102,8 @@ impl Response {
 }
 
 impl Engine {
-    /// Only messages from an address that a device can have are answered, or open a session.
+    /// Checks that a device can have the source address. A message from any other address is not answered and opens no
+    /// session.
     fn check_source(&self, from: &Origin) -> Result<(), Verdict> {
         let control = self.regions.control.first();
         match control.is_some_and(|control| admission::admits(control, from.addr)) {
@@ -154,8 +155,8 @@ impl Engine {
         }
         let auth_key = load(&line.auth_key);
         let challenge = line.challenge.load(Acquire);
-        // A winner on another thread may have installed the next row in between. Then these words do not belong
-        // together.
+        // A winner on another thread may have installed the next row during the read. Key and challenge may then belong
+        // to different rows.
         if line.commit.load(Acquire) != commit.0 {
             return Err(Verdict::DropBusy);
         }
@@ -210,7 +211,7 @@ impl Engine {
         };
         let slot = line.slot.load(Acquire);
         let session = self.regions.sessions.get(slot as usize);
-        let case = ResponseContext {
+        let context = ResponseContext {
             commit: CommitWord(line.commit.load(Acquire)),
             session: session.ok_or(Verdict::DropUnknownDevice)?,
             response: &m,
@@ -220,43 +221,43 @@ impl Engine {
             now,
             from,
         };
-        if case.commit.is_revoked() {
+        if context.commit.is_revoked() {
             return Err(Verdict::DropRevoked);
         }
-        if case.commit.is_busy() {
+        if context.commit.is_busy() {
             return Err(Verdict::DropBusy);
         }
-        let idx = case.commit.idx().0;
+        let idx = context.commit.idx().0;
         if m.idx.checked_add(1) == Some(idx) {
-            return case.repeat_ack(&self.live(), macs);
+            return context.repeat_ack(&self.live(), macs);
         }
         if m.idx != idx {
             return Err(Verdict::DropIndex);
         }
-        if !case.commit.is_valid() {
+        if !context.commit.is_valid() {
             return Err(Verdict::DropNoRows);
         }
         if !self.is_fresh(m.fresh) {
             return Err(Verdict::DropFresh);
         }
         let auth_key = load(&line.auth_key);
-        let place = self.verify(&case, auth_key, macs).inspect_err(|reason| {
+        let origin = self.verify(&context, auth_key, macs).inspect_err(|reason| {
             if *reason == Verdict::DropTag && thread.alarms.allows(now.monotonic_ns, self.live().alarm_per_s)
             {
-                thread.stats.report(&case.event(EVENT_WRONG_TAG, idx));
+                thread.stats.report(&context.event(EVENT_WRONG_TAG, idx));
             }
         })?;
-        if !case.commit.has_credit() {
+        if !context.commit.has_credit() {
             // Only a verified message may request an advance of the mark: rows below the mark are lost with the
             // memory.
-            self.report(thread, &case.event(EVENT_ROWS_LOW, idx));
+            self.report(thread, &context.event(EVENT_ROWS_LOW, idx));
             return Err(Verdict::DropMark);
         }
         if m.tag[0] == 0 {
             return Err(Verdict::DropSessionZero);
         }
         let session_key = f(auth_key, [LABEL_SESSION, m.tag[0], m.tag[1]]);
-        self.accept_response(thread, &case, &place, session_key)
+        self.accept_response(thread, &context, &origin, session_key)
     }
 
     fn is_fresh(&self, fresh: u64) -> bool {
@@ -268,41 +269,48 @@ impl Engine {
     }
 
     /// Checks the owners of the addresses, then the tag. A MAC address from a table may be stale: if the check fails,
-    /// the source is queried again, and only a different result leads to another attempt.
+    /// the table is queried again, and only a different MAC address leads to a second check.
     fn verify(
         &self,
-        case: &ResponseContext<'_>,
+        context: &ResponseContext<'_>,
         auth_key: Pair,
         macs: &mut impl MacSource,
     ) -> Result<VerifiedOrigin, Verdict> {
-        let (m, from, at, boot_s) = (case.response, case.from, case.place, case.now.boot_s());
+        let (m, from, line_place, boot_s) = (
+            context.response,
+            context.from,
+            context.place,
+            context.now.boot_s(),
+        );
         let attempt = |mac: u64| {
-            let is_renewal = case.is_renewal(mac);
+            let is_renewal = context.is_renewal(mac);
             if !is_renewal {
                 self.by_address()
-                    .check(BindingKey::Address(from.addr), at, boot_s)?;
+                    .check(BindingKey::Address(from.addr), line_place, boot_s)?;
                 if m.bound {
-                    self.by_mac().check(BindingKey::mac(mac, from), at, boot_s)?;
+                    self.by_mac()
+                        .check(BindingKey::mac(mac, from), line_place, boot_s)?;
                 }
             }
-            let place = VerifiedOrigin { mac, is_renewal };
+            let origin = VerifiedOrigin { mac, is_renewal };
             m.verifies(auth_key, if m.bound { mac } else { 0 })
-                .then_some(place)
+                .then_some(origin)
                 .ok_or(Verdict::DropTag)
         };
         if !m.bound {
             return attempt(macs.unbound());
         }
-        let known = macs.bound(from, case.now).ok_or(Verdict::DropTag)?;
-        attempt(known).or_else(|reason| attempt(macs.refreshed(from, case.now, known).ok_or(reason)?))
+        let known_mac = macs.bound(from, context.now).ok_or(Verdict::DropTag)?;
+        attempt(known_mac)
+            .or_else(|reason| attempt(macs.refreshed(from, context.now, known_mac).ok_or(reason)?))
     }
 
     /// Spends the row and opens the session, in the order of LAP/1 1.4.3.
     fn accept_response(
         &self,
         thread: &mut ThreadState,
-        case: &ResponseContext<'_>,
-        place: &VerifiedOrigin,
+        context: &ResponseContext<'_>,
+        origin: &VerifiedOrigin,
         session_key: Pair,
     ) -> Outcome {
         let &ResponseContext {
@@ -310,71 +318,77 @@ impl Engine {
             line,
             session,
             ..
-        } = case;
+        } = context;
         let live = self.live();
-        let won = case.commit.with_row_spent().ok_or(Verdict::DropNoRows)?;
-        let (owner, closed) = LineGuard::acquire(line, case.commit, won).ok_or(Verdict::DropLostRace)?;
-        // User space closed the session after it was read. Another device may have claimed its addresses.
-        let is_closed = place.is_renewal && closed == 0;
+        let new_word = context.commit.with_row_spent().ok_or(Verdict::DropNoRows)?;
+        let (guard, previous_session) =
+            LineGuard::acquire(line, context.commit, new_word).ok_or(Verdict::DropLostRace)?;
+        // If user space closed the session after the session was read, another device may have claimed the addresses of
+        // the session.
+        let is_closed = origin.is_renewal && previous_session == 0;
         line.window
-            .store(u64::from(won.window_generation()) << 56, Relaxed);
+            .store(u64::from(new_word.window_generation()) << 56, Relaxed);
         store(&session.session_key, session_key);
         store(&session.tag, m.tag);
-        line.session_until_s
-            .store(case.now.boot_s().saturating_add(live.session_lifetime_s), Relaxed);
-        if !place.is_renewal {
-            self.release_old_bindings(case, place.mac);
-            case.bind(place.mac);
+        line.session_until_s.store(
+            context.now.boot_s().saturating_add(live.session_lifetime_s),
+            Relaxed,
+        );
+        if !origin.is_renewal {
+            self.release_old_bindings(context, origin.mac);
+            context.bind(origin.mac);
         }
-        let next = won.idx().0;
-        let has_row = won.is_key_mode() || self.next_row(line, case.slot, next);
-        let claimed = match (place.is_renewal, is_closed) {
+        let next = new_word.idx().0;
+        let has_row = new_word.is_key_mode() || self.next_row(line, context.slot, next);
+        let claim_result = match (origin.is_renewal, is_closed) {
             (true, true) => Err(Verdict::DropLostRace),
             (true, false) => Ok(()),
-            (false, _) => self.claim(case, place.mac),
+            (false, _) => self.claim(context, origin.mac),
         };
-        if claimed.is_ok() {
+        if claim_result.is_ok() {
             line.session_id.swap(m.tag[0], AcqRel);
         }
-        owner.release(has_row);
+        guard.release(has_row);
 
         if !has_row {
-            self.report(thread, &case.event(EVENT_ROWS_OUT, next));
-        } else if !won.is_key_mode()
-            && (self.are_rows_low(case.slot, next, live.low_rows) || is_credit_low(won, live.low_credit))
+            self.report(thread, &context.event(EVENT_ROWS_OUT, next));
+        } else if !new_word.is_key_mode()
+            && (self.are_rows_low(context.slot, next, live.low_rows)
+                || is_credit_low(new_word, live.low_credit))
         {
-            self.report(thread, &case.event(EVENT_ROWS_LOW, next));
+            self.report(thread, &context.event(EVENT_ROWS_LOW, next));
         }
-        claimed?;
-        if !place.is_renewal {
-            thread.stats.report(&case.session_event(place.mac));
+        claim_result?;
+        if !origin.is_renewal {
+            thread.stats.report(&context.session_event(origin.mac));
         }
         Ok((
             Verdict::ReplyAck,
-            ack(m, session_key, live.session_lifetime_s, case.from),
+            ack(m, session_key, live.session_lifetime_s, context.from),
         ))
     }
 
-    /// Removes the bindings of the line's previous session that the new one does not reuse. Otherwise a device with
+    /// Removes the bindings of the line's previous session that the new session does not reuse. Otherwise a device with
     /// ever-changing addresses would fill the tables.
-    fn release_old_bindings(&self, case: &ResponseContext<'_>, mac: u64) {
-        let [address, at_mac] = BindingKey::of(case.session);
-        if let Some(old) = address.filter(|old| *old != BindingKey::Address(case.from.addr)) {
-            self.by_address().release(old, case.place);
+    fn release_old_bindings(&self, context: &ResponseContext<'_>, mac: u64) {
+        let [address_key, mac_key] = BindingKey::of(context.session);
+        if let Some(old) = address_key.filter(|old| *old != BindingKey::Address(context.from.addr)) {
+            self.by_address().release(old, context.place);
         }
         if let Some(old) =
-            at_mac.filter(|old| !case.response.bound || *old != BindingKey::mac(mac, case.from))
+            mac_key.filter(|old| !context.response.bound || *old != BindingKey::mac(mac, context.from))
         {
-            self.by_mac().release(old, case.place);
+            self.by_mac().release(old, context.place);
         }
     }
 
-    fn claim(&self, case: &ResponseContext<'_>, mac: u64) -> Result<(), Verdict> {
-        let (at, boot_s) = (case.place, case.now.boot_s());
+    fn claim(&self, context: &ResponseContext<'_>, mac: u64) -> Result<(), Verdict> {
+        let (place, boot_s) = (context.place, context.now.boot_s());
         self.by_address()
-            .claim(BindingKey::Address(case.from.addr), at, boot_s)?;
-        if case.response.bound {
-            self.by_mac().claim(BindingKey::mac(mac, case.from), at, boot_s)?;
+            .claim(BindingKey::Address(context.from.addr), place, boot_s)?;
+        if context.response.bound {
+            self.by_mac()
+                .claim(BindingKey::mac(mac, context.from), place, boot_s)?;
         }
         Ok(())
     }
@@ -386,7 +400,7 @@ impl Engine {
         self.regions.rows.get(place as usize)
     }
 
-    /// Moves the row `idx` into the line, or clears the line's row. Returns whether there is one.
+    /// Moves the row `idx` into the line, or clears the line's row. Returns whether the row exists.
     fn next_row(&self, line: &Line, slot: u32, idx: u32) -> bool {
         let row = self.ring_row(slot, idx);
         let last = row.map_or(0, |row| row.auth_key[1].swap(0, AcqRel));
@@ -425,17 +439,18 @@ struct ResponseContext<'a> {
     from: &'a Origin,
 }
 
-/// The origin of a RESPONSE whose tag is right.
+/// The origin of a RESPONSE with a valid tag.
 struct VerifiedOrigin {
     mac: u64,
-    /// The device's live session is already bound to this origin.
+    /// Whether the device's live session is already bound to this origin.
     is_renewal: bool,
 }
 
 impl ResponseContext<'_> {
-    /// Whether a live session is renewed from the origin to which it is bound. It then owns its addresses, no other
-    /// device can have claimed them, and the tables need not be read. Not in the last second of the session: another
-    /// thread whose batch started a little later may already treat the session as expired and the addresses as free.
+    /// Whether a live session is renewed from the origin to which it is bound. Such a session owns its addresses: no
+    /// other device can have claimed the addresses, and the tables need not be read. `false` in the last second of the
+    /// session: another thread whose batch started a little later may already treat the session as expired and the
+    /// addresses as free.
     fn is_renewal(&self, mac: u64) -> bool {
         let is_bound = self.session.vlan[0].load(Acquire) & BOUND != 0;
         self.line.session_id.load(Acquire) != 0
@@ -471,7 +486,7 @@ impl ResponseContext<'_> {
         session.ingress.store(from.ingress, Relaxed);
     }
 
-    /// Handles the winning RESPONSE again: the first ACK was lost (LAP/1 1.4.4).
+    /// Repeats the ACK for a copy of the RESPONSE that opened the session: the first ACK was lost (LAP/1 1.4.4).
     fn repeat_ack(&self, live: &ActiveSettings, macs: &mut impl MacSource) -> Outcome {
         let Self {
             response: m,
@@ -488,33 +503,41 @@ impl ResponseContext<'_> {
         if !is_live || bool::from(differs) {
             return Err(Verdict::DropReplay);
         }
-        let stored = session_mac(session);
+        let stored_mac = session_mac(session);
         let is_bound = session.vlan[0].load(Acquire) & BOUND != 0;
         let mac = if is_bound {
             macs.bound(from, now).ok_or(Verdict::DropReplay)?
         } else {
             macs.unbound()
         };
-        if mac != stored && (!is_bound || macs.refreshed(from, now, mac) != Some(stored)) {
+        if mac != stored_mac && (!is_bound || macs.refreshed(from, now, mac) != Some(stored_mac)) {
             return Err(Verdict::DropReplay);
         }
         let session_key = load(&session.session_key);
-        // The values above belong to one session only if no winner came in between.
+        // The values above belong to one session only if no winner changed them during the read.
         if line.commit.load(Acquire) != self.commit.0 || line.session_id.load(Acquire) != m.tag[0] {
             return Err(Verdict::DropReplay);
         }
-        let lease_s = live.repeated_lifetime_s(until_s);
-        Ok((Verdict::ReplyAckRepeated, ack(m, session_key, lease_s, from)))
+        let lifetime_s = live.repeated_lifetime_s(until_s);
+        Ok((Verdict::ReplyAckRepeated, ack(m, session_key, lifetime_s, from)))
     }
 
     /// `struct lw_session_event` as words.
     fn session_event(&self, mac: u64) -> [u64; SESSION_EVENT_BYTES / 8] {
         let mut words = [0; SESSION_EVENT_BYTES / 8];
-        let [kind, id, _, low, high, place] = self.event(EVENT_SESSION, self.response.idx);
+        let [kind, id, _, low, high, ingress_idx] = self.event(EVENT_SESSION, self.response.idx);
         let loc = if self.response.bound { mac } else { 0 };
-        let event = [kind, id, self.response.tag[0], low, high, place, self.now.boot_ns];
-        let all = event.into_iter().chain(self.response.words).chain([loc]);
-        words.iter_mut().zip(all).for_each(|(to, word)| *to = word);
+        let event = [
+            kind,
+            id,
+            self.response.tag[0],
+            low,
+            high,
+            ingress_idx,
+            self.now.boot_ns,
+        ];
+        let values = event.into_iter().chain(self.response.words).chain([loc]);
+        words.iter_mut().zip(values).for_each(|(cell, word)| *cell = word);
         words
     }
 
@@ -531,22 +554,22 @@ impl ResponseContext<'_> {
     }
 }
 
-/// A line that this thread has won. If it is dropped without a release, which only a panic can cause, it closes the
-/// session and leaves the line empty so that it can be filled again. No thread leaves BUSY behind.
+/// Ownership of a line that this thread has won. A guard that is dropped without a release, which only a panic can
+/// cause, closes the session and clears BUSY. The line is then empty and can be filled again.
 struct LineGuard<'a> {
     line: &'a Line,
 }
 
 impl<'a> LineGuard<'a> {
     /// Acquires the line. Returns the guard and the id of the line's previous session.
-    fn acquire(line: &'a Line, seen: CommitWord, won: CommitWord) -> Option<(Self, u64)> {
+    fn acquire(line: &'a Line, current: CommitWord, new_word: CommitWord) -> Option<(Self, u64)> {
         line.commit
-            .compare_exchange(seen.0, won.0, AcqRel, Acquire)
+            .compare_exchange(current.0, new_word.0, AcqRel, Acquire)
             .ok()?;
-        let before = line.session_id.swap(0, Relaxed);
-        // BUSY and the zero must be visible before all later writes.
+        let previous_session = line.session_id.swap(0, Relaxed);
+        // BUSY and the session id 0 must be visible before all later writes.
         fence(Release);
-        Some((Self { line }, before))
+        Some((Self { line }, previous_session))
     }
 
     /// Clears BUSY, and sets VALID if a row is present. REVOKED, which user space may set concurrently, is kept.
@@ -568,20 +591,20 @@ impl Drop for LineGuard<'_> {
     }
 }
 
-fn is_credit_low(won: CommitWord, low_credit: u32) -> bool {
-    won.credit().is_some_and(|credit| credit <= low_credit)
+fn is_credit_low(commit_word: CommitWord, low_credit: u32) -> bool {
+    commit_word.credit().is_some_and(|credit| credit <= low_credit)
 }
 
-/// ACK.tag = F(session_key, H0, idx ‖ lease_s, session_id, seen_ip).
-fn ack(m: &Response, session_key: Pair, lease_s: u32, from: &Origin) -> Words {
-    let idx_lease = pack_fields(m.idx, lease_s);
+/// ACK.tag = F(session_key, H0, idx ‖ lifetime_s, session_id, seen_ip).
+fn ack(m: &Response, session_key: Pair, lifetime_s: u32, from: &Origin) -> Words {
+    let idx_lifetime = pack_fields(m.idx, lifetime_s);
     let session_id = m.tag[0];
     let [ip_low, ip_high] = from.addr;
-    let [low, high] = f(session_key, [H0_ACK, idx_lease, session_id, ip_low, ip_high]);
+    let [low, high] = f(session_key, [H0_ACK, idx_lifetime, session_id, ip_low, ip_high]);
     [
         H0_ACK,
         m.device_id,
-        idx_lease,
+        idx_lifetime,
         session_id,
         low,
         high,

@@ -1,9 +1,9 @@
 //! The `host` data plane: threads on UDP sockets, on the same memory and with the same steps as `xdp`.
 //!
-//! It runs without eBPF and is the baseline for comparisons with `xdp`. Each thread has its own sockets, buffers,
-//! counters and event queue; no lock is taken and nothing is allocated per packet. A UDP socket does not see
-//! everything, as its capabilities declare: the backend has no gate and no VLANs, and takes MAC addresses from the
-//! kernel's neighbor table (see ADR 4).
+//! This data plane runs without eBPF and is the baseline for comparisons with `xdp`. Each thread has its own sockets,
+//! buffers, counters and event queue; no lock is taken and nothing is allocated per packet. A UDP socket does not see
+//! whole frames: the backend has no gate and no VLANs, and takes MAC addresses from the kernel's neighbor table (see
+//! ADR 4).
 //!
 //! *Panics*: lints forbid a panic on every path from a packet. If one occurs nevertheless, the line that its thread
 //! owned is closed and left empty, not BUSY, and [`crate::DataPlane::failure`] reports that the thread ended. After a
@@ -93,7 +93,7 @@ pub struct Host {
     stats: Vec<Arc<Stats>>,
     stop: Arc<AtomicBool>,
     running: Vec<RunningThread>,
-    /// Packets that the kernel dropped at sockets that are closed now.
+    /// Packets that the kernel dropped at sockets that have been closed since.
     closed_socket_drops: u64,
     /// Sender of `p4dra-classic` REQUESTs, and its interfaces. `None`: not listening.
     p4dra_request_sender: Option<(P4draRequestSender, Vec<u32>)>,
@@ -135,7 +135,7 @@ impl ThreadSocket {
 }
 
 impl Host {
-    /// Sees only traffic that is addressed to the gateway.
+    /// No gate: the sockets receive only traffic that is addressed to the gateway.
     const CAPABILITIES: Capabilities = Capabilities {
         gate: false,
         sealed: false,
@@ -158,7 +158,7 @@ impl Host {
         Self::with_store(config, Store::new(Arc::new(regions), config.geometry.clone()))
     }
 
-    /// As [`Host::new`], with other lanes for PROOFs than the widest, to compare lanes.
+    /// As [`Host::new`], with these lanes for PROOFs instead of the widest ones, to compare lanes.
     ///
     /// # Errors
     /// As [`Host::new`].
@@ -194,10 +194,10 @@ impl Host {
             .transpose()
             .map_err(memory_error)?
             .map(|regions| Provers::new(Arc::new(regions), config.prover_geometry()));
-        let proofs = provers.as_ref().map(|provers| Arc::clone(provers.regions()));
+        let prover_regions = provers.as_ref().map(|provers| Arc::clone(provers.regions()));
         let p4dra = P4draControl::new(config, P4draRegions::anonymous).map_err(memory_error)?;
-        let served = p4dra.as_ref().map(|p4dra| Arc::clone(p4dra.regions()));
-        let engine = Engine::new(config, Arc::clone(store.regions()), proofs, served)
+        let p4dra_regions = p4dra.as_ref().map(|p4dra| Arc::clone(p4dra.regions()));
+        let engine = Engine::new(config, Arc::clone(store.regions()), prover_regions, p4dra_regions)
             .map_err(|error| DataPlaneError::kernel("creating the packet path", error))?;
         let engine = Arc::new(engine);
         let stats = Arc::new(Stats::new());
@@ -220,7 +220,7 @@ impl Host {
     /// [`Host::new`], then [`Host::listen`].
     ///
     /// # Errors
-    /// Those of both.
+    /// Those of [`Host::new`] and of [`Host::listen`].
     pub fn start(config: &Config, options: &HostOptions) -> Result<Self, DataPlaneError> {
         let mut host = Self::new(config)?;
         host.listen(config, options)?;
@@ -254,7 +254,7 @@ impl Host {
         });
         for (index, (socket, serve)) in datagrams.chain(frames).enumerate() {
             let cpu = options.cpus.get(index % options.cpus.len().max(1)).copied();
-            let spawned = std::thread::Builder::new()
+            let result = std::thread::Builder::new()
                 .name(format!("lw-host-{index}"))
                 .spawn(move || {
                     // The sockets are open; a thread that reads packets runs without privileges.
@@ -264,7 +264,7 @@ impl Host {
                     }
                     serve()
                 });
-            match spawned {
+            match result {
                 Ok(thread) => self.running.push(RunningThread { socket, thread }),
                 Err(error) => {
                     self.stop();
@@ -318,10 +318,10 @@ impl Host {
         let Some(p4dra) = config.p4dra.as_ref().filter(|p4dra| !p4dra.interfaces.is_empty()) else {
             return Ok(Vec::new());
         };
-        if let Some(needed) = capability::missing(&[Capability::NetRaw]).first() {
+        if let Some(missing) = capability::missing(&[Capability::NetRaw]).first() {
             return Err(DataPlaneError::Privilege {
                 backend: Self::NAME,
-                capability: needed.name(),
+                capability: missing.name(),
                 hint: "p4dra-classic uses raw frames; all other functions of this data plane need no capability",
             });
         }
@@ -339,7 +339,7 @@ impl Host {
         p4dra.interfaces.iter().map(open).collect()
     }
 
-    /// Stops the threads and closes the sockets. Installed devices stay. Also done on drop.
+    /// Stops the threads and closes the sockets. Installed devices stay. Dropping the value does the same.
     pub fn stop(&mut self) {
         self.stop.store(true, Ordering::Release);
         self.attest_request_sender = None;
@@ -349,12 +349,12 @@ impl Host {
         }
         self.closed_socket_drops = self.kernel_drops();
         for running in self.running.drain(..) {
-            let ended = match running.thread.join() {
+            let failure = match running.thread.join() {
                 Ok(Ok(())) => continue,
                 Ok(Err(error)) => format!("receiving packets failed: {error}"),
                 Err(_) => "a thread panicked".to_owned(),
             };
-            self.failure.get_or_insert(ended);
+            self.failure.get_or_insert(failure);
         }
     }
 
@@ -369,10 +369,11 @@ impl Host {
         Arc::clone(&self.engine)
     }
 
-    /// State for another thread that runs [`Host::engine`]. Its counters and events belong to this data plane.
+    /// State for another thread that runs [`Host::engine`]. The counters and events of the other thread belong to this
+    /// data plane.
     pub fn thread_state(&mut self) -> ThreadState {
         let stats = Arc::new(Stats::new());
-        // The first one belongs to the control thread.
+        // The first element of `stats` belongs to the control thread.
         let state = self.engine.thread_state(self.stats.len() - 1, Arc::clone(&stats));
         self.stats.push(stats);
         state
@@ -396,14 +397,14 @@ impl Drop for Host {
     }
 }
 
-/// Uses the first socket of each address.
+/// A sender that uses the first socket of each address.
 fn open_request_sender(workers: &[Worker]) -> Result<AttestRequestSender<Arc<Socket>>, DataPlaneError> {
     let lap_workers = workers.iter().filter(|worker| worker.service == Service::Lap);
-    let mut exits: Vec<_> = lap_workers
+    let mut sockets: Vec<_> = lap_workers
         .map(|worker| (worker.socket.ip(), Arc::clone(&worker.socket)))
         .collect();
-    exits.dedup_by_key(|(ip, _)| *ip);
-    AttestRequestSender::new(exits)
+    sockets.dedup_by_key(|(ip, _)| *ip);
+    AttestRequestSender::new(sockets)
         .map_err(|error| DataPlaneError::kernel("opening a socket for route look-ups", error))
 }
 
@@ -493,24 +494,24 @@ impl StoreBacked for Host {
     }
 
     fn send_reply(&mut self, miss: &Miss, reply: &[u8; MESSAGE_BYTES]) {
-        if let Carrier::Datagram(letter) = &miss.carrier
-            && let Err(error) = letter.send(reply)
+        if let Carrier::Datagram(handle) = &miss.carrier
+            && let Err(error) = handle.send(reply)
         {
             tracing::debug!(%error, "host data plane: sending a slow-path reply failed; the device will repeat its message");
         }
     }
 
     fn replay(&mut self, miss: Miss) -> Result<(), DataPlaneError> {
-        let Carrier::Datagram(letter) = &miss.carrier else {
+        let Carrier::Datagram(handle) = &miss.carrier else {
             return Ok(());
         };
         let mut payload = *miss.message();
-        let mut macs = KnownMac(letter.mac);
+        let mut macs = KnownMac(handle.mac);
         let now = worker::now();
         let verdict = self.engine.lap(
             &mut self.control,
             now,
-            &letter.from,
+            &handle.from,
             &mut macs,
             &mut payload,
             MESSAGE_BYTES,

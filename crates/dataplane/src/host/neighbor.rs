@@ -1,14 +1,15 @@
 //! MAC addresses of senders from the kernel's neighbor table (rtnetlink(7), RTM_GETNEIGH), with a cache.
 //!
-//! A UDP socket does not see frames. The neighbor table is as reliable as ARP and ND. The MAC address is covered by
-//! the sender's tag, so a wrong entry can cause a drop but never an admission. The kernel resolves the sender when it
-//! sends the CHALLENGE, so the entry exists when the RESPONSE arrives. It does not exist for a sender behind a
-//! router: a BOUND RESPONSE from there is dropped with `drop_tag`, like any RESPONSE whose tag cannot be verified.
+//! A UDP socket does not see frames. The neighbor table is as reliable as ARP and ND. The MAC address is covered by the
+//! sender's tag, so a wrong entry can cause a drop but never an admission. The kernel resolves the sender when it sends
+//! the CHALLENGE, so the entry exists when the RESPONSE arrives. No entry exists for a sender behind a router: a BOUND
+//! RESPONSE of such a sender is dropped with `drop_tag`, like any RESPONSE whose tag cannot be verified.
 //!
 //! A look-up costs two system calls. Results are cached for some seconds, or until a message fails the check with a
 //! cached address: then the kernel is queried again, at a bounded rate. A device that moved to another MAC address or
-//! took over an IP address costs one more look-up and is not refused. An attacker who exhausts that rate delays the
-//! device by at most the lifetime of a cache entry, which is shorter than the time for which a RESPONSE is repeated.
+//! took over an IP address costs one more look-up and is not refused. An attacker who exhausts the rate of repeated
+//! look-ups delays the device by at most the lifetime of a cache entry, which is shorter than the time for which a
+//! RESPONSE is repeated.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -19,11 +20,12 @@ use crate::links::open_route;
 use crate::rate::RateWindow;
 use crate::store::table;
 
-/// Cache entries per thread. Two senders with the same place replace each other.
+/// Cache entries per thread. Two senders with the same hash replace each other.
 const CACHE_ENTRIES: usize = 1 << 14;
 /// First look-ups per thread and second. Limits the system calls that a flood from invented addresses can cause.
 const LOOKUPS_PER_S: u32 = 20_000;
-/// An entry older than this is looked up again. The old one is used if the rate limit allows no look-up.
+/// The address of an entry above this age (ns) is looked up again. The old entry is used if the rate limit allows no
+/// look-up.
 const AGE_NS_MAX: u64 = 10_000_000_000;
 /// Repeated look-ups after a failure, per thread and second.
 const REFRESHES_PER_S: u32 = 1_000;
@@ -35,8 +37,9 @@ const NDA_DST: u16 = 1;
 const NDA_LLADDR: u16 = 2;
 /// NUD_REACHABLE, NUD_STALE, NUD_DELAY, NUD_PROBE, NUD_PERMANENT: the states of a resolved address.
 const RESOLVED: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x80;
-/// Bytes of nlmsghdr and ndmsg.
+/// Bytes of nlmsghdr.
 const HEADER_BYTES: usize = 16;
+/// Bytes of ndmsg.
 const MESSAGE_BYTES: usize = 12;
 /// Both headers and an attribute with an IPv6 address.
 const REQUEST_BYTES_MAX: usize = HEADER_BYTES + MESSAGE_BYTES + 4 + 16;
@@ -45,7 +48,7 @@ const REQUEST_BYTES_MAX: usize = HEADER_BYTES + MESSAGE_BYTES + 4 + 16;
 struct Entry {
     addr: [u64; 2],
     ingress: u32,
-    /// With [`IS_KNOWN`] set; 0: the place is free.
+    /// With [`IS_KNOWN`] set; 0: the entry is free.
     mac: u64,
     /// CLOCK_MONOTONIC when the kernel returned the address.
     queried_ns: u64,
@@ -76,7 +79,7 @@ impl Neighbors {
         })
     }
 
-    fn place(&mut self, origin: &Origin) -> Option<&mut Entry> {
+    fn cache_entry(&mut self, origin: &Origin) -> Option<&mut Entry> {
         let [low, high] = origin.addr;
         let hash = table::hash(self.seed, low ^ u64::from(origin.ingress), high);
         self.cache.get_mut(hash as usize % CACHE_ENTRIES)
@@ -95,7 +98,7 @@ impl Neighbors {
         // The kernel has replied before send() returned. Replies to earlier requests that were not read are skipped.
         loop {
             // SAFETY: the buffer is valid for its length.
-            let got = unsafe {
+            let received = unsafe {
                 libc::recv(
                     fd,
                     response.as_mut_ptr().cast(),
@@ -103,7 +106,7 @@ impl Neighbors {
                     libc::MSG_DONTWAIT,
                 )
             };
-            let message = response.get(..usize::try_from(got).ok()?)?;
+            let message = response.get(..usize::try_from(received).ok()?)?;
             if array_at(message, 8).map(u32::from_ne_bytes)? == self.sequence {
                 return mac_of(message);
             }
@@ -113,17 +116,17 @@ impl Neighbors {
 
 impl MacSource for Neighbors {
     fn bound(&mut self, origin: &Origin, now: Timestamps) -> Option<u64> {
-        let entry = self.place(origin)?;
+        let entry = self.cache_entry(origin)?;
         let is_known = entry.mac != 0 && entry.addr == origin.addr && entry.ingress == origin.ingress;
-        let known = is_known.then_some(entry.mac & !IS_KNOWN);
+        let known_mac = is_known.then_some(entry.mac & !IS_KNOWN);
         if is_known && now.monotonic_ns.saturating_sub(entry.queried_ns) < AGE_NS_MAX {
-            return known;
+            return known_mac;
         }
         if !self.lookups.allows(now.monotonic_ns, LOOKUPS_PER_S) {
-            return known;
+            return known_mac;
         }
         let Some(mac) = self.look_up(origin) else {
-            return known;
+            return known_mac;
         };
         self.cache(origin, now, mac);
         Some(mac)
@@ -146,7 +149,7 @@ impl MacSource for Neighbors {
 
 impl Neighbors {
     fn cache(&mut self, origin: &Origin, now: Timestamps, mac: u64) {
-        if let Some(entry) = self.place(origin) {
+        if let Some(entry) = self.cache_entry(origin) {
             *entry = Entry {
                 addr: origin.addr,
                 ingress: origin.ingress,
@@ -215,7 +218,7 @@ fn array_at<const BYTES: usize>(bytes: &[u8], at: usize) -> Option<[u8; BYTES]> 
 mod tests {
     use super::*;
 
-    fn answer(state: u16, attributes: &[u8]) -> Vec<u8> {
+    fn neighbor_reply(state: u16, attributes: &[u8]) -> Vec<u8> {
         let total = HEADER_BYTES + MESSAGE_BYTES + attributes.len();
         let mut bytes = (total as u32).to_ne_bytes().to_vec();
         bytes.extend_from_slice(&RTM_NEWNEIGH.to_ne_bytes());
@@ -232,22 +235,25 @@ mod tests {
 
     #[test]
     fn only_a_resolved_entry_has_an_address() {
-        let both = [&DST[..], &LLADDR[..]].concat();
-        assert_eq!(mac_of(&answer(0x04, &both)), Some(mac_word([2, 1, 2, 3, 4, 5])));
-        assert_eq!(mac_of(&answer(0x20, &both)), None, "NUD_FAILED");
-        assert_eq!(mac_of(&answer(0x40, &both)), None, "NUD_NOARP");
-        assert_eq!(mac_of(&answer(0x04, &DST)), None);
+        let attributes = [&DST[..], &LLADDR[..]].concat();
+        assert_eq!(
+            mac_of(&neighbor_reply(0x04, &attributes)),
+            Some(mac_word([2, 1, 2, 3, 4, 5]))
+        );
+        assert_eq!(mac_of(&neighbor_reply(0x20, &attributes)), None, "NUD_FAILED");
+        assert_eq!(mac_of(&neighbor_reply(0x40, &attributes)), None, "NUD_NOARP");
+        assert_eq!(mac_of(&neighbor_reply(0x04, &DST)), None);
     }
 
     #[test]
     fn truncated_replies_are_refused() {
-        let reply = answer(0x02, &[&DST[..], &LLADDR[..]].concat());
+        let reply = neighbor_reply(0x02, &[&DST[..], &LLADDR[..]].concat());
         let without_padding = reply.len() - 2;
         for length in 0..without_padding {
             assert_eq!(mac_of(&reply[..length]), None, "{length} bytes");
         }
         assert_eq!(
-            mac_of(&answer(0x02, &[0, 0, 9, 0, 1, 0, 9, 0])),
+            mac_of(&neighbor_reply(0x02, &[0, 0, 9, 0, 1, 0, 9, 0])),
             None,
             "an attribute without a length ends the search"
         );

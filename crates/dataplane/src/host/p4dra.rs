@@ -1,4 +1,4 @@
-//! `p4dra-classic` (LAP/1 3.1.2), many frames at a time: what `xdp/bpf/lw_p4dra.h` does one at a time.
+//! `p4dra-classic` (LAP/1 3.1.2), verified in batches. `xdp/bpf/lw_p4dra.h` verifies one frame at a time.
 //!
 //! As with PROOFs, the cheap checks run first, and the blocks of all frames that pass them are computed in parallel.
 
@@ -28,7 +28,7 @@ const ID: std::ops::Range<usize> = PAYLOAD_AT + 17..PAYLOAD_AT + 33;
 /// Range of the proof in a reply.
 const PROOF: std::ops::Range<usize> = PAYLOAD_AT + 33..PAYLOAD_AT + 97;
 
-/// Data for the checks.
+/// Data for the checks of frames.
 #[derive(Debug)]
 pub(super) struct Verifier {
     regions: Arc<P4draRegions>,
@@ -42,7 +42,7 @@ pub(super) struct Verifier {
 #[derive(Clone, Copy, Debug)]
 struct PendingReply {
     /// Index in the batch.
-    at: usize,
+    index: usize,
     /// Place of the prover.
     place: usize,
     count: u64,
@@ -54,7 +54,7 @@ struct PendingReply {
 /// Frames that are verified together.
 pub struct P4draBatch {
     pub(super) frames: Box<[[u8; FRAME_BYTES]]>,
-    /// Wire lengths; for a reply, its own length.
+    /// Wire lengths of the received frames. If a reply has replaced a frame, this is the length of the reply.
     lengths: [usize; BATCH_FRAMES],
     verdicts: [Verdict; BATCH_FRAMES],
     pending: Vec<PendingReply>,
@@ -83,14 +83,14 @@ impl Default for P4draBatch {
 }
 
 impl P4draBatch {
-    /// Replaces the content of the batch with these frames. Returns how many fit.
+    /// Replaces the content of the batch with the first of these frames. Returns the number of frames that fit.
     pub fn fill(&mut self, frames: &[impl AsRef<[u8]>]) -> usize {
-        let places = self.frames.iter_mut().zip(&mut self.lengths);
+        let cells = self.frames.iter_mut().zip(&mut self.lengths);
         self.count = frames.len().min(BATCH_FRAMES);
-        for ((place, length), frame) in places.zip(frames) {
+        for ((cell, length), frame) in cells.zip(frames) {
             let frame = frame.as_ref();
             *length = frame.len();
-            place.iter_mut().zip(frame).for_each(|(to, from)| *to = *from);
+            cell.iter_mut().zip(frame).for_each(|(to, from)| *to = *from);
         }
         self.count
     }
@@ -98,8 +98,8 @@ impl P4draBatch {
     /// Sets the lengths of the frames that were received into [`Self::frames`].
     pub(super) fn set_received(&mut self, lengths: impl Iterator<Item = usize>) {
         self.count = 0;
-        for (place, length) in self.lengths.iter_mut().zip(lengths) {
-            *place = length;
+        for (cell, length) in self.lengths.iter_mut().zip(lengths) {
+            *cell = length;
             self.count += 1;
         }
     }
@@ -108,14 +108,14 @@ impl P4draBatch {
     pub fn results(&self) -> impl Iterator<Item = (Verdict, &[u8])> {
         let frames = self.frames.iter().zip(&self.lengths).zip(&self.verdicts);
         frames.take(self.count).map(|((frame, length), verdict)| {
-            let held = frame.get(..*length).unwrap_or(frame);
-            (*verdict, held)
+            let bytes = frame.get(..*length).unwrap_or(frame);
+            (*verdict, bytes)
         })
     }
 
     /// The stored part of the frame, and whether that is the whole frame.
-    fn frame(&self, at: usize) -> Option<(&[u8], bool)> {
-        let (frame, length) = (self.frames.get(at)?, *self.lengths.get(at)?);
+    fn frame(&self, index: usize) -> Option<(&[u8], bool)> {
+        let (frame, length) = (self.frames.get(index)?, *self.lengths.get(index)?);
         match frame.get(..length) {
             Some(full_frame) => Some((full_frame, true)),
             None => Some((frame, false)),
@@ -134,8 +134,13 @@ impl Verifier {
         }
     }
 
-    /// All checks except that of the block.
-    fn check(&self, at: usize, frame: &[u8], is_complete: bool) -> Result<(PendingReply, Matrix), Verdict> {
+    /// All checks except the comparison of the block.
+    fn check(
+        &self,
+        index: usize,
+        frame: &[u8],
+        is_complete: bool,
+    ) -> Result<(PendingReply, Matrix), Verdict> {
         let (ethernet, payload) =
             header::Ethernet::ref_from_prefix(frame).map_err(|_| Verdict::PassForeign)?;
         if ethernet.ether_type.get() != self.ether_type {
@@ -159,7 +164,7 @@ impl Verifier {
             return Err(Verdict::DropP4draProved);
         }
         let claim = PendingReply {
-            at,
+            index,
             place,
             count,
             before,
@@ -176,12 +181,12 @@ impl Verifier {
         }
     }
 
-    /// If several threads verify the same proof, one of them succeeds.
+    /// Records a valid proof. If several threads verify the same proof, only one of them succeeds.
     fn accept(&self, claim: &PendingReply) -> Verdict {
         let prover = self.regions.provers.get(claim.place);
         let word = prover.and_then(|prover| proved(prover, claim.count));
-        let swapped = word.map(|word| word.compare_exchange(claim.before, claim.count, AcqRel, Acquire));
-        match swapped {
+        let result = word.map(|word| word.compare_exchange(claim.before, claim.count, AcqRel, Acquire));
+        match result {
             Some(Ok(_)) => Verdict::ReplyP4draVerified,
             _ => Verdict::DropP4draProved,
         }
@@ -193,8 +198,8 @@ impl Verifier {
             ethernet.src = ethernet.dst;
             ethernet.dst = self.controller;
         }
-        if let Some(place) = frame.get_mut(PAYLOAD_AT) {
-            *place = operation::VERIFIED;
+        if let Some(cell) = frame.get_mut(PAYLOAD_AT) {
+            *cell = operation::VERIFIED;
         }
         frame.copy_within(PROOF, PROOF.end);
         PROOF.end + PROOF.len()
@@ -225,11 +230,11 @@ impl Engine {
         batch.pending.clear();
         let frames = batch.frames.iter().take(batch.count);
         frames.for_each(|frame| verifier.prefetch(frame));
-        for at in 0..batch.count {
-            let Some((frame, is_complete)) = batch.frame(at) else {
+        for index in 0..batch.count {
+            let Some((frame, is_complete)) = batch.frame(index) else {
                 continue;
             };
-            let verdict = match verifier.check(at, frame, is_complete) {
+            let verdict = match verifier.check(index, frame, is_complete) {
                 Ok((claim, matrix)) => {
                     batch.inputs.set_matrix(batch.pending.len(), &matrix);
                     batch.pending.push(claim);
@@ -237,8 +242,8 @@ impl Engine {
                 }
                 Err(reason) => reason,
             };
-            if let Some(place) = batch.verdicts.get_mut(at) {
-                *place = verdict;
+            if let Some(cell) = batch.verdicts.get_mut(index) {
+                *cell = verdict;
             }
         }
         verifier.verify_pending(batch);
@@ -255,21 +260,21 @@ impl Verifier {
             *expected = &claim.proof;
         }
         let expected = expected.get(..batch.pending.len()).unwrap_or_default();
-        let right = matching_blocks::<R14>(self.lanes, &batch.inputs, expected);
+        let match_bits = matching_blocks::<R14>(self.lanes, &batch.inputs, expected);
         for (index, claim) in batch.pending.iter().enumerate() {
-            let verdict = match right >> index & 1 {
+            let verdict = match match_bits >> index & 1 {
                 1 => self.accept(claim),
                 _ => Verdict::DropP4draProof,
             };
-            let places = (
-                batch.verdicts.get_mut(claim.at),
-                batch.frames.get_mut(claim.at),
-                batch.lengths.get_mut(claim.at),
+            let cells = (
+                batch.verdicts.get_mut(claim.index),
+                batch.frames.get_mut(claim.index),
+                batch.lengths.get_mut(claim.index),
             );
-            let (Some(place), Some(frame), Some(length)) = places else {
+            let (Some(verdict_cell), Some(frame), Some(length)) = cells else {
                 continue;
             };
-            *place = verdict;
+            *verdict_cell = verdict;
             if verdict.disposition() == Disposition::Reply {
                 *length = self.write_verified(frame);
             }

@@ -1,7 +1,7 @@
 //! Receives frames of one Ethernet type on one interface: a packet socket (packet(7)) and its thread.
 //!
-//! The socket receives incoming frames only. The kernel strips VLAN tags before; a tagged frame belongs to another
-//! machine.
+//! The socket receives incoming frames only. The kernel has stripped VLAN tags, and reports a frame in a VLAN as one
+//! for another machine, so such a frame is not handled.
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
@@ -83,8 +83,8 @@ impl PacketSocket {
         })
     }
 
-    /// Whether the socket is still bound to its interface, up or down. The kernel permanently unbinds it when the
-    /// interface is removed or moved to another network namespace.
+    /// Fails if the socket is no longer bound to its interface. The kernel permanently unbinds the socket when the
+    /// interface is removed or moved to another network namespace, but not when the interface goes down.
     fn check_interface(&self) -> io::Result<()> {
         let mut name = link_layer_address(0, 0);
         let mut length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
@@ -116,17 +116,17 @@ impl PacketSocket {
 
     /// Waits for a frame, at most [`POLL_TIMEOUT_MS`]. Returns `false` on shutdown.
     fn wait(&self) -> io::Result<bool> {
-        let waiting = |fd: &OwnedFd| libc::pollfd {
+        let pollfd_of = |fd: &OwnedFd| libc::pollfd {
             fd: fd.as_raw_fd(),
             events: libc::POLLIN,
             revents: 0,
         };
-        let mut both = [waiting(&self.fd), waiting(&self.stop)];
+        let mut fds = [pollfd_of(&self.fd), pollfd_of(&self.stop)];
         // SAFETY: two pollfds, alive and borrowed mutably during the call.
-        if unsafe { libc::poll(both.as_mut_ptr(), both.len() as libc::nfds_t, POLL_TIMEOUT_MS) } < 0 {
+        if unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, POLL_TIMEOUT_MS) } < 0 {
             return Err(io::Error::last_os_error());
         }
-        let [_, stop] = both;
+        let [_, stop] = fds;
         Ok(stop.revents == 0)
     }
 }
@@ -153,7 +153,7 @@ impl Headers {
         }
     }
 
-    /// Receives the frames that are ready. Returns how many.
+    /// Receives the frames that are ready. Returns their number.
     fn receive(&mut self, fd: RawFd, frames: &mut [[u8; FRAME_BYTES]]) -> io::Result<usize> {
         let parts = self.parts.iter_mut().zip(frames);
         for ((header, name), (part, frame)) in self.headers.iter_mut().zip(&mut self.names).zip(parts) {
@@ -165,8 +165,8 @@ impl Headers {
             header.msg_hdr.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
         }
         let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
-        // SAFETY: each header points to a name and a part with a frame of the lengths given, all alive and borrowed mutably
-        // during the call.
+        // SAFETY: each header points to a name and a part with a frame of the lengths given, all alive and borrowed
+        // mutably during the call.
         let count = unsafe {
             libc::recvmmsg(
                 fd,
@@ -205,8 +205,8 @@ impl Headers {
         }
         let mut start = 0;
         while let Some(rest) = self.headers.get_mut(start..count).filter(|rest| !rest.is_empty()) {
-            // SAFETY: each of these headers points to no name and to a part with a frame of the batch, which the call only
-            // reads and which lives until it returns.
+            // SAFETY: each of these headers points to no name and to a part with a frame of the batch, which the call
+            // only reads and which lives until the call returns.
             let sent = unsafe { libc::sendmmsg(fd, rest.as_mut_ptr(), rest.len() as libc::c_uint, 0) };
             match usize::try_from(sent) {
                 Ok(sent) if sent > 0 => start += sent,

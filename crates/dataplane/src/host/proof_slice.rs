@@ -1,7 +1,7 @@
 //! Verifies any number of PROOFs in memory.
 //!
-//! Most messages of a batch are alike: same round, and provers that are in their home, have a key and have no verdict
-//! yet. The common data is looked up once ([`CommonCase`]), so that such a message costs a few comparisons in
+//! Most messages of a batch belong to the same round and to provers that are in their home, have a key and have no
+//! verdict yet. The common data is looked up once ([`CommonCase`]), so that such a message costs a few comparisons in
 //! addition to its block. All other messages go through [`Verifier::check`], like messages from a socket, which
 //! determines their verdict.
 
@@ -25,8 +25,8 @@ struct ProofSlice<'a>(&'a [[u8; PROOF_BYTES]]);
 
 impl Messages for ProofSlice<'_> {
     #[inline]
-    fn payload(&self, at: usize) -> Option<&[u8]> {
-        self.0.get(at).map(|message| &message[..])
+    fn payload(&self, index: usize) -> Option<&[u8]> {
+        self.0.get(index).map(|message| &message[..])
     }
     fn origin(&self, _: usize) -> Option<Origin> {
         None
@@ -44,9 +44,9 @@ impl Engine {
         };
         let mut places = [0; BATCH_PROOFS];
         let (first, _) = proofs.split_at(proofs.len().min(BATCH_PROOFS));
-        let usual = CommonCase::of(verifier, &mut thread.proofs, now, first);
+        let common = CommonCase::of(verifier, &mut thread.proofs, now, first);
         for (place, message) in places.iter_mut().zip(first) {
-            *place = verifier.prefetch_line(usual.as_ref(), message);
+            *place = verifier.prefetch_line(common.as_ref(), message);
         }
         let mut expected = NO_BLOCKS;
         for (number, batch) in proofs.chunks(BATCH_PROOFS).enumerate() {
@@ -57,7 +57,7 @@ impl Engine {
     }
 }
 
-/// What most messages of a batch have in common with the first one of an open round.
+/// Data that most messages of a batch share with its first message of an open round.
 struct CommonCase<'a> {
     round: RoundSnapshot,
     /// Lane of the round.
@@ -67,7 +67,7 @@ struct CommonCase<'a> {
 }
 
 impl<'a> CommonCase<'a> {
-    /// Starts a batch. `None`: none of its messages belongs to an open round.
+    /// Starts a batch. `None`: no message of the batch belongs to an open round.
     fn of(
         verifier: &'a Verifier,
         proofs: &mut ProofBatch,
@@ -101,7 +101,7 @@ impl<'a> CommonCase<'a> {
 
     /// Queues a message for verification. Returns `false`, without side effects, if it is not the common case.
     #[inline]
-    fn check(&self, proofs: &mut ProofBatch, at: usize, message: &[u8; PROOF_BYTES], likely: u32) -> bool {
+    fn check(&self, proofs: &mut ProofBatch, index: usize, message: &[u8; PROOF_BYTES], likely: u32) -> bool {
         let Ok((words, _)) = Message::read_from_prefix(message) else {
             return false;
         };
@@ -121,7 +121,7 @@ impl<'a> CommonCase<'a> {
         let claim = PendingProof {
             before,
             place,
-            at: at as u16,
+            index: index as u16,
             lane: self.lane as u8,
             is_alternate: false,
         };
@@ -130,8 +130,8 @@ impl<'a> CommonCase<'a> {
 }
 
 impl Verifier {
-    /// All checks of a batch except keys and blocks. Prefetches the messages of the next batch and replaces `places`
-    /// with their places. `expected` receives the blocks of the queued proofs.
+    /// All checks of a batch except keys and blocks. Prefetches the provers of the next batch and replaces `places`
+    /// with the likely places of these provers. `expected` receives the blocks of the queued proofs.
     #[inline]
     fn check_batch<'m>(
         &self,
@@ -142,34 +142,34 @@ impl Verifier {
         places: &mut [u32; BATCH_PROOFS],
         expected: &mut [&'m Block; BATCH_PROOFS],
     ) {
-        let usual = CommonCase::of(self, &mut thread.proofs, now, batch);
+        let common = CommonCase::of(self, &mut thread.proofs, now, batch);
         let mut ahead = ahead.iter();
-        for ((at, message), place) in batch.iter().enumerate().zip(places) {
-            let here = *place;
-            // One at a time: a CPU discards prefetches that exceed its capacity.
+        for ((index, message), place) in batch.iter().enumerate().zip(places) {
+            let likely = *place;
+            // One prefetch per message: a CPU discards prefetches that exceed its capacity.
             if let Some(next) = ahead.next() {
-                *place = self.prefetch_line(usual.as_ref(), next);
+                *place = self.prefetch_line(common.as_ref(), next);
             }
-            if let (Some(place), Some(block)) = (expected.get_mut(thread.proofs.count), block_of(message)) {
-                *place = block;
+            if let (Some(cell), Some(block)) = (expected.get_mut(thread.proofs.count), block_of(message)) {
+                *cell = block;
             }
-            let is_taken = usual
+            let is_queued = common
                 .as_ref()
-                .is_some_and(|usual| usual.check(&mut thread.proofs, at, message, here));
-            if !is_taken {
-                self.check_uncommon(thread, now, at, message, here);
+                .is_some_and(|common| common.check(&mut thread.proofs, index, message, likely));
+            if !is_queued {
+                self.check_uncommon(thread, now, index, message, likely);
             }
         }
     }
 
-    /// Prefetches what a PROOF will be compared with. Returns its place.
+    /// Prefetches the line of a PROOF's prover. Returns the likely place of the prover.
     #[inline]
-    fn prefetch_line(&self, usual: Option<&CommonCase<'_>>, message: &[u8; PROOF_BYTES]) -> u32 {
+    fn prefetch_line(&self, common: Option<&CommonCase<'_>>, message: &[u8; PROOF_BYTES]) -> u32 {
         let Ok((words, _)) = Message::read_from_prefix(message) else {
             return 0;
         };
         let place = self.geometry.likely_place(words.device_id);
-        let line = usual.and_then(|usual| usual.lines.get(place as usize));
+        let line = common.and_then(|common| common.lines.get(place as usize));
         line.into_iter().for_each(prefetch);
         place
     }
@@ -181,17 +181,17 @@ impl Verifier {
         &self,
         thread: &mut ThreadState,
         now: Timestamps,
-        at: usize,
+        index: usize,
         message: &[u8; PROOF_BYTES],
         likely: u32,
     ) {
-        let is_complete = message.first_chunk().is_some_and(is_proof);
-        let taken = match is_complete {
+        let has_proof_header = message.first_chunk().is_some_and(is_proof);
+        let result = match has_proof_header {
             true => self.check(&mut thread.proofs, now, message, likely),
             false => Err(drop_reason(message, message.len())),
         };
-        match taken {
-            Ok(()) => thread.proofs.set_last_position(at),
+        match result {
+            Ok(()) => thread.proofs.set_last_position(index),
             Err(reason) => thread.stats.count(reason),
         }
     }

@@ -15,7 +15,7 @@ use crate::wake_fd::WakeFd;
 
 /// Messages that may wait for user space. Further ones are dropped, and their senders repeat them.
 const WAITING_MAX: usize = 4096;
-/// Size of one control message: `in6_pktinfo` after its header.
+/// Size of one control message, in words of 8 bytes: `in6_pktinfo` after its header.
 pub(super) const CONTROL_WORDS: usize = 5;
 
 /// The origin of a datagram and the data needed to reply.
@@ -33,7 +33,7 @@ pub struct ReplyHandle {
 
 impl std::fmt::Debug for ReplyHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Letter")
+        f.debug_struct("ReplyHandle")
             .field("from", &self.from)
             .finish_non_exhaustive()
     }

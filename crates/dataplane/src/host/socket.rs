@@ -7,12 +7,12 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd
 use super::HostOptions;
 use crate::attest_request_sender::sockaddr;
 
-/// A socket that shares its address with those of the other threads (SO_REUSEPORT). The kernel distributes the
-/// senders.
+/// A socket that shares its address with the sockets of the other threads (SO_REUSEPORT). The kernel distributes the
+/// senders over the sockets.
 #[derive(Debug)]
 pub(super) struct Socket {
     fd: OwnedFd,
-    /// The address to which it is bound.
+    /// The address to which the socket is bound.
     address: SocketAddr,
 }
 
@@ -90,7 +90,7 @@ impl Socket {
             address,
         };
         if is_v6 {
-            // Otherwise `::` would also receive IPv4, with mapped addresses.
+            // Without this option `::` would also receive IPv4, with mapped addresses.
             socket
                 .set(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)
                 .map_err(error)?;
@@ -98,7 +98,8 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Buffers a burst while the thread is not scheduled. Only CAP_NET_ADMIN can exceed the system's limit.
+    /// Sets the size of the receive buffer, which stores a burst while the thread is not scheduled. Only CAP_NET_ADMIN
+    /// permits more than the system's limit.
     fn set_buffers(&self, options: &HostOptions) {
         let bytes = i32::try_from(options.receive_buffer_bytes).unwrap_or(i32::MAX);
         if self.set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes).is_err() {
@@ -157,7 +158,7 @@ impl Socket {
         self.address.ip()
     }
 
-    /// Bound to all addresses: each reply must select its source address.
+    /// Whether the socket is bound to all addresses. Each reply must then select its source address.
     pub(super) fn is_wildcard(&self) -> bool {
         self.ip().is_unspecified()
     }

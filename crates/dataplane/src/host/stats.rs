@@ -1,5 +1,5 @@
-//! Counters and events of one thread, read by another. Each has one writer, so no locked instruction is needed per
-//! packet.
+//! Counters and events of one thread, read by another thread. Each value has one writer, so no locked instruction is
+//! needed per packet.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -21,7 +21,7 @@ const EVENT_WORDS: usize = SESSION_EVENT_BYTES / 8;
 pub(super) struct Stats {
     by_verdict: [AtomicU64; VERDICT_SLOTS],
     events_lost: AtomicU64,
-    /// Of timed RESPONSEs, see [`crate::handling_time`].
+    /// Histogram of timed RESPONSEs, see [`crate::handling_time`].
     handling_times: [AtomicU64; HANDLING_BUCKETS],
     /// `struct lw_session_event`s as words, or only their first words; event `n` is at `n % EVENTS`.
     ring: Box<[[AtomicU64; EVENT_WORDS]]>,
@@ -59,8 +59,8 @@ impl Stats {
     }
 
     /// Records the handling time of an accepted RESPONSE. Called by the owning thread only.
-    pub(super) fn record_handling_time(&self, took: Duration) {
-        let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+    pub(super) fn record_handling_time(&self, duration: Duration) {
+        let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         if let Some(bucket) = self.handling_times.get(bucket_of(ns)) {
             bucket.store(bucket.load(Relaxed).wrapping_add(1), Relaxed);
         }
@@ -68,9 +68,9 @@ impl Stats {
 
     pub(super) fn handling_histogram(&self) -> HandlingTimes {
         HandlingTimes {
-            buckets: std::array::from_fn(|at| {
+            buckets: std::array::from_fn(|index| {
                 self.handling_times
-                    .get(at)
+                    .get(index)
                     .map_or(0, |bucket| bucket.load(Relaxed))
             }),
         }
@@ -80,12 +80,12 @@ impl Stats {
     pub(super) fn report(&self, event: &[u64]) {
         let written = self.written.load(Relaxed);
         let has_room = written.wrapping_sub(self.read.load(Acquire)) < EVENTS as u64;
-        let Some(place) = self.ring.get(written as usize % EVENTS).filter(|_| has_room) else {
+        let Some(event_cell) = self.ring.get(written as usize % EVENTS).filter(|_| has_room) else {
             self.events_lost
                 .store(self.events_lost.load(Relaxed).wrapping_add(1), Relaxed);
             return;
         };
-        place
+        event_cell
             .iter()
             .zip(event)
             .for_each(|(cell, word)| cell.store(*word, Relaxed));
@@ -94,23 +94,23 @@ impl Stats {
 
     /// Called by one thread at a time, which the `&mut` of [`crate::DataPlane::drain_events`] ensures.
     pub(super) fn drain(&self, sink: &mut dyn FnMut(Event)) {
-        let written = self.written.load(Acquire);
-        let mut read = self.read.load(Relaxed);
-        while read != written {
-            if let Some(place) = self.ring.get(read as usize % EVENTS) {
+        let written_count = self.written.load(Acquire);
+        let mut read_count = self.read.load(Relaxed);
+        while read_count != written_count {
+            if let Some(event_cell) = self.ring.get(read_count as usize % EVENTS) {
                 let mut bytes = [0u8; SESSION_EVENT_BYTES];
-                for (bytes, cell) in bytes.chunks_exact_mut(8).zip(place) {
+                for (bytes, cell) in bytes.chunks_exact_mut(8).zip(event_cell) {
                     bytes.copy_from_slice(&cell.load(Relaxed).to_ne_bytes());
                 }
-                // Shorter events leave the rest of their place unchanged.
+                // A shorter event leaves the last words of its cell unchanged.
                 let short = bytes.get(..EVENT_BYTES).unwrap_or_default();
                 if let Some(event) = Event::from_bytes(&bytes).or_else(|| Event::from_bytes(short)) {
                     sink(event);
                 }
             }
-            read = read.wrapping_add(1);
+            read_count = read_count.wrapping_add(1);
         }
-        self.read.store(read, Release);
+        self.read.store(read_count, Release);
     }
 
     pub(super) fn counters(&self) -> Counters {
@@ -136,14 +136,14 @@ mod tests {
     #[test]
     fn a_full_ring_counts_lost_events_and_keeps_the_order_of_the_others() {
         let stats = Stats::new();
-        let mut seen = Vec::new();
+        let mut reported = Vec::new();
         let total = EVENTS as u64 + 3;
         (1..=total).for_each(|device| stats.report(&wrong_tag(device)));
-        stats.drain(&mut |event| seen.push(event.device.0));
-        assert_eq!(seen, (1..=EVENTS as u64).collect::<Vec<_>>());
+        stats.drain(&mut |event| reported.push(event.device.0));
+        assert_eq!(reported, (1..=EVENTS as u64).collect::<Vec<_>>());
         assert_eq!(stats.counters().events_lost, 3);
         stats.report(&wrong_tag(7));
-        stats.drain(&mut |event| seen.push(event.device.0));
-        assert_eq!((seen.len(), seen.last()), (EVENTS + 1, Some(&7)));
+        stats.drain(&mut |event| reported.push(event.device.0));
+        assert_eq!((reported.len(), reported.last()), (EVENTS + 1, Some(&7)));
     }
 }

@@ -1,7 +1,7 @@
 //! One thread on one socket: receives a batch, verifies it, sends the replies.
 //!
-//! At saturation three system calls serve up to 64 datagrams; a single datagram takes two. recvmmsg() waits only for
-//! the first datagram, so no thread polls and no datagram waits for a batch to fill.
+//! Two system calls, recvmmsg() and sendmmsg(), serve a batch of 1 to 64 datagrams. recvmmsg() waits only for the
+//! first datagram, so no thread polls and no datagram waits for a batch to fill.
 
 use std::io;
 use std::sync::Arc;
@@ -18,7 +18,8 @@ use super::neighbor::Neighbors;
 use super::socket::Socket;
 use crate::miss::{Miss, is_bound};
 
-/// How many messages ahead their homes are prefetched. A CPU discards prefetches that exceed its capacity.
+/// The home of a message's device is prefetched this many messages ahead. A CPU discards prefetches that exceed its
+/// capacity.
 const PREFETCH_DISTANCE: usize = 8;
 
 /// The protocol on the port of a socket.
@@ -46,11 +47,11 @@ impl Worker {
     pub(super) fn run(mut self) -> io::Result<()> {
         let mut batch = Batch::new();
         loop {
-            let received = batch.receive(self.socket.raw_fd());
+            let result = batch.receive(self.socket.raw_fd());
             if self.stop.load(Acquire) {
                 return Ok(());
             }
-            match received {
+            match result {
                 Ok(count) => self.handle(&mut batch, count),
                 Err(error) if is_temporary(&error) => {}
                 Err(error) => return Err(error),
@@ -95,6 +96,7 @@ impl Worker {
                 Some(self.engine.process_classic(&mut self.thread, datagram.payload))
             };
             match verdict {
+                // A PROOF was queued; `verify_pending` verifies it.
                 None => self.thread.proofs.set_last_position(index),
                 Some(Verdict::SlowPath) => self.miss(batch, index, now),
                 Some(verdict) if verdict.disposition() == Disposition::Reply => {
@@ -113,30 +115,30 @@ impl Worker {
     /// thread has the cache.
     #[cold]
     fn miss(&mut self, batch: &mut Batch, index: usize, now: Timestamps) {
-        let Some((mut letter, message)) = batch.reply_handle(index, &self.socket) else {
+        let Some((mut handle, message)) = batch.reply_handle(index, &self.socket) else {
             return;
         };
-        let bound = is_bound(&message);
-        if bound {
-            let Some(mac) = self.neighbors.bound(&letter.from, now) else {
-                // The device repeats the message when the neighbor has been resolved.
+        let has_bound_flag = is_bound(&message);
+        if has_bound_flag {
+            let Some(mac) = self.neighbors.bound(&handle.from, now) else {
+                // The device will repeat the message; usually, the neighbor has been resolved by then.
                 self.engine
                     .regions
                     .expect_response(&self.engine.geometry, &message);
                 return;
             };
-            letter.mac = mac;
+            handle.mac = mac;
         }
-        let [a, b, c, d, e, f, ..] = letter.mac.to_ne_bytes();
-        let loc = tag::location(bound.then_some([a, b, c, d, e, f]));
-        let [high, low] = letter.from.addr.map(u64::to_ne_bytes);
+        let [a, b, c, d, e, f, ..] = handle.mac.to_ne_bytes();
+        let loc = tag::location(has_bound_flag.then_some([a, b, c, d, e, f]));
+        let [high, low] = handle.from.addr.map(u64::to_ne_bytes);
         let mut source = [0u8; 16];
         source[..8].copy_from_slice(&high);
         source[8..].copy_from_slice(&low);
         let source = ip_from_bytes(source);
         self.engine
             .slow_path
-            .push(Miss::of_datagram(message, source, loc, letter));
+            .push(Miss::of_datagram(message, source, loc, handle));
         self.engine.wake();
     }
 }

@@ -59,8 +59,8 @@ impl P4draRequestSender {
         let mut frame = [0; FRAME_BYTES];
         let (head, payload) = frame.split_at_mut(size_of::<header::Ethernet>());
         head.copy_from_slice(ethernet.as_bytes());
-        let written = Message::Request(*round).write(payload);
-        written.ok_or(io::ErrorKind::InvalidInput)?;
+        let result = Message::Request(*round).write(payload);
+        result.ok_or(io::ErrorKind::InvalidInput)?;
         self.sender.send(ifindex, &frame)
     }
 }

@@ -35,8 +35,8 @@ impl P4Runtime {
     ) -> Result<Vec<Option<(IpAddr, AttestRequest)>>, SwitchError> {
         self.check_usable()?;
         let mut requests = Vec::with_capacity(devices.len());
-        for some in devices.chunks(DEVICES_PER_READ) {
-            let cells = || some.iter().filter_map(|device| self.active_cell(*device));
+        for batch in devices.chunks(DEVICES_PER_READ) {
+            let cells = || batch.iter().filter_map(|device| self.active_cell(*device));
             let names = [
                 "session_ids",
                 "session_key0s",
@@ -44,44 +44,45 @@ impl P4Runtime {
                 "addresses",
                 "session_ends",
             ];
-            let all: Vec<_> = cells().flat_map(|cell| names.map(|name| (name, cell))).collect();
-            let read = self.link.read_cells(&all)?;
-            // A winner in between changes the session's id first.
-            let again = self.link.read_column("session_ids", cells())?;
-            let mut read = read.as_chunks().0.iter().zip(again);
+            let register_cells: Vec<_> = cells().flat_map(|cell| names.map(|name| (name, cell))).collect();
+            let values = self.connection.read_cells(&register_cells)?;
+            // Another authentication may complete between both reads. Each authentication changes the session id first,
+            // so a changed id marks the values of the first read as invalid.
+            let ids_after = self.connection.read_column("session_ids", cells())?;
+            let mut values = values.as_chunks().0.iter().zip(ids_after);
             let request = |device: &DeviceId| {
                 self.active_cell(*device)?;
-                let (held, again) = read.next()?;
-                self.request_from_registers(held, again, *device, round, now_s)
+                let (registers, id_after) = values.next()?;
+                self.request_from_registers(registers, id_after, *device, round, now_s)
             };
-            requests.extend(some.iter().map(request));
+            requests.extend(batch.iter().map(request));
         }
         Ok(requests)
     }
 
     /// The cell of a device that is installed and not revoked.
     pub(super) fn active_cell(&self, device: DeviceId) -> Option<u32> {
-        let held = self.table.devices.get(&device);
-        held.filter(|held| !held.is_revoked).map(|held| held.cell)
+        let entry = self.table.devices.get(&device);
+        entry.filter(|entry| !entry.is_revoked).map(|entry| entry.cell)
     }
 
     fn request_from_registers(
         &self,
         &[id, key0, key1, address, until_us]: &[u128; 5],
-        id_again: u128,
+        id_after: u128,
         device: DeviceId,
         round: &Round,
         now_s: u32,
     ) -> Option<(IpAddr, AttestRequest)> {
         let is_live = self.clock.boot_us(until_us as u64) > u64::from(now_s) * 1_000_000;
-        if id == 0 || id != id_again || !is_live {
+        if id == 0 || id != id_after || !is_live {
             return None;
         }
         let key = SessionKey::from_bytes((key0 << 64 | key1).to_be_bytes());
         Some((ip_from_bytes(address.to_be_bytes()), round.request(device, &key)))
     }
 
-    /// Sends the first requests, as many as have a location.
+    /// Sends requests in order until one has no location. Returns how many were sent.
     pub(super) fn send_requests(
         &mut self,
         requests: &[(SocketAddr, AttestRequest)],
@@ -90,26 +91,26 @@ impl P4Runtime {
             let device = request.header.device();
             self.table.devices.contains_key(&device) || self.provers.locations(device).is_some()
         };
-        let some = requests
+        let count = requests
             .iter()
             .take(REQUESTS_PER_CALL)
             .take_while(is_known)
             .count();
-        let some = requests.get(..some).unwrap_or_default();
-        let places = self.locations_of(some);
-        let places = self.record_failure(places)?;
+        let batch = requests.get(..count).unwrap_or_default();
+        let locations = self.locations_of(batch);
+        let locations = self.record_failure(locations)?;
         let mut sent = 0;
-        for ((to, request), places) in some.iter().zip(places) {
-            if places.is_empty() {
+        for ((to, request), locations) in batch.iter().zip(locations) {
+            if locations.is_empty() {
                 break;
             }
             // A location of another address family is skipped.
-            let frames = places.iter().filter_map(|place| {
-                let frame = place.frame(*to, request)?;
-                Some((place.origin.ingress, frame))
+            let frames = locations.iter().filter_map(|location| {
+                let frame = location.frame(*to, request)?;
+                Some((location.origin.ingress, frame))
             });
             for (port, frame) in frames {
-                self.record_failure(self.link.packet_out(port, 0, frame))?;
+                self.record_failure(self.connection.packet_out(port, 0, frame))?;
             }
             sent += 1;
         }
@@ -122,29 +123,33 @@ impl P4Runtime {
         }
     }
 
-    /// The possible locations of each device with a requested address: all locations where it was seen under that
-    /// address, because another sender may have used its name; otherwise the location of its last session. A device
-    /// that ever had a session always has a location: a device that moves between addresses counts as not answering,
-    /// not as unreachable.
+    /// The possible locations of the device of each request: all locations where the device was seen under the
+    /// requested address, because another sender may have used its id; otherwise the location of its last session. A
+    /// device that ever had a session always has a location: if it has moved to another address, the round counts it
+    /// as missed, not as unreachable.
     fn locations_of(
         &mut self,
         requests: &[(SocketAddr, AttestRequest)],
     ) -> Result<Vec<Vec<DeviceLocation>>, SwitchError> {
         let devices = requests.iter().map(|(_, request)| request.header.device());
         let cells = devices.filter_map(|device| Some(self.table.devices.get(&device)?.cell));
-        let mut read = self.read_locations(cells)?.into_iter();
-        let mut places = Vec::with_capacity(requests.len());
+        let mut session_locations = self.read_locations(cells)?.into_iter();
+        let mut locations = Vec::with_capacity(requests.len());
         for (to, request) in requests {
             let device = request.header.device();
             if self.table.devices.contains_key(&device)
-                && let Some(place) = read.next().flatten()
+                && let Some(location) = session_locations.next().flatten()
             {
-                self.provers.record_session(device, place);
+                self.provers.record_session(device, location);
             }
-            let seen = self.provers.locations(device);
-            places.push(seen.map(|seen| seen.locations_at(to.ip())).unwrap_or_default());
+            let prover_locations = self.provers.locations(device);
+            locations.push(
+                prover_locations
+                    .map(|known| known.locations_at(to.ip()))
+                    .unwrap_or_default(),
+            );
         }
-        Ok(places)
+        Ok(locations)
     }
 
     /// The location of each device according to the registers.
@@ -155,19 +160,19 @@ impl P4Runtime {
         self.check_usable()?;
         let names = ["addresses", "places", "gateway_macs", "gateway_addresses"];
         let cells: Vec<_> = cells.flat_map(|cell| names.map(|name| (name, cell))).collect();
-        let read = self.link.read_cells(&cells)?;
-        let read = read.as_chunks().0.iter();
-        Ok(read.map(DeviceLocation::of_session).collect())
+        let values = self.connection.read_cells(&cells)?;
+        let values = values.as_chunks().0.iter();
+        Ok(values.map(DeviceLocation::of_session).collect())
     }
 
     /// Saves the location of the session before the switch forgets it, so that a revoked device can still receive
     /// requests and prove its configuration.
     pub(super) fn save_location(&mut self, device: DeviceId) -> Result<(), SwitchError> {
-        let held = self.table.devices.get(&device);
-        if let Some(held) = held.filter(|_| self.provers.has(device))
-            && let Some(place) = self.read_locations(std::iter::once(held.cell))?.pop().flatten()
+        let entry = self.table.devices.get(&device);
+        if let Some(entry) = entry.filter(|_| self.provers.has(device))
+            && let Some(location) = self.read_locations(std::iter::once(entry.cell))?.pop().flatten()
         {
-            self.provers.record_session(device, place);
+            self.provers.record_session(device, location);
         }
         Ok(())
     }
@@ -177,9 +182,9 @@ impl P4Runtime {
         let device = miss.device();
         if self.provers.has(device)
             && !self.table.devices.contains_key(&device)
-            && let Some(place) = DeviceLocation::of_frame(frame, ingress)
+            && let Some(location) = DeviceLocation::of_frame(frame, ingress)
         {
-            self.provers.record_unverified(device, place);
+            self.provers.record_unverified(device, location);
         }
     }
 }
@@ -190,45 +195,47 @@ pub(super) struct ProverLocations {
     /// Locations of sessions, each under another address. A device that proved itself at a location receives requests
     /// there, even if its session moves.
     sessions: Vec<DeviceLocation>,
-    /// Origins of unauthenticated messages in its name while it was not installed. They never replace the location of
-    /// a session.
+    /// Origins of unauthenticated messages in the prover's name while the prover was not installed. These origins never
+    /// replace the location of a session.
     unverified: Vec<DeviceLocation>,
 }
 
 impl ProverLocations {
-    pub fn record_session(&mut self, place: DeviceLocation) {
-        insert_newest(&mut self.sessions, place, |known| known.address == place.address);
+    pub fn record_session(&mut self, location: DeviceLocation) {
+        insert_newest(&mut self.sessions, location, |known| {
+            known.address == location.address
+        });
     }
 
-    pub fn record_unverified(&mut self, place: DeviceLocation) {
-        insert_newest(&mut self.unverified, place, |known| *known == place);
+    pub fn record_unverified(&mut self, location: DeviceLocation) {
+        insert_newest(&mut self.unverified, location, |known| *known == location);
     }
 
     /// The possible locations of the device under that address.
     fn locations_at(&self, address: IpAddr) -> Vec<DeviceLocation> {
-        let all = self.sessions.iter().chain(&self.unverified);
-        let mut places: Vec<DeviceLocation> = Vec::new();
-        for place in all.filter(|place| place.address == address) {
-            if !places.iter().any(|known| known.has_same_route(place)) {
-                places.push(*place);
+        let candidates = self.sessions.iter().chain(&self.unverified);
+        let mut locations: Vec<DeviceLocation> = Vec::new();
+        for location in candidates.filter(|location| location.address == address) {
+            if !locations.iter().any(|known| known.has_same_route(location)) {
+                locations.push(*location);
             }
         }
-        if places.is_empty() {
-            places.extend(self.sessions.first());
+        if locations.is_empty() {
+            locations.extend(self.sessions.first());
         }
-        places
+        locations
     }
 }
 
-/// Inserts a location at the front, and removes those that `is_old` matches and the oldest beyond the limit.
+/// Inserts a location at the front. Removes the locations that `is_old` matches and the oldest ones above the limit.
 fn insert_newest(
-    places: &mut Vec<DeviceLocation>,
-    place: DeviceLocation,
+    locations: &mut Vec<DeviceLocation>,
+    location: DeviceLocation,
     is_old: impl Fn(&DeviceLocation) -> bool,
 ) {
-    places.retain(|known| !is_old(known));
-    places.insert(0, place);
-    places.truncate(LOCATIONS_MAX);
+    locations.retain(|known| !is_old(known));
+    locations.insert(0, location);
+    locations.truncate(LOCATIONS_MAX);
 }
 
 /// The location of a device, and the gateway's addresses that the device uses.
@@ -241,7 +248,7 @@ pub(super) struct DeviceLocation {
 }
 
 impl DeviceLocation {
-    /// From the registers of a session. `None`: the device has had no session.
+    /// The location in the registers of a session. `None`: the device has had no session.
     fn of_session(&[address, place, own_mac, own_address]: &[u128; 4]) -> Option<Self> {
         let [_, _, own_mac @ ..] = (own_mac as u64).to_be_bytes();
         (place != 0).then(|| Self {
@@ -252,7 +259,7 @@ impl DeviceLocation {
         })
     }
 
-    /// From a frame that arrived on that port.
+    /// The location of the sender of a frame that arrived on that port.
     fn of_frame(frame: &[u8], ingress: u16) -> Option<Self> {
         let parsed = frame::parse(frame).ok()?;
         let (ip, udp) = parsed.datagram()?;
@@ -270,13 +277,19 @@ impl DeviceLocation {
         })
     }
 
-    /// Whether frames to both take the same route.
+    /// Whether frames to both locations take the same route.
     fn has_same_route(&self, other: &Self) -> bool {
-        let route = |place: &Self| (place.origin.ingress, place.origin.vlans, place.origin.mac);
+        let route = |location: &Self| {
+            (
+                location.origin.ingress,
+                location.origin.vlans,
+                location.origin.mac,
+            )
+        };
         route(self) == route(other)
     }
 
-    /// A request to UDP port `to`, from the gateway's address that the device uses.
+    /// The frame of a request to address and port `to`, from the gateway's address that the device uses.
     fn frame(&self, to: SocketAddr, request: &AttestRequest) -> Option<Vec<u8>> {
         let from = Endpoint {
             mac: self.gateway_mac,
@@ -329,7 +342,7 @@ mod tests {
         assert_eq!(DeviceLocation::of_frame(&frame[..40], 3), None);
     }
 
-    fn place(address: u8, port: u16) -> DeviceLocation {
+    fn location(address: u8, port: u16) -> DeviceLocation {
         DeviceLocation {
             address: IpAddr::from([192, 0, 2, address]),
             origin: Origin::unpack(u128::from(port) << 80),
@@ -340,26 +353,25 @@ mod tests {
 
     #[test]
     fn a_forged_message_replaces_no_session_location() {
-        let mut seen = ProverLocations::default();
-        let (home, other) = (place(9, 3), place(8, 3));
-        assert_eq!(seen.locations_at(home.address), []);
-        seen.record_unverified(other);
+        let mut locations = ProverLocations::default();
+        let (first, second) = (location(9, 3), location(8, 3));
+        assert_eq!(locations.locations_at(first.address), []);
+        locations.record_unverified(second);
         assert_eq!(
-            seen.locations_at(home.address),
+            locations.locations_at(first.address),
             [],
             "a message alone gives no location for other addresses"
         );
-        seen.record_session(home);
-        (10..20).for_each(|port| seen.record_unverified(place(9, port)));
-        let at_home = seen.locations_at(home.address);
-        assert_eq!((at_home[0], at_home.len()), (home, 1 + LOCATIONS_MAX));
-        (20..40).for_each(|address| seen.record_unverified(place(address, 7)));
-        assert_eq!(seen.locations_at(home.address), [home]);
-        assert_eq!(seen.unverified.len(), LOCATIONS_MAX);
-        // The session moved. Requests to the old address still go to the old location, and the device stays
-        // reachable.
-        seen.record_session(other);
-        assert_eq!(seen.locations_at(home.address), [home]);
-        assert_eq!(seen.locations_at(place(77, 0).address), [other]);
+        locations.record_session(first);
+        (10..20).for_each(|port| locations.record_unverified(location(9, port)));
+        let at_first = locations.locations_at(first.address);
+        assert_eq!((at_first[0], at_first.len()), (first, 1 + LOCATIONS_MAX));
+        (20..40).for_each(|address| locations.record_unverified(location(address, 7)));
+        assert_eq!(locations.locations_at(first.address), [first]);
+        assert_eq!(locations.unverified.len(), LOCATIONS_MAX);
+        // The session moved. Requests to the old address still go to the old location, so the device stays reachable.
+        locations.record_session(second);
+        assert_eq!(locations.locations_at(first.address), [first]);
+        assert_eq!(locations.locations_at(location(77, 0).address), [second]);
     }
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::error::SwitchError;
-use super::link::Link;
+use super::switch_connection::SwitchConnection;
 use crate::host;
 
 /// Destination of a packet that only has to update the clock: the drop port of simple_switch.
@@ -15,7 +15,7 @@ const RESEND_INTERVAL: Duration = Duration::from_millis(200);
 /// After this time the switch is assumed to have no CPU port or no CPU.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Both clocks at one time.
+/// The values of both clocks at one time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ClockReading {
     switch_us: u64,
@@ -28,25 +28,25 @@ pub(super) struct ClockReading {
 
 impl ClockReading {
     /// Sends packets through the CPU port, which write the clock register, until the switch has read its clock after
-    /// the request ([`RegisterWatch`]). The boot-time clock is read after that: fresh values expire early by the
-    /// duration of the reading, never late.
+    /// the request ([`RegisterWatch`]). The boot-time clock is read after the switch's clock: fresh values expire early
+    /// by the duration of the reading, never late.
     ///
-    /// Conversions keep the offset of the `earlier` reading unless both contradict each other. The end of a session
-    /// then converts to the same time whenever it is read, however long either reading took. A quick reading does not
-    /// contradict a slow one with wider bounds.
-    pub fn take(link: &Link, earlier: Option<&Self>) -> Result<Self, SwitchError> {
+    /// Conversions keep the offset of the `earlier` reading unless both readings contradict each other. The end of a
+    /// session then always converts to the same time, however long a reading took. A quick reading does not contradict
+    /// a slow one with wider bounds.
+    pub fn take(connection: &SwitchConnection, earlier: Option<&Self>) -> Result<Self, SwitchError> {
         let (mut start, requested_us) = (Instant::now(), boot_us());
-        let mut watch = RegisterWatch::after(clock_us(link)?);
+        let mut watch = RegisterWatch::after(clock_us(connection)?);
         let mut sent = None;
         loop {
             if sent.is_none_or(|sent: Instant| sent.elapsed() > RESEND_INTERVAL) {
-                link.packet_out(DROP_PORT, 0, Vec::new())?;
+                connection.packet_out(DROP_PORT, 0, Vec::new())?;
                 sent = Some(Instant::now());
             }
-            match watch.observe(clock_us(link)?) {
+            match watch.observe(clock_us(connection)?) {
                 Observation::Unchanged => {}
                 Observation::Ambiguous => {
-                    // The port and the switch work; the second packet gets the full time again.
+                    // The port and the switch work; the second packet gets the full timeout, too.
                     (start, sent) = (Instant::now(), None);
                     continue;
                 }
@@ -55,7 +55,7 @@ impl ClockReading {
                 }
             }
             // The first packet was sent to a port that the switch does not have.
-            let has_no_port = earlier.is_none() && link.has_error();
+            let has_no_port = earlier.is_none() && connection.has_error();
             if has_no_port || start.elapsed() > TIMEOUT {
                 return Err(SwitchError::ClockUnreadable);
             }
@@ -99,8 +99,8 @@ fn boot_us() -> u64 {
 }
 
 /// The clock value that the last packet through the CPU port wrote.
-fn clock_us(link: &Link) -> Result<u64, SwitchError> {
-    let [us] = link.read_array([("clock_us", 0)])?;
+fn clock_us(connection: &SwitchConnection) -> Result<u64, SwitchError> {
+    let [us] = connection.read_array([("clock_us", 0)])?;
     Ok(u64::try_from(us).unwrap_or(u64::MAX))
 }
 
@@ -120,7 +120,7 @@ struct RegisterWatch {
 /// The result of one read of the register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Observation {
-    /// No packet has written since.
+    /// No packet has written the register since.
     Unchanged,
     /// Written after the request, but the time may precede the request: another packet is needed.
     Ambiguous,
@@ -130,9 +130,9 @@ enum Observation {
 
 impl RegisterWatch {
     /// Starts at the time of the request, when the register held this value.
-    const fn after(held_us: u64) -> Self {
+    const fn after(register_us: u64) -> Self {
         Self {
-            last_us: held_us,
+            last_us: register_us,
             changed: false,
         }
     }
@@ -161,7 +161,7 @@ mod tests {
     fn a_slow_reading_moves_no_session_end() {
         let first = ClockReading::between(990_000, 0, 1_000_000, None);
         assert_eq!(first.boot_us(500), 1_000_501);
-        // Requested at 5 s of the switch's clock; the reply took 2 s to arrive, or to be requested.
+        // The switch read its clock at 5 s. Then the reply took 2 s to arrive, or the request had taken 2 s.
         for (requested_us, boot_us) in [(6_000_000, 8_000_000), (4_000_000, 6_000_000)] {
             let slow = ClockReading::between(requested_us, 5_000_000, boot_us, Some(&first));
             assert_eq!(slow.boot_us(500), first.boot_us(500));
@@ -171,13 +171,13 @@ mod tests {
     }
 
     #[test]
-    fn quick_readings_after_a_slow_one_move_none_until_they_contradict_each_other() {
+    fn quick_readings_after_a_slow_one_move_no_session_end_until_they_contradict() {
         let first = ClockReading::between(1_000_000, 0, 1_900_000, None);
         let quick = ClockReading::between(6_199_000, 5_000_000, 6_200_000, Some(&first));
         let quicker = ClockReading::between(7_199_900, 6_000_000, 7_200_000, Some(&quick));
         assert_eq!(quicker.boot_us(500), first.boot_us(500));
-        let moved = ClockReading::between(8_700_000, 7_000_000, 8_700_100, Some(&quicker));
-        assert_eq!(moved.boot_us(500), 1_700_601);
+        let contradicting = ClockReading::between(8_700_000, 7_000_000, 8_700_100, Some(&quicker));
+        assert_eq!(contradicting.boot_us(500), 1_700_601);
     }
 
     #[test]
@@ -192,8 +192,8 @@ mod tests {
         });
     }
 
-    /// A simulated switch whose worker reads the clock, takes waiting frames and writes the register. It may lose its
-    /// CPU before each step.
+    /// A simulated switch whose worker reads the clock, takes waiting frames and writes the register. The worker may
+    /// lose its CPU before each step.
     struct Worker {
         rng: ChaCha8Rng,
         boot_us: u64,

@@ -41,49 +41,52 @@ impl P4Runtime {
         let until_us = match fresh {
             0 => 0,
             _ => {
-                self.clock = ClockReading::take(&self.link, Some(&self.clock))?;
+                self.clock = ClockReading::take(&self.connection, Some(&self.clock))?;
                 let now = host::now();
                 let age_us = now.monotonic_ns.saturating_sub(now_ns) / 1000;
                 let until_us = self.clock.switch_us(now.boot_ns / 1000) + FRESH_MAX_AGE_MS * 1000;
                 until_us.saturating_sub(age_us)
             }
         };
-        let program = &self.link.program;
+        let program = &self.connection.program;
         let updates = [
             program.set_cell("fresh", 1, self.fresh.into())?,
             program.set_cell("fresh", 0, fresh.into())?,
             program.set_cell("fresh_until_us", 0, until_us.into())?,
         ];
-        self.link.write(&updates)?;
+        self.connection.write(&updates)?;
         self.fresh = fresh;
         Ok(())
     }
 
-    /// `before`: the settings that the switch has.
+    /// Writes the current settings. `before`: the settings that the switch has.
     fn write_settings(&self, before: &LiveSettings) -> Result<(), SwitchError> {
         self.check_usable()?;
         self.write_sources(Some(&before.sources))?;
         let mut updates = self.limits()?;
         updates.push(self.gateway()?);
-        self.link.write(&updates)
+        self.connection.write(&updates)
     }
 
     fn write_stopping(&self) -> Result<(), SwitchError> {
         self.check_usable()?;
-        let update = self.link.program.set_cell("stopping", 0, self.stopping.into())?;
-        self.link.write(&[update])
+        let update = self
+            .connection
+            .program
+            .set_cell("stopping", 0, self.stopping.into())?;
+        self.connection.write(&[update])
     }
 
     /// Index and packet count of each cell of a counter.
     fn read_counter(&self, name: &'static str) -> Result<impl Iterator<Item = (usize, u64)>, SwitchError> {
         self.check_usable()?;
-        let found = self.link.program.info().counters().by_name_or_alias(name);
-        let id = found.ok_or(SwitchError::ProgramMismatch(name))?.id;
-        let read = self.link.read(&[Read::Counters {
+        let counter = self.connection.program.info().counters().by_name_or_alias(name);
+        let id = counter.ok_or(SwitchError::ProgramMismatch(name))?.id;
+        let entities = self.connection.read(&[Read::Counters {
             id: Some(id),
             index: None,
         }])?;
-        Ok(read.into_iter().filter_map(|entity| match entity {
+        Ok(entities.into_iter().filter_map(|entity| match entity {
             Entity::Counter { index, data, .. } => Some((usize::try_from(index).ok()?, data.packets)),
             _ => None,
         }))
@@ -91,23 +94,23 @@ impl P4Runtime {
 
     fn read_counters(&self) -> Result<Counters, SwitchError> {
         let mut counters = Counters {
-            events_lost: self.link.messages_lost(),
+            events_lost: self.connection.messages_lost(),
             ..Counters::default()
         };
         for (index, packets) in self.read_counter("verdicts")? {
-            if let Some(slot) = counters.by_verdict.get_mut(index) {
-                *slot = packets;
+            if let Some(count) = counters.by_verdict.get_mut(index) {
+                *count = packets;
             }
         }
         Ok(counters)
     }
 
-    /// By known type; the first cell counts all other types.
+    /// Counts by known Ethernet type; the first cell counts all other types.
     fn read_dropped_types(&self) -> Result<DroppedTypes, SwitchError> {
         let mut packets = [0; KNOWN_TYPES.len() + 1];
         for (index, count) in self.read_counter("dropped_types")? {
-            if let Some(slot) = packets.get_mut(index) {
-                *slot = count;
+            if let Some(cell) = packets.get_mut(index) {
+                *cell = count;
             }
         }
         let [other, known @ ..] = packets;
@@ -153,8 +156,8 @@ impl DataPlane for P4Runtime {
         None
     }
     fn set_owner(&mut self, _owner: u64) {}
-    /// The switch keeps running, without rows after an orderly shutdown of its gateway. No process takes over its
-    /// state.
+    /// The switch keeps running, but no later process takes over its state. An orderly shutdown of the gateway deletes
+    /// the rows.
     fn outlives_process(&self) -> bool {
         false
     }
@@ -174,8 +177,8 @@ impl DataPlane for P4Runtime {
     }
     fn record_ticket_serials(&mut self, newest: &[(DeviceId, SessionId, u64)]) {
         for (device, session, serial) in newest {
-            if let Some(held) = self.table.devices.get_mut(device) {
-                held.ticket = Some((*session, *serial));
+            if let Some(entry) = self.table.devices.get_mut(device) {
+                entry.ticket = Some((*session, *serial));
             }
         }
     }
@@ -186,28 +189,28 @@ impl DataPlane for P4Runtime {
         if !live.forward_to.is_empty() {
             return Err(unsupported("forward_to; the switch bridges by itself"));
         }
-        let before = std::mem::replace(&mut self.live, live.clone());
+        let previous = std::mem::replace(&mut self.live, live.clone());
         // On an error it is unknown which settings the switch has accepted.
-        if let Err(error) = self.record_failure(self.write_settings(&before)) {
-            self.live = before;
+        if let Err(error) = self.record_failure(self.write_settings(&previous)) {
+            self.live = previous;
             return Err(error.into());
         }
         Ok(())
     }
     fn set_sources(&mut self, sources: &DeviceSources) -> Vec<ClosedSession> {
-        let before = std::mem::replace(&mut self.live.sources, sources.clone());
-        let written = self
+        let previous = std::mem::replace(&mut self.live.sources, sources.clone());
+        let result = self
             .check_usable()
-            .and_then(|()| self.write_sources(Some(&before)));
-        let closed = written.and_then(|()| self.close_sessions_at_own());
-        self.record_failure(closed).unwrap_or_else(|error| {
+            .and_then(|()| self.write_sources(Some(&previous)));
+        let result = result.and_then(|()| self.close_sessions_at_own());
+        self.record_failure(result).unwrap_or_else(|error| {
             tracing::error!(%error, "P4 data plane: writing the device prefixes failed");
             Vec::new()
         })
     }
     fn set_fresh(&mut self, fresh: [u8; 8], now_ns: u64) {
-        let written = self.write_fresh(u64::from_be_bytes(fresh), now_ns);
-        if let Err(error) = self.record_failure(written) {
+        let result = self.write_fresh(u64::from_be_bytes(fresh), now_ns);
+        if let Err(error) = self.record_failure(result) {
             tracing::error!(%error, "P4 data plane: writing the fresh value failed");
         }
     }
@@ -223,41 +226,41 @@ impl DataPlane for P4Runtime {
     fn dropped_types(&self) -> Result<Option<DroppedTypes>, DataPlaneError> {
         match self.config.gate {
             Gate::Off => Ok(None),
-            Gate::Open | Gate::Sealed => Ok(Some(self.read_dropped_types()?)),
+            Gate::Bound | Gate::Sealed => Ok(Some(self.read_dropped_types()?)),
         }
     }
     fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError> {
-        let taken = self.check_usable().and_then(|()| self.take_events(sink));
-        Ok(self.record_failure(taken)?)
+        let result = self.check_usable().and_then(|()| self.take_events(sink));
+        Ok(self.record_failure(result)?)
     }
     fn drain_misses(&mut self, sink: &mut dyn FnMut(Miss)) -> Result<(), DataPlaneError> {
-        let taken = self.check_usable().and_then(|()| self.take_misses(sink));
-        Ok(self.record_failure(taken)?)
+        let result = self.check_usable().and_then(|()| self.take_misses(sink));
+        Ok(self.record_failure(result)?)
     }
     fn enroll(&mut self, device: DeviceId) {
         self.add_enrolled(device);
     }
     fn set_enrollment_filter(&mut self, filtering: bool) {
-        let written = self.set_filter(filtering);
-        if let Err(error) = self.record_failure(written) {
+        let result = self.set_filter(filtering);
+        if let Err(error) = self.record_failure(result) {
             tracing::error!(%error, "P4 data plane: writing the enrolled devices failed");
         }
     }
     fn send_reply(&mut self, miss: &Miss, reply: &[u8; MESSAGE_BYTES]) {
-        let sent = self.send_reply_packet(miss, reply);
-        if let Err(error) = self.record_failure(sent) {
+        let result = self.send_reply_packet(miss, reply);
+        if let Err(error) = self.record_failure(result) {
             tracing::error!(%error, "P4 data plane: sending a slow-path reply failed");
         }
     }
     fn expect_response(&mut self, miss: &Miss) {
-        let expected = self.expect_response(miss.message());
-        if let Err(error) = self.record_failure(expected) {
+        let result = self.expect_response(miss.message());
+        if let Err(error) = self.record_failure(result) {
             tracing::error!(%error, "P4 data plane: writing an expected RESPONSE failed");
         }
     }
     fn replay(&mut self, miss: Miss) -> Result<(), DataPlaneError> {
-        let sent = self.replay_packet(miss);
-        Ok(self.record_failure(sent)?)
+        let result = self.replay_packet(miss);
+        Ok(self.record_failure(result)?)
     }
     fn provers(&mut self) -> Option<&mut dyn ProverSet> {
         (self.config.provers != 0).then_some(self as &mut dyn ProverSet)
@@ -278,10 +281,10 @@ impl DataPlane for P4Runtime {
         self.send_requests(requests)
     }
     fn arm_wake(&mut self) {
-        self.link.arm_wake();
+        self.connection.arm_wake();
     }
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.link.wake_fd())
+        Some(self.connection.wake_fd())
     }
     fn housekeep(&mut self) {
         self.table.cells.reclaim();
@@ -298,6 +301,6 @@ impl DataPlane for P4Runtime {
         }
     }
     fn failure(&mut self) -> Option<String> {
-        self.lock_failure().clone().or_else(|| self.link.ended())
+        self.lock_failure().clone().or_else(|| self.connection.ended())
     }
 }

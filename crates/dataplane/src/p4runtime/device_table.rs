@@ -1,4 +1,4 @@
-//! What this side records of each device: its registers, and which of its rows the switch holds. No keys.
+//! The gateway's record of each device: its registers, and the rows that the switch holds. The record has no keys.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -38,22 +38,22 @@ pub(super) struct Session {
 }
 
 impl Device {
-    /// Whether the device lacks rows at `next`, by the low watermark.
+    /// The event to report if the device has few rows left at `next` (`low_rows`).
     pub fn lacks_rows(&self, next: u32, low_rows: u32) -> Option<EventKind> {
         match (self.mode, self.rows_left(next)) {
             (Mode::Key, _) => None,
             (Mode::Pool, 0) => Some(EventKind::RowsExhausted),
-            (Mode::Pool, left) => (left <= low_rows).then_some(EventKind::RowsLow),
+            (Mode::Pool, remaining) => (remaining <= low_rows).then_some(EventKind::RowsLow),
         }
     }
 
-    /// Whether the device lacks rows below its mark.
+    /// The event to report if few rows below the mark are left at `next` (`low_credit`).
     pub fn lacks_credit(&self, next: u32, low_credit: u32) -> Option<EventKind> {
         let is_low = |mark: u32| mark.saturating_sub(next) <= low_credit;
         self.mark.is_some_and(is_low).then_some(EventKind::RowsLow)
     }
 
-    /// Rows left at `next`, including that one; 1 in key mode.
+    /// Rows left, including row `next`; 1 in key mode.
     pub fn rows_left(&self, next: u32) -> u32 {
         match self.mode {
             Mode::Key => 1,
@@ -100,7 +100,7 @@ impl Cells {
         }
     }
 
-    /// An unused cell.
+    /// Allocates a cell that no device uses. Returns `None` if all cells are used.
     pub fn take(&mut self) -> Option<u32> {
         self.free.pop().or_else(|| {
             let cell = self.unused;
@@ -110,7 +110,7 @@ impl Cells {
         })
     }
 
-    /// Retires the cell of a wiped device. It can be reused after the next [`Cells::reclaim`].
+    /// Retires the cell of a wiped device. The cell can be reused after the next [`Cells::reclaim`].
     pub fn retire(&mut self, cell: u32) {
         self.retired.push(cell);
     }

@@ -35,10 +35,10 @@ pub enum SwitchError {
     /// The switch did not respond in time.
     #[error("the switch did not respond within {seconds} s")]
     Timeout {
-        /// The timeout.
+        /// The timeout, seconds.
         seconds: u64,
     },
-    /// Another controller is the switch's primary one.
+    /// Another P4Runtime controller is the switch's primary controller.
     #[error(
         "another controller with a higher election id is the switch's primary controller; raise `election_id` or stop that controller"
     )]

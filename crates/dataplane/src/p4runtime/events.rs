@@ -22,13 +22,13 @@ use crate::event::{Event, EventKind, SessionOpening};
 const SUITE: Suite = Suite::SipHash128;
 
 impl P4Runtime {
-    /// Processes the digests of the switch and deletes the spent rows. If a device opened several sessions since,
-    /// only the last one is reported.
+    /// Processes the digests of the switch and deletes the spent rows. If a device opened several sessions since
+    /// the last call, only the last one is reported.
     pub(super) fn take_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), SwitchError> {
         self.low_row_events.drain(..).for_each(&mut *sink);
-        let sessions = self.link.program.digest(SESSIONS)?;
+        let sessions = self.connection.program.digest(SESSIONS)?;
         let mut newest: BTreeMap<DeviceId, SessionDigest> = BTreeMap::new();
-        for list in self.link.take_lists() {
+        for list in self.connection.take_lists() {
             for message in fields(&list) {
                 if list.id != sessions {
                     take_alarm(&message, sink);
@@ -47,22 +47,23 @@ impl P4Runtime {
             .filter_map(|device| Some(self.table.devices.get(device)?.cell))
             .flat_map(|cell| ["session_ids", "places", "next_idx"].map(|name| (name, cell)))
             .collect();
-        let read = self.link.read_cells(&cells)?;
+        let values = self.connection.read_cells(&cells)?;
         let mut updates = Vec::new();
-        for (session_digest, now) in newest.into_values().zip(read.as_chunks().0) {
-            updates.extend(self.take_session(session_digest, now, sink)?);
+        for (session_digest, registers) in newest.into_values().zip(values.as_chunks().0) {
+            updates.extend(self.take_session(session_digest, registers, sink)?);
         }
         match updates.is_empty() {
             true => Ok(()),
-            false => self.link.write(&updates),
+            false => self.connection.write(&updates),
         }
     }
 
-    /// `now`: session, place and next row of the device. Returns the updates that delete its spent rows.
+    /// Reports an opened session. `registers`: session id, place and next row of the device. Returns the updates that
+    /// delete its spent rows.
     fn take_session(
         &mut self,
         session_digest: SessionDigest,
-        now: &[u128; 3],
+        registers: &[u128; 3],
         sink: &mut dyn FnMut(Event),
     ) -> Result<Vec<Update>, SwitchError> {
         let SessionDigest {
@@ -75,31 +76,31 @@ impl P4Runtime {
         } = session_digest;
         let (low_rows, low_credit) = (self.live.low_rows, self.live.low_credit);
         let until_us = at_us.saturating_add(u64::from(self.live.session_lifetime_s) * 1_000_000);
-        let Some(held) = self.table.devices.get_mut(&device) else {
+        let Some(entry) = self.table.devices.get_mut(&device) else {
             return Ok(Vec::new());
         };
         let next = idx.saturating_add(1);
-        let [now, place, reached] = *now;
+        let [current_session, place, next_row] = *registers;
         let session = u128::from(u64::from_be_bytes(opening.session.to_wire()));
-        if u128::from(next) > reached {
+        if u128::from(next) > next_row {
             // The digest predates the device's latest installation.
             return Ok(Vec::new());
         }
         let opened = Session {
             address,
             // The place of a session that has ended is unknown.
-            place: (now == session).then_some(place),
+            place: (current_session == session).then_some(place),
             until_us,
         };
-        let is_renewal = held.last_session.is_some_and(|last| {
+        let is_renewal = entry.last_session.is_some_and(|last| {
             (last.address, last.place) == (opened.address, opened.place)
                 && last.place.is_some()
                 && last.until_us > at_us
         });
-        held.last_session = Some(opened);
-        let rows = held.lacks_rows(next, low_rows);
-        let rows = rows.or_else(|| held.lacks_credit(next, low_credit));
-        held.rows_reported_at = next;
+        entry.last_session = Some(opened);
+        let event_kind = entry.lacks_rows(next, low_rows);
+        let event_kind = event_kind.or_else(|| entry.lacks_credit(next, low_credit));
+        entry.rows_reported_at = next;
         let event = |kind, idx| Event {
             kind,
             device,
@@ -107,7 +108,7 @@ impl P4Runtime {
             source: sender(address),
             ingress,
         };
-        if let Some(kind) = rows {
+        if let Some(kind) = event_kind {
             sink(event(kind, next));
         }
         if !is_renewal {
@@ -125,11 +126,11 @@ impl P4Runtime {
 struct SessionDigest {
     device: DeviceId,
     idx: u32,
-    /// Without the opening time.
+    /// The opening time in it is 0; see `at_us`.
     opening: SessionOpening,
     address: u128,
     ingress: u32,
-    /// On the switch's clock.
+    /// Time of the opening, on the switch's clock.
     at_us: u64,
 }
 
@@ -160,7 +161,7 @@ impl SessionDigest {
     }
 }
 
-/// `event_digest_t` of lap.p4.
+/// Reports an `event_digest_t` of lap.p4.
 fn take_alarm(message: &[u128], sink: &mut dyn FnMut(Event)) {
     let &[id, verdict, number, address, ingress] = message else {
         return;

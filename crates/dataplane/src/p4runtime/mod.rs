@@ -6,13 +6,14 @@
 //!                              └─ digests: sessions, wrong tags and proofs; packet-ins: unknown devices ◄───┘
 //! ```
 //!
-//! The switch holds what the [`Store`](crate::Store) holds for other backends. This side knows which rows the switch
-//! has, and no key. Features that the program lacks (docs/switch-programs.md) are refused when the data plane starts.
+//! The switch holds what the [`Store`](crate::Store) holds for other backends. The gateway records which rows the
+//! switch has, but no keys. Features that the program lacks (docs/switch-programs.md) are refused when the data plane
+//! starts.
 //!
-//! *Loss of the switch*: it restarts without rows, the stream breaks, or it refuses a request. Then it is unknown
-//! which rows were spent, and [`crate::DataPlane::failure`] reports it, as when any data plane ends. A gateway that
-//! restarts clears the switch and requests new rows. A switch without a controller stops answering once the fresh
-//! value is 16 s old.
+//! *Loss of the switch*: the switch restarts without rows, its stream breaks, or the switch refuses a request. The
+//! spent rows are then unknown, and [`crate::DataPlane::failure`] reports the loss, as for any data plane that ends. A
+//! gateway that restarts clears the switch and requests new rows. A switch that no gateway controls stops answering
+//! once the fresh value is 16 s old.
 
 mod attest_requests;
 mod clock;
@@ -21,13 +22,13 @@ mod device;
 mod device_table;
 mod error;
 mod events;
-mod link;
 mod options;
 mod program;
 mod provers;
 mod setup;
 mod slow_path;
 mod sources;
+mod switch_connection;
 
 use std::sync::Mutex;
 
@@ -37,9 +38,9 @@ pub use self::program::{DEVICES, PROVERS, changing_objects};
 
 use self::clock::ClockReading;
 use self::device_table::DeviceTable;
-use self::link::Link;
 use self::provers::ProverTable;
 use self::slow_path::SlowPath;
+use self::switch_connection::SwitchConnection;
 use crate::config::{Config, LiveSettings};
 use crate::event::Event;
 use crate::store::StoreError;
@@ -49,7 +50,7 @@ use linewarden_protocol::ids::DeviceId;
 /// The `p4runtime` data plane.
 #[derive(Debug)]
 pub struct P4Runtime {
-    link: Link,
+    connection: SwitchConnection,
     config: Config,
     live: LiveSettings,
     stopping: bool,
@@ -81,16 +82,16 @@ impl P4Runtime {
         inband_evidence: false,
     };
 
-    /// Takes control of the switch: clears it, loads `lap` with this configuration, and answers no message until a
-    /// fresh value is set.
+    /// Takes control of the switch: clears it and loads `lap` with this configuration. The switch answers no message
+    /// until a fresh value is set.
     ///
     /// # Errors
-    /// The configuration needs a feature that `lap` lacks; the switch is unreachable, has another primary controller,
-    /// has no CPU port, or refuses a request.
+    /// The configuration needs a feature that `lap` lacks; the switch is unreachable, has another primary P4Runtime
+    /// controller, has no CPU port, or refuses a request.
     pub fn connect(config: &Config, options: &P4Options) -> Result<Self, DataPlaneError> {
         options.check(config)?;
-        let link = Link::open(options)?;
-        let clock = ClockReading::take(&link, None)?;
+        let connection = SwitchConnection::open(options)?;
+        let clock = ClockReading::take(&connection, None)?;
         let data_plane = Self {
             table: DeviceTable::new(config.geometry.slots),
             provers: ProverTable::new(config.provers),
@@ -104,7 +105,7 @@ impl P4Runtime {
             reported_wins: 0,
             fresh: 0,
             failure: Mutex::default(),
-            link,
+            connection,
         };
         data_plane.set_up(options)?;
         Ok(data_plane)
@@ -123,7 +124,7 @@ impl P4Runtime {
             .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Records that the content of the switch is unknown.
+    /// Records the first failure: after it the content of the switch is unknown.
     fn record_failure<T>(&self, result: Result<T, SwitchError>) -> Result<T, SwitchError> {
         if let Err(error) = &result {
             self.lock_failure().get_or_insert_with(|| match error {
@@ -136,7 +137,7 @@ impl P4Runtime {
 
     /// Fails if an earlier operation failed.
     fn check_usable(&self) -> Result<(), SwitchError> {
-        let failure = self.lock_failure().clone().or_else(|| self.link.ended());
+        let failure = self.lock_failure().clone().or_else(|| self.connection.ended());
         failure.map_or(Ok(()), |reason| Err(SwitchError::Lost(reason)))
     }
 

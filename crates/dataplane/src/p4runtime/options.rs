@@ -12,23 +12,23 @@ use crate::config::{Config, ConfigError};
 
 /// Name of the backend.
 pub(super) const NAME: &str = "p4";
-/// `simple_switch` numbers its ports up to this one; 511 is the drop port.
-const PORT_MAX: u16 = 510;
+/// The CPU port. Hosts are behind ports below it; 511 is the drop port of `simple_switch`.
+const CPU_PORT: u16 = 510;
 
 /// The switch and its environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct P4Options {
-    /// Address of its P4Runtime server: `ADDRESS:PORT`.
+    /// Address of the switch's P4Runtime server: `ADDRESS:PORT`.
     pub address: String,
-    /// TLS settings of the connection. Row keys are sent over it: without TLS the address must be on this machine or
-    /// on a network without other hosts.
+    /// TLS settings of the connection. Row keys are sent through this connection: without TLS the address must be on
+    /// this machine or on a network without other hosts.
     pub tls: Option<ClientTls>,
     /// Device id of the switch.
     pub device_id: u64,
-    /// Rank of this gateway: the controller with the highest election id is the primary one.
+    /// Rank of this gateway as a P4Runtime controller: the one with the highest election id is the primary controller.
     pub election_id: u128,
-    /// MAC addresses and their ports. Those of services are the gateway's own: only messages to their MAC addresses
-    /// are answered.
+    /// MAC addresses and their ports. The MAC addresses of services are the gateway's own: the switch answers only
+    /// messages to these.
     pub bridge: Vec<BridgeEntry>,
     /// The port for all other addresses. `None`: frames to other addresses are dropped.
     pub default_port: Option<SwitchPort>,
@@ -71,21 +71,24 @@ impl P4Options {
     fn check_ports(&self) -> Result<(), ConfigError> {
         let devices: BTreeSet<u16> = self
             .ports()
-            .filter(|place| place.is_device_port)
-            .map(|place| place.port)
+            .filter(|switch_port| switch_port.is_device_port)
+            .map(|switch_port| switch_port.port)
             .collect();
-        for place in self.ports() {
-            let hint = if place.port >= PORT_MAX {
+        for switch_port in self.ports() {
+            let hint = if switch_port.port >= CPU_PORT {
                 "use ports 0 to 509; 510 is the CPU port"
-            } else if !place.is_device_port && devices.contains(&place.port) {
+            } else if !switch_port.is_device_port && devices.contains(&switch_port.port) {
                 "a port cannot be for devices and for services"
             } else {
                 continue;
             };
-            let is_named = self.bridge.iter().any(|neighbor| neighbor.port == place.port);
+            let is_in_bridge = self
+                .bridge
+                .iter()
+                .any(|neighbor| neighbor.port == switch_port.port);
             return Err(ConfigError::Field {
-                field: if is_named { "bridge" } else { "default_port" },
-                value: place.port.to_string(),
+                field: if is_in_bridge { "bridge" } else { "default_port" },
+                value: switch_port.port.to_string(),
                 hint,
             });
         }
@@ -97,8 +100,8 @@ impl P4Options {
             });
         }
         let mut macs = BTreeSet::new();
-        let twice = self.bridge.iter().find(|neighbor| !macs.insert(neighbor.mac));
-        twice.map_or(Ok(()), |neighbor| {
+        let duplicate = self.bridge.iter().find(|neighbor| !macs.insert(neighbor.mac));
+        duplicate.map_or(Ok(()), |neighbor| {
             Err(ConfigError::Field {
                 field: "bridge",
                 value: neighbor.mac.map(|byte| format!("{byte:02x}")).join(":"),
@@ -109,18 +112,18 @@ impl P4Options {
 
     /// Every configured port, once per occurrence.
     pub(super) fn ports(&self) -> impl Iterator<Item = SwitchPort> {
-        let named = self.bridge.iter().map(|neighbor| SwitchPort {
+        let bridge_ports = self.bridge.iter().map(|neighbor| SwitchPort {
             port: neighbor.port,
             is_device_port: neighbor.is_device_port,
         });
-        named.chain(self.default_port)
+        bridge_ports.chain(self.default_port)
     }
 }
 
 /// A port of the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SwitchPort {
-    /// Its number, from 0 to 509.
+    /// Number of the port, from 0 to 509.
     pub port: u16,
     /// Whether devices are behind it: frames that arrive on it are verified.
     pub is_device_port: bool,
@@ -129,7 +132,7 @@ pub struct SwitchPort {
 /// A host behind a port of the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BridgeEntry {
-    /// Its MAC address.
+    /// MAC address of the host.
     pub mac: Mac,
     /// The port, from 0 to 509.
     pub port: u16,

@@ -107,33 +107,33 @@ impl Program {
 
     /// A table key of exact fields.
     pub fn key(&self, table: &'static str, fields: &[u128]) -> Result<EntryKey, SwitchError> {
-        let wrong = || SwitchError::ProgramMismatch(table);
-        let found = self.info.tables().by_name_or_alias(table).ok_or_else(wrong)?;
-        if found.fields.len() != fields.len() {
-            return Err(wrong());
+        let mismatch = || SwitchError::ProgramMismatch(table);
+        let table_info = self.info.tables().by_name_or_alias(table).ok_or_else(mismatch)?;
+        if table_info.fields.len() != fields.len() {
+            return Err(mismatch());
         }
-        let exact = found.fields.iter().zip(fields).map(|(field, value)| {
+        let exact = table_info.fields.iter().zip(fields).map(|(field, value)| {
             let Format::Bits(width) = field.format else {
-                return Err(wrong());
+                return Err(mismatch());
             };
             bits(table, width, *value).map(FieldMatch::Exact)
         });
         Ok(EntryKey {
-            table: found.id,
+            table: table_info.id,
             fields: exact.collect::<Result<_, _>>()?,
             priority: 0,
         })
     }
 
     fn action(&self, name: &'static str, values: &[u128]) -> Result<Action, SwitchError> {
-        let wrong = || SwitchError::ProgramMismatch(name);
-        let action = self.info.actions().by_name_or_alias(name).ok_or_else(wrong)?;
+        let mismatch = || SwitchError::ProgramMismatch(name);
+        let action = self.info.actions().by_name_or_alias(name).ok_or_else(mismatch)?;
         if action.params.len() != values.len() {
-            return Err(wrong());
+            return Err(mismatch());
         }
         let params = action.params.iter().zip(values).map(|(param, value)| {
             let Format::Bits(width) = param.format else {
-                return Err(wrong());
+                return Err(mismatch());
             };
             bits(name, width, *value)
         });
@@ -144,14 +144,14 @@ impl Program {
     }
 
     /// An update that inserts an entry.
-    pub fn insert(&self, key: (&'static str, &[u128]), does: ActionCall<'_>) -> Result<Update, SwitchError> {
-        let entry = self.entry(key, does)?;
+    pub fn insert(&self, key: (&'static str, &[u128]), call: ActionCall<'_>) -> Result<Update, SwitchError> {
+        let entry = self.entry(key, call)?;
         Ok(Update::TableEntry(Box::new(Change::Insert(entry))))
     }
 
     /// An update that changes the action of an entry.
-    pub fn modify(&self, key: (&'static str, &[u128]), does: ActionCall<'_>) -> Result<Update, SwitchError> {
-        let entry = self.entry(key, does)?;
+    pub fn modify(&self, key: (&'static str, &[u128]), call: ActionCall<'_>) -> Result<Update, SwitchError> {
+        let entry = self.entry(key, call)?;
         Ok(Update::TableEntry(Box::new(Change::Modify(entry))))
     }
 
@@ -167,21 +167,26 @@ impl Program {
     }
 
     /// Changes an entry of a table with one prefix field, given by value and length, from one action without
-    /// arguments to another. `None`: the entry does not exist. Returns no update if both actions are equal.
+    /// arguments to another. An action `None` means that there is no entry. Returns no update if both actions are
+    /// equal.
     pub fn change_prefix(
         &self,
         table: &'static str,
         (value, prefix_bits): (u128, u32),
         actions: [Option<&'static str>; 2],
     ) -> Result<Option<Update>, SwitchError> {
-        let wrong = || SwitchError::ProgramMismatch(table);
-        let found = self.info.tables().by_name_or_alias(table).ok_or_else(wrong)?;
-        let [Format::Bits(width)] = found.fields.iter().map(|field| field.format).collect::<Vec<_>>()[..]
+        let mismatch = || SwitchError::ProgramMismatch(table);
+        let table_info = self.info.tables().by_name_or_alias(table).ok_or_else(mismatch)?;
+        let [Format::Bits(width)] = table_info
+            .fields
+            .iter()
+            .map(|field| field.format)
+            .collect::<Vec<_>>()[..]
         else {
-            return Err(wrong());
+            return Err(mismatch());
         };
         let key = EntryKey {
-            table: found.id,
+            table: table_info.id,
             fields: vec![FieldMatch::Lpm {
                 value: bits(table, width, value)?,
                 prefix_bits,
@@ -214,9 +219,9 @@ impl Program {
         action: &'static str,
         values: &[u128],
     ) -> Result<Update, SwitchError> {
-        let found = self.info.tables().by_name_or_alias(table);
+        let table_info = self.info.tables().by_name_or_alias(table);
         Ok(Update::DefaultEntry(Box::new(DefaultEntry {
-            table: found.ok_or(SwitchError::ProgramMismatch(table))?.id,
+            table: table_info.ok_or(SwitchError::ProgramMismatch(table))?.id,
             action: Some(self.action(action, values)?),
             controller_metadata: 0,
             metadata: Vec::new(),

@@ -1,7 +1,7 @@
-//! Provers and rounds on the switch: what [`Provers`](crate::Provers) does in memory.
+//! Provers and rounds on the switch: the counterpart of [`Provers`](crate::Provers) in memory.
 //!
-//! Keys are written in batches. Verdicts are read from the register `proved`, because the switch does not report
-//! them.
+//! Keys are written in batches. Round results are read from the register `proved`, because the switch does not
+//! report them.
 
 use std::collections::HashMap;
 
@@ -24,7 +24,8 @@ use crate::store::provers::ProverError;
 const PROVED_AT_BITS: u32 = 48;
 const PROVED_ALTERNATE: u128 = 1 << PROVED_AT_BITS;
 const PROVED_NUMBER_SHIFT: u32 = PROVED_AT_BITS + 1;
-/// Keys of a period are in one of two lanes, and rounds in one of two lanes, by the lowest bit of the number.
+/// The switch has two lanes for keys, selected by the lowest bit of the period, and two lanes for rounds, selected by
+/// the lowest bit of the round number.
 const LANES: u32 = 2;
 /// About ten times the duration of one register read.
 const POLL_SPACING_NS: u64 = 30_000;
@@ -46,7 +47,7 @@ struct RoundState {
     started_us: u64,
 }
 
-/// What this side records of provers. No keys, except in pending updates.
+/// The gateway's record of provers. The record contains no keys, except in pending updates.
 #[derive(Debug)]
 pub(super) struct ProverTable {
     provers: HashMap<DeviceId, Prover>,
@@ -83,12 +84,15 @@ impl ProverTable {
         self.locations.get(&device)
     }
 
-    pub fn record_session(&mut self, device: DeviceId, place: DeviceLocation) {
-        self.locations.entry(device).or_default().record_session(place);
+    pub fn record_session(&mut self, device: DeviceId, location: DeviceLocation) {
+        self.locations.entry(device).or_default().record_session(location);
     }
 
-    pub fn record_unverified(&mut self, device: DeviceId, place: DeviceLocation) {
-        self.locations.entry(device).or_default().record_unverified(place);
+    pub fn record_unverified(&mut self, device: DeviceId, location: DeviceLocation) {
+        self.locations
+            .entry(device)
+            .or_default()
+            .record_unverified(location);
     }
 
     fn round(&self, round: RoundNumber) -> Option<&RoundState> {
@@ -147,7 +151,7 @@ impl P4Runtime {
         let pending = std::mem::take(&mut self.provers.pending_updates);
         pending
             .chunks(UPDATES_PER_WRITE)
-            .try_for_each(|some| self.link.write(some))
+            .try_for_each(|batch| self.connection.write(batch))
     }
 
     fn for_provers<T>(&self, result: Result<T, SwitchError>) -> Result<T, ProverError> {
@@ -166,16 +170,16 @@ impl P4Runtime {
         let (device, cell) = prover;
         let lane = lane(period.0);
         let mut updates = Vec::new();
-        let program = &self.link.program;
+        let program = &self.connection.program;
         let is_new = !self.provers.has(device);
-        let held = self.provers.provers.entry(device).or_insert(Prover {
+        let entry = self.provers.provers.entry(device).or_insert(Prover {
             cell,
             has_keys: [false; LANES as usize],
         });
-        let had_keys = held.has_keys.get_mut(lane);
+        let had_keys = entry.has_keys.get_mut(lane);
         let had_keys = had_keys.is_some_and(|has_keys| std::mem::replace(has_keys, true));
         if is_new {
-            // A proof that was in the pipeline when the cell's previous prover was wiped may have set a verdict
+            // A proof that was in the pipeline when the cell's previous prover was wiped may have set a result
             // since.
             for cell in [cell * LANES, cell * LANES + 1] {
                 updates.push(program.set_cell("proved", cell, 0)?);
@@ -194,25 +198,25 @@ impl P4Runtime {
     /// Assigns a lane to another period and deletes the keys in it.
     fn begin_period(&mut self, period: Period) -> Result<(), SwitchError> {
         let lane = lane(period.0);
-        let Some(held) = self.provers.periods.get_mut(lane) else {
+        let Some(lane_period) = self.provers.periods.get_mut(lane) else {
             return Ok(());
         };
-        let Some(before) = held.replace(period).filter(|before| *before != period) else {
+        let Some(previous) = lane_period.replace(period).filter(|previous| *previous != period) else {
             return Ok(());
         };
         let mut updates = Vec::new();
         for prover in self.provers.provers.values_mut() {
             let has_keys = prover.has_keys.get_mut(lane);
             if has_keys.is_some_and(std::mem::take) {
-                let key = [prover.cell.into(), before.0.into()];
-                updates.push(self.link.program.delete("proof_keys", &key)?);
+                let key = [prover.cell.into(), previous.0.into()];
+                updates.push(self.connection.program.delete("proof_keys", &key)?);
             }
         }
         self.queue_updates(updates)
     }
 
     fn remove_prover(&mut self, device: DeviceId, prover: Prover) -> Result<(), SwitchError> {
-        let program = &self.link.program;
+        let program = &self.connection.program;
         let mut updates = vec![program.delete("provers", &[device.0.into()])?];
         for (period, has_keys) in self.provers.periods.iter().zip(prover.has_keys) {
             if let Some(period) = period.filter(|_| has_keys) {
@@ -222,15 +226,15 @@ impl P4Runtime {
         self.queue_updates(updates)
     }
 
-    /// The keys first and the number last, so that the number never appears with another nonce.
+    /// Writes the pending keys first and the round number last, so that the number never appears with another nonce.
     fn begin_round(&mut self, open: &OpenRound) -> Result<(), SwitchError> {
         self.check_usable()?;
         self.flush_updates()?;
         // The machine may have been suspended since the clock was read.
-        self.clock = ClockReading::take(&self.link, Some(&self.clock))?;
+        self.clock = ClockReading::take(&self.connection, Some(&self.clock))?;
         let round = &open.round;
         let until_us = self.clock.switch_us(boot_us_of(open.deadline));
-        let at = round.number.0 & 1;
+        let index = round.number.0 & 1;
         let cells = [
             ("round_number", 0),
             ("round_nonce", u64::from_be_bytes(round.nonce)),
@@ -238,9 +242,10 @@ impl P4Runtime {
             ("round_until_us", until_us.min((1 << PROVED_AT_BITS) - 1)),
             ("round_number", round.number.0.into()),
         ];
-        let cell = |(name, value): (&'static str, u64)| self.link.program.set_cell(name, at, value.into());
+        let cell =
+            |(name, value): (&'static str, u64)| self.connection.program.set_cell(name, index, value.into());
         let updates: Vec<Update> = cells.into_iter().map(cell).collect::<Result<_, _>>()?;
-        self.link.write(&updates)
+        self.connection.write(&updates)
     }
 
     fn read_proved(
@@ -250,10 +255,10 @@ impl P4Runtime {
     ) -> Result<Vec<Option<ProofRecord>>, SwitchError> {
         self.check_usable()?;
         let mut proved = Vec::with_capacity(cells.len());
-        for some in cells.chunks(DEVICES_PER_READ) {
-            let of_round = some.iter().map(|cell| proved_cell(*cell, opened.number));
-            let read = self.link.read_column("proved", of_round)?;
-            proved.extend(read.into_iter().map(|held| opened.proved(held, &self.clock)));
+        for batch in cells.chunks(DEVICES_PER_READ) {
+            let register_cells = batch.iter().map(|cell| proved_cell(*cell, opened.number));
+            let values = self.connection.read_column("proved", register_cells)?;
+            proved.extend(values.into_iter().map(|value| opened.proved(value, &self.clock)));
         }
         Ok(proved)
     }
@@ -262,15 +267,15 @@ impl P4Runtime {
 /// Converts a time of the monotonic clock to the boot-time clock.
 fn boot_us_of(time: Monotonic) -> u64 {
     let now = host::now();
-    let apart_ns = i128::from(now.boot_ns) - i128::from(now.monotonic_ns);
-    u64::try_from((i128::from(time.0) * 1_000_000 + apart_ns) / 1000).unwrap_or(0)
+    let offset_ns = i128::from(now.boot_ns) - i128::from(now.monotonic_ns);
+    u64::try_from((i128::from(time.0) * 1_000_000 + offset_ns) / 1000).unwrap_or(0)
 }
 
 impl RoundState {
-    fn proved(&self, held: u128, clock: &ClockReading) -> Option<ProofRecord> {
-        let at_us = clock.boot_us((held & (PROVED_ALTERNATE - 1)) as u64);
-        (held >> PROVED_NUMBER_SHIFT == u128::from(self.number.0)).then(|| ProofRecord {
-            configuration: match held & PROVED_ALTERNATE {
+    fn proved(&self, value: u128, clock: &ClockReading) -> Option<ProofRecord> {
+        let at_us = clock.boot_us((value & (PROVED_ALTERNATE - 1)) as u64);
+        (value >> PROVED_NUMBER_SHIFT == u128::from(self.number.0)).then(|| ProofRecord {
+            configuration: match value & PROVED_ALTERNATE {
                 0 => Configuration::Current,
                 _ => Configuration::Alternate,
             },
@@ -290,7 +295,7 @@ impl ProverSet for P4Runtime {
             return Err(ProverError::ZeroKey(device));
         }
         let cell = match self.provers.provers.get(&device) {
-            Some(held) => held.cell,
+            Some(prover) => prover.cell,
             None => self.provers.cells.take().ok_or(ProverError::NoFreeSlot(device))?,
         };
         let result = self
@@ -334,7 +339,7 @@ impl ProverSet for P4Runtime {
         Ok(())
     }
 
-    fn verdicts_of(
+    fn round_results_of(
         &self,
         devices: &[DeviceId],
         round: RoundNumber,
@@ -343,16 +348,16 @@ impl ProverSet for P4Runtime {
         let Some(opened) = self.provers.round(round) else {
             return Ok(proved);
         };
-        let found = devices.iter().zip(&mut proved).filter_map(|(device, proved)| {
-            let held = self.provers.provers.get(device)?;
-            Some((held.cell, proved))
+        let installed = devices.iter().zip(&mut proved).filter_map(|(device, proved)| {
+            let prover = self.provers.provers.get(device)?;
+            Some((prover.cell, proved))
         });
-        let (cells, places): (Vec<u32>, Vec<_>) = found.unzip();
-        let read = self.for_provers(self.read_proved(&cells, opened))?;
-        places
+        let (cells, results): (Vec<u32>, Vec<_>) = installed.unzip();
+        let records = self.for_provers(self.read_proved(&cells, opened))?;
+        results
             .into_iter()
-            .zip(read)
-            .for_each(|(place, read)| *place = read);
+            .zip(records)
+            .for_each(|(result, record)| *result = record);
         Ok(proved)
     }
 
@@ -365,16 +370,16 @@ impl ProverSet for P4Runtime {
             return Ok(Vec::new());
         }
         let devices: Vec<DeviceId> = self.provers.provers.keys().copied().collect();
-        let proved = self.verdicts_of(&devices, round)?;
+        let proved = self.round_results_of(&devices, round)?;
         Ok(devices.into_iter().zip(proved).collect())
     }
 
     fn reset_rounds(&mut self) {
-        let numbers = [0, 1].map(|lane| self.link.program.set_cell("round_number", lane, 0));
-        let marks = self.provers.provers.values();
-        let marks = marks.flat_map(|held| [held.cell * LANES, held.cell * LANES + 1]);
-        let marks = marks.map(|cell| self.link.program.set_cell("proved", cell, 0));
-        let updates: Result<Vec<Update>, _> = numbers.into_iter().chain(marks).collect();
+        let numbers = [0, 1].map(|lane| self.connection.program.set_cell("round_number", lane, 0));
+        let provers = self.provers.provers.values();
+        let cells = provers.flat_map(|prover| [prover.cell * LANES, prover.cell * LANES + 1]);
+        let results = cells.map(|cell| self.connection.program.set_cell("proved", cell, 0));
+        let updates: Result<Vec<Update>, _> = numbers.into_iter().chain(results).collect();
         let result = updates.and_then(|updates| self.queue_updates(updates));
         let result = result.and_then(|()| self.flush_updates());
         let _ = self.for_provers(result);
@@ -388,22 +393,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_verdict_belongs_to_one_round_and_key_and_counts_time_from_the_start() {
+    fn a_result_belongs_to_one_round_and_key_and_counts_time_from_the_start() {
         let opened = RoundState {
             number: RoundNumber(0x8000_0001),
             started_us: 5_000,
         };
         let clock = ClockReading::default();
-        let held = |number: u128, alternate: u128, at_us: u128| number << 49 | alternate << 48 | at_us;
-        assert_eq!(opened.proved(held(0x8000_0003, 0, 9_000), &clock), None);
+        let cell_value = |number: u128, alternate: u128, at_us: u128| number << 49 | alternate << 48 | at_us;
+        assert_eq!(opened.proved(cell_value(0x8000_0003, 0, 9_000), &clock), None);
         assert_eq!(opened.proved(0, &clock), None);
-        let proved = opened.proved(held(0x8000_0001, 1, 12_999), &clock).unwrap();
+        let proved = opened.proved(cell_value(0x8000_0001, 1, 12_999), &clock).unwrap();
         assert_eq!(
             (proved.configuration, proved.elapsed_ms),
             (Configuration::Alternate, 7)
         );
         // The clock reading took time, so the clocks differ.
-        let early = opened.proved(held(0x8000_0001, 0, 4_000), &clock).unwrap();
+        let early = opened.proved(cell_value(0x8000_0001, 0, 4_000), &clock).unwrap();
         assert_eq!(early.elapsed_ms, 0);
     }
 }

@@ -23,10 +23,11 @@ const DIGEST_WAIT_NS: u64 = 5_000_000;
 const LIST_MESSAGES: u32 = 256;
 /// The multicast group of all ports (`FLOOD` in p4/include/lap_frame.p4).
 const FLOOD: MulticastGroupId = MulticastGroupId(1);
-/// Shares of the slow path: unsolicited RESPONSEs, and messages of one source (as in `store::load_shedder`).
+/// Unsolicited RESPONSEs, and messages of one source, may use one part in this many of the slow path's limit (as in
+/// `store::load_shedder`).
 const UNSOLICITED_SHARE: u32 = 8;
 const SOURCE_SHARE: u32 = 64;
-/// Requests to advance a mark, per second. No setting disables them, and only a right tag causes one.
+/// Requests to advance a mark, per second. No setting disables them, and only a message with a valid tag causes one.
 const CREDITS_PER_S: u32 = 1_000;
 /// Number of factors of the hash over addresses (`bucket_keys` in p4/include/lap_state.p4).
 const FACTORS: u32 = 5;
@@ -39,7 +40,7 @@ pub(super) const ALARMS: &str = "event_digest_t";
 
 impl P4Runtime {
     pub(super) fn set_up(&self, options: &P4Options) -> Result<(), SwitchError> {
-        let program = &self.link.program;
+        let program = &self.connection.program;
         let mut updates = vec![self.gateway()?];
         updates.extend(self.limits()?);
         updates.extend(self.bucket_keys()?);
@@ -48,15 +49,15 @@ impl P4Runtime {
         }
         updates.extend(self.lists()?);
         for neighbor in &options.bridge {
-            let to = [u128::from(neighbor.port), u128::from(neighbor.is_device_port)];
-            updates.push(program.insert(("bridge", &[mac(&neighbor.mac)]), ("to_port", &to))?);
+            let arguments = [u128::from(neighbor.port), u128::from(neighbor.is_device_port)];
+            updates.push(program.insert(("bridge", &[mac(&neighbor.mac)]), ("to_port", &arguments))?);
         }
-        if let Some(place) = options.default_port {
-            let to = [u128::from(place.port), u128::from(place.is_device_port)];
-            updates.push(program.set_default("bridge", "to_port", &to)?);
+        if let Some(port) = options.default_port {
+            let arguments = [u128::from(port.port), u128::from(port.is_device_port)];
+            updates.push(program.set_default("bridge", "to_port", &arguments)?);
         }
-        let services = options.ports().filter(|place| !place.is_device_port);
-        let services: BTreeSet<u16> = services.map(|place| place.port).collect();
+        let services = options.ports().filter(|port| !port.is_device_port);
+        let services: BTreeSet<u16> = services.map(|port| port.port).collect();
         for port in services {
             updates.push(program.insert(("ports", &[u128::from(port)]), ("services", &[]))?);
         }
@@ -72,13 +73,14 @@ impl P4Runtime {
                 },
             })));
         }
-        self.link.write(&updates)?;
+        self.connection.write(&updates)?;
         self.write_sources(None)
     }
 
-    /// What passes the gate by configuration, what devices must not send, and the counter cells of Ethernet types.
+    /// Entries for protocols that always pass the gate, for protocols that devices must not send, for DHCP servers, and
+    /// for the counters of Ethernet types.
     fn lists(&self) -> Result<Vec<Update>, SwitchError> {
-        let program = &self.link.program;
+        let program = &self.connection.program;
         let mut updates = Vec::new();
         for protocol in ControlProtocol::ALL {
             let action = match protocol {
@@ -94,8 +96,8 @@ impl P4Runtime {
         for server in &self.config.dhcp_servers {
             updates.push(program.insert(("dhcp_servers", &[number(*server)]), ("pass_always", &[]))?);
         }
-        for (place, (ether_type, _)) in (1..).zip(KNOWN_TYPES) {
-            updates.push(program.insert(("gate_types", &[ether_type.into()]), ("count_type", &[place]))?);
+        for (cell, (ether_type, _)) in (1..).zip(KNOWN_TYPES) {
+            updates.push(program.insert(("gate_types", &[ether_type.into()]), ("count_type", &[cell]))?);
         }
         Ok(updates)
     }
@@ -109,7 +111,7 @@ impl P4Runtime {
             .map(|index| {
                 let [factor, _] = halves(&f(&key, &[u64::from(index).to_be_bytes()]));
                 let odd = u64::from_be_bytes(factor) | 1;
-                self.link.program.set_cell("bucket_keys", index, odd.into())
+                self.connection.program.set_cell("bucket_keys", index, odd.into())
             })
             .collect()
     }
@@ -119,7 +121,7 @@ impl P4Runtime {
     pub(super) fn gateway(&self) -> Result<Update, SwitchError> {
         let gate: u128 = match self.config.gate {
             Gate::Sealed => 0,
-            Gate::Open => 1,
+            Gate::Bound => 1,
             Gate::Off => 2,
         };
         let values = [
@@ -132,14 +134,16 @@ impl P4Runtime {
             (self.config.provers != 0).into(),
             self.config.dhcp_servers.iter().any(IpAddr::is_ipv4).into(),
         ];
-        self.link.program.set_default("gateway", "set_gateway", &values)
+        self.connection
+            .program
+            .set_default("gateway", "set_gateway", &values)
     }
 
     /// NAKs, alarms and slow-path messages per second. Once half of the slow-path limit is used, a limit per source
     /// applies too.
     pub(super) fn limits(&self) -> Result<Vec<Update>, SwitchError> {
         let limit = |name: &'static str, per_s: u32| -> Result<Update, SwitchError> {
-            let meter = self.link.program.info().meters().by_name_or_alias(name);
+            let meter = self.connection.program.info().meters().by_name_or_alias(name);
             let rate = u64::from(per_s);
             Ok(Update::Meter {
                 id: meter.ok_or(SwitchError::ProgramMismatch(name))?.id,
@@ -165,7 +169,7 @@ impl P4Runtime {
             limit("events", self.live.alarm_per_s)?,
             limit("credits", CREDITS_PER_S)?,
             limit("renewals", RENEWALS_PER_S)?,
-            // Two halves each: the second half is for sources within their share.
+            // Each meter has two cells, of half the limit each: the second one is for sources within their share.
             limit("unknown_requests", share(2))?,
             limit("unsolicited_responses", share(2 * UNSOLICITED_SHARE))?,
             limit("sources", share(SOURCE_SHARE))?,
@@ -179,7 +183,7 @@ fn mac(address: &Mac) -> u128 {
 
 /// A multicast group of all ports for frames to group addresses. Frames do not leave through their ingress port.
 fn flood(options: &P4Options) -> Update {
-    let ports: BTreeSet<u16> = options.ports().map(|place| place.port).collect();
+    let ports: BTreeSet<u16> = options.ports().map(|switch_port| switch_port.port).collect();
     let replica = |port: u16| Replica {
         port: Port {
             number: port.into(),

@@ -49,13 +49,14 @@ impl P4Runtime {
         }
     }
 
-    /// Writes pending enrolled devices to the switch. If there are more than the switch can hold, the others would be
-    /// dropped as unknown. The filter is then disabled, and only the limits of the slow path apply.
+    /// Writes pending enrolled devices to the switch. If more devices are enrolled than the switch can hold, the
+    /// messages of the remaining devices would be dropped. The filter is then disabled, and only the limits of the slow
+    /// path apply.
     pub(super) fn flush_enrolled(&mut self) -> Result<(), SwitchError> {
         if self.slow_path.enrolled.len() > ENROLLED_MAX {
-            let before = self.slow_path.enrolled.len() - self.slow_path.pending.len();
+            let written_count = self.slow_path.enrolled.len() - self.slow_path.pending.len();
             self.slow_path.pending.clear();
-            if before > ENROLLED_MAX {
+            if written_count > ENROLLED_MAX {
                 return Ok(());
             }
             tracing::warn!(
@@ -65,13 +66,13 @@ impl P4Runtime {
         }
         while !self.slow_path.pending.is_empty() {
             self.check_usable()?;
-            let rest = self.slow_path.pending.len().saturating_sub(ENROLLED_PER_WRITE);
-            let some = self.slow_path.pending.split_off(rest);
-            let program = &self.link.program;
+            let remaining = self.slow_path.pending.len().saturating_sub(ENROLLED_PER_WRITE);
+            let batch = self.slow_path.pending.split_off(remaining);
+            let program = &self.connection.program;
             let insert =
                 |device: &DeviceId| program.insert(("enrolled", &[device.0.into()]), ("NoAction", &[]));
-            let updates: Vec<Update> = some.iter().map(insert).collect::<Result<_, _>>()?;
-            self.link.write(&updates)?;
+            let updates: Vec<Update> = batch.iter().map(insert).collect::<Result<_, _>>()?;
+            self.connection.write(&updates)?;
         }
         Ok(())
     }
@@ -84,37 +85,44 @@ impl P4Runtime {
 
     fn write_filtering(&self, filtering: bool) -> Result<(), SwitchError> {
         self.check_usable()?;
-        let update = self.link.program.set_cell("filtering", 0, filtering.into())?;
-        self.link.write(&[update])
+        let update = self
+            .connection
+            .program
+            .set_cell("filtering", 0, filtering.into())?;
+        self.connection.write(&[update])
     }
 
-    /// Accepts the RESPONSE with that device and nonce, once.
+    /// Accepts the RESPONSE with the device and nonce of `message`, once.
     pub(super) fn expect_response(&mut self, message: &[u8; MESSAGE_BYTES]) -> Result<(), SwitchError> {
-        let name = expected_key(message);
+        let key = expected_key(message);
         self.check_usable()?;
-        let program = &self.link.program;
-        let known = self.slow_path.expected.iter().find(|(known, _)| *known == name);
-        if let Some((_, slot)) = known {
-            return self.link.write(&[program.set_cell("armed", *slot, 1)?]);
+        let program = &self.connection.program;
+        let entry = self
+            .slow_path
+            .expected
+            .iter()
+            .find(|(expected, _)| *expected == key);
+        if let Some((_, slot)) = entry {
+            return self.connection.write(&[program.set_cell("armed", *slot, 1)?]);
         }
         let mut updates = Vec::new();
         let mut slot = u32::try_from(self.slow_path.expected.len()).unwrap_or(EXPECTED_MAX);
         if slot >= EXPECTED_MAX
-            && let Some((oldest, its_slot)) = self.slow_path.expected.pop_front()
+            && let Some((oldest, freed_slot)) = self.slow_path.expected.pop_front()
         {
             updates.push(program.delete("expected", &oldest)?);
-            slot = its_slot;
+            slot = freed_slot;
         }
-        updates.push(program.insert(("expected", &name), ("set_expected", &[slot.into()]))?);
+        updates.push(program.insert(("expected", &key), ("set_expected", &[slot.into()]))?);
         updates.push(program.set_cell("armed", slot, 1)?);
-        self.slow_path.expected.push_back((name, slot));
-        self.link.write(&updates)
+        self.slow_path.expected.push_back((key, slot));
+        self.connection.write(&updates)
     }
 
     /// Passes the received messages to `sink`.
     pub(super) fn take_misses(&mut self, sink: &mut dyn FnMut(Miss)) -> Result<(), SwitchError> {
         self.flush_enrolled()?;
-        for (ingress, frame) in self.link.take_packets() {
+        for (ingress, frame) in self.connection.take_packets() {
             if let Some(miss) = Miss::of_frame(&frame, ingress.into()) {
                 self.record_unverified_location(&miss, &frame, ingress);
                 sink(miss);
@@ -137,7 +145,7 @@ impl P4Runtime {
         let (Some(reply), Ok(port)) = (miss::reply_frame(frame, reply), u16::try_from(*ingress)) else {
             return Ok(());
         };
-        self.link.packet_out(port, 0, reply)
+        self.connection.packet_out(port, 0, reply)
     }
 
     pub(super) fn replay_packet(&mut self, miss: Miss) -> Result<(), SwitchError> {
@@ -148,6 +156,6 @@ impl P4Runtime {
             return Ok(());
         };
         self.check_usable()?;
-        self.link.packet_out(REPLAY, ingress, frame)
+        self.connection.packet_out(REPLAY, ingress, frame)
     }
 }

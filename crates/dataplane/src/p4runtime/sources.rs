@@ -31,19 +31,20 @@ pub(super) fn number(address: IpAddr) -> u128 {
     u128::from_be_bytes(ip_bytes(address))
 }
 
-/// The program drops sources that name no host before it applies this table, so they need no entry.
+/// The entries for these sources. The program drops sources that are not host addresses before it applies this table,
+/// so the table needs no entries for them.
 fn entries(sources: &DeviceSources) -> Entries {
     // No IPv6 prefix admits IPv4 addresses.
     let mut entries = Entries::from([((number(Ipv4Addr::UNSPECIFIED.into()), MAPPED_BITS), false)]);
     for prefix in sources.prefixes() {
-        let (has_hosts, before) = match prefix.network() {
+        let (has_hosts, leading_bits) = match prefix.network() {
             IpAddr::V4(network) => (sources.admits_loopback() || !network.is_loopback(), MAPPED_BITS),
             // In ::/64 only the loopback address names a host.
             IpAddr::V6(network) => (network.to_bits() >> 64 != 0 || prefix.bits() < 64, 0),
         };
         if has_hosts && !sources.overflows(prefix.network().is_ipv4()) {
             entries.insert(
-                (number(prefix.network()), before + u32::from(prefix.bits())),
+                (number(prefix.network()), leading_bits + u32::from(prefix.bits())),
                 true,
             );
         }
@@ -76,14 +77,14 @@ fn ipv6_entries(sources: &DeviceSources) -> Entries {
 /// A prefix, and whether its entry admits sources before and after a change. `None`: no entry.
 type Step = ((u128, u32), [Option<bool>; 2]);
 
-/// Writes that change a table from one set of entries to another. Within each write the switch may apply the updates
-/// in any order (`WriteRequest.updates` in p4runtime.proto). At no time is a source admitted that neither set admits:
-/// refusing entries are added first and removed last.
-fn steps(were: &Entries, are: &Entries) -> [Vec<Step>; 4] {
+/// Four writes that change a table from the old entries to the new ones. Within each write the switch may apply the
+/// updates in any order (`WriteRequest.updates` in p4runtime.proto). Refusing entries are added first and removed
+/// last, so that the table never admits a source that neither set admits.
+fn steps(old: &Entries, new: &Entries) -> [Vec<Step>; 4] {
     let mut steps: [Vec<Step>; 4] = Default::default();
     let [refuse, admit, no_longer_admit, no_longer_refuse] = &mut steps;
-    for prefix in were.keys().chain(are.keys()).collect::<BTreeSet<_>>() {
-        let change = [were, are].map(|entries| entries.get(prefix).copied());
+    for prefix in old.keys().chain(new.keys()).collect::<BTreeSet<_>>() {
+        let change = [old, new].map(|entries| entries.get(prefix).copied());
         let write = match change {
             [before, after] if before == after => continue,
             [_, Some(false)] => &mut *refuse,
@@ -97,24 +98,24 @@ fn steps(were: &Entries, are: &Entries) -> [Vec<Step>; 4] {
 }
 
 impl P4Runtime {
-    /// Changes the switch from the sources `before` to the current ones. `None`: the switch has none yet.
+    /// Changes the switch from the sources `before` to the current ones. `None`: the switch has no sources yet.
     pub(super) fn write_sources(&self, before: Option<&DeviceSources>) -> Result<(), SwitchError> {
-        let both = [before, Some(&self.live.sources)];
-        let [sources, prefixes] =
-            [entries, ipv6_entries].map(|of| both.map(|sources| sources.map(of).unwrap_or_default()));
+        let old_and_new = [before, Some(&self.live.sources)];
+        let [sources, prefixes] = [entries, ipv6_entries]
+            .map(|to_entries| old_and_new.map(|sources| sources.map(to_entries).unwrap_or_default()));
         let [device_end, end] = NEIGHBOR_DISCOVERY_TABLES.map(|(table, action)| (table, action, &prefixes));
         let mut writes: [Vec<Update>; 4] = Default::default();
-        for (table, admit, [were, are]) in [(SOURCES, "admit", &sources), device_end, end] {
-            for (write, steps) in writes.iter_mut().zip(steps(were, are)) {
+        for (table, admit, [old, new]) in [(SOURCES, "admit", &sources), device_end, end] {
+            for (write, steps) in writes.iter_mut().zip(steps(old, new)) {
                 for (prefix, change) in steps {
                     let actions =
                         change.map(|admits| admits.map(|admits| if admits { admit } else { "NoAction" }));
-                    write.extend(self.link.program.change_prefix(table, prefix, actions)?);
+                    write.extend(self.connection.program.change_prefix(table, prefix, actions)?);
                 }
             }
         }
         let mut writes = writes.iter().filter(|write| !write.is_empty());
-        writes.try_for_each(|write| self.link.write(write))
+        writes.try_for_each(|write| self.connection.write(write))
     }
 }
 
@@ -131,11 +132,11 @@ mod tests {
     fn table_admits(entries: &Entries, source: IpAddr) -> bool {
         let source = number(source);
         let is_inside = |(value, bits): &(u128, u32)| {
-            let behind = ADDRESS_BITS - bits;
-            source.checked_shr(behind).unwrap_or(0) == value.checked_shr(behind).unwrap_or(0)
+            let host_bits = ADDRESS_BITS - bits;
+            source.checked_shr(host_bits).unwrap_or(0) == value.checked_shr(host_bits).unwrap_or(0)
         };
-        let inside = entries.iter().filter(|(prefix, _)| is_inside(prefix));
-        inside
+        let matching = entries.iter().filter(|(prefix, _)| is_inside(prefix));
+        matching
             .max_by_key(|((_, bits), _)| *bits)
             .is_some_and(|(_, admits)| *admits)
     }
@@ -143,12 +144,12 @@ mod tests {
     fn sources(prefixes: &[&str], local: &[&str]) -> DeviceSources {
         let prefixes: Vec<Prefix> = prefixes.iter().map(|text| text.parse().unwrap()).collect();
         let local: Vec<IpAddr> = local.iter().map(|text| text.parse().unwrap()).collect();
-        let others = ["10.66.0.9", "10.66.1.0", "fd66::9", "192.0.2.1"];
-        let others = others.map(|text| OwnAddress::host(text.parse().unwrap()));
-        DeviceSources::new(&prefixes, &local, &others)
+        let other_addresses = ["10.66.0.9", "10.66.1.0", "fd66::9", "192.0.2.1"];
+        let other_addresses = other_addresses.map(|text| OwnAddress::host(text.parse().unwrap()));
+        DeviceSources::new(&prefixes, &local, &other_addresses)
     }
 
-    /// The gateway gets its first address in a further subnet and loses another one; subnets become wider and
+    /// The gateway gets its first address in a further subnet and loses another subnet; subnets become wider and
     /// narrower.
     #[test]
     fn no_write_admits_sources_outside_both_sets() {
@@ -189,28 +190,25 @@ mod tests {
             .map(entries)
             .chain([Entries::new()])
             .collect::<Vec<_>>();
-        for (were, are) in tables
+        for (old, new) in tables
             .iter()
-            .flat_map(|were| tables.iter().map(move |are| (were, are)))
+            .flat_map(|old| tables.iter().map(move |new| (old, new)))
         {
-            let mut now = were.clone();
-            for mut write in steps(were, are) {
+            let mut table = old.clone();
+            for mut write in steps(old, new) {
                 while !write.is_empty() {
                     let (prefix, [before, after]) = write.swap_remove(rng.random_range(..write.len()));
-                    assert_eq!(now.get(&prefix).copied(), before);
+                    assert_eq!(table.get(&prefix).copied(), before);
                     match after {
-                        Some(admits) => now.insert(prefix, admits),
-                        None => now.remove(&prefix),
+                        Some(admits) => table.insert(prefix, admits),
+                        None => table.remove(&prefix),
                     };
-                    for source in probes.into_iter().filter(|source| table_admits(&now, *source)) {
-                        assert!(
-                            table_admits(were, source) || table_admits(are, source),
-                            "{source}"
-                        );
+                    for source in probes.into_iter().filter(|source| table_admits(&table, *source)) {
+                        assert!(table_admits(old, source) || table_admits(new, source), "{source}");
                     }
                 }
             }
-            assert_eq!(now, *are);
+            assert_eq!(table, *new);
         }
     }
 

@@ -1,5 +1,5 @@
-//! MAC addresses of the gateway, by interface, and source addresses that a device can have. User space writes them
-//! while packets flow; `bpf/lw_admission.h` and, here, `host` read them.
+//! MAC addresses of the gateway, by interface, and source addresses that a device can have. User space writes these
+//! addresses while packets flow. `xdp` reads the addresses in `bpf/lw_admission.h`, `host` in this module.
 
 use std::io;
 use std::net::IpAddr;
@@ -15,16 +15,17 @@ use crate::layout::{Control, PORT_MACS, PORTS, Port, SourceBank, Sources};
 
 /// Represents no MAC address: none has more than 48 bits.
 const NO_MAC: u64 = u64::MAX;
-/// Represents a removed interface. The place can be reused, and the places after it are still found.
+/// Represents a removed interface: its entry can be reused, and a search continues with the next entry.
 const FREED: u64 = 1 << 32;
 /// A value of [`Control::ip4_prefix`] that matches no device. Zeroed memory has this value.
 const NO_PREFIX: u64 = 0;
 /// Bits of an IPv4 address's prefix when it is mapped into IPv6.
 const MAPPED_BITS: u8 = 96;
 
-/// Activates new sources. The previous bank stays unchanged for packets that are being checked. Meanwhile, the packet path may combine the
-/// previous value of [`Control::ip4_prefix`] with the new value of [`Control::ip4_refused`], or the reverse. It may then admit an address
-/// that one of the two sets of sources refuses. Sessions at such addresses are closed afterwards.
+/// Activates new sources. The previous bank stays unchanged for packets that are being checked. Meanwhile, the packet
+/// path may combine the previous value of [`Control::ip4_prefix`] with the new value of [`Control::ip4_refused`], or
+/// the reverse. The packet path may then admit an address that one of the two sets of sources refuses. Sessions at such
+/// addresses are closed afterwards.
 pub(super) fn activate_sources(control: &Control, sources: &DeviceSources) {
     control.ip4_prefix.store(NO_PREFIX, Release);
     let next = control.source_bank.load(Acquire).wrapping_add(1);
@@ -38,17 +39,20 @@ pub(super) fn activate_sources(control: &Control, sources: &DeviceSources) {
     control.ip4_prefix.store(prefix, Release);
 }
 
-/// [`Control::ip4_prefix`] and [`Control::ip4_refused`].
+/// The values of [`Control::ip4_prefix`] and [`Control::ip4_refused`] for a bank.
 fn inline_ip4(bank: &SourceBank) -> [u64; 2] {
     let [v4, _] = &bank.family;
     let half = |cells: &[AtomicU64; 2]| cells[1].load(Relaxed) >> 32;
-    let ([first, ..], [one, other, ..]) = (&v4.prefix, &v4.address);
+    let ([prefix, ..], [refused0, refused1, ..]) = (&v4.prefix, &v4.address);
     if v4.is_simple.load(Relaxed) == 0 {
         return [NO_PREFIX, 0];
     }
-    let host_bits = !half(&first.mask) & u64::from(u32::MAX);
-    let last_address = half(&first.net) | host_bits;
-    [last_address << 32 | host_bits, half(other) << 32 | half(one)]
+    let host_bits = !half(&prefix.mask) & u64::from(u32::MAX);
+    let last_address = half(&prefix.net) | host_bits;
+    [
+        last_address << 32 | host_bits,
+        half(refused1) << 32 | half(refused0),
+    ]
 }
 
 fn fill_bank(bank: &SourceBank, sources: &DeviceSources) {
@@ -61,7 +65,6 @@ fn fill_bank(bank: &SourceBank, sources: &DeviceSources) {
 /// comparison with the map that the kernel returns.
 ///
 /// # Errors
-/// No memory.
 /// No memory.
 pub(crate) fn source_bytes(sources: &DeviceSources) -> io::Result<Vec<u8>> {
     let region = Region::<SourceBank>::anonymous(1)?;
@@ -100,7 +103,7 @@ fn fill(cells: &Sources, sources: &DeviceSources, v4: bool) {
         .copied()
         .filter(|ip| is_of_family(*ip))
         .collect();
-    let none = std::iter::repeat([0; 2]);
+    let zeros = std::iter::repeat([0; 2]);
     let words_of = prefixes
         .iter()
         .map(|prefix| (words(prefix.network()), mask(prefix)));
@@ -108,13 +111,13 @@ fn fill(cells: &Sources, sources: &DeviceSources, v4: bool) {
     for (cell, (net, mask)) in cells
         .prefix
         .iter()
-        .zip(words_of.chain(none.clone().zip(none.clone())))
+        .zip(words_of.chain(zeros.clone().zip(zeros.clone())))
     {
         store(&cell.net, net);
         store(&cell.mask, mask);
     }
     let addresses = refused.iter().map(|ip| words(*ip));
-    for (cell, address) in cells.address.iter().zip(addresses.chain(none)) {
+    for (cell, address) in cells.address.iter().zip(addresses.chain(zeros)) {
         store(cell, address);
     }
     let loopback = if v4 {
@@ -122,16 +125,16 @@ fn fill(cells: &Sources, sources: &DeviceSources, v4: bool) {
     } else {
         std::net::Ipv6Addr::LOCALHOST.to_canonical()
     };
-    let is_plain = prefixes.first().is_some_and(|first| {
-        let around = Prefix::containing(loopback, if v4 { 8 } else { 128 });
-        let meets_loopback =
-            first.contains(loopback) || around.is_some_and(|around| around.contains(first.network()));
-        refused.len() <= 2 && !meets_loopback
+    let is_simple = prefixes.first().is_some_and(|first| {
+        let loopback_network = Prefix::containing(loopback, if v4 { 8 } else { 128 });
+        let overlaps_loopback = first.contains(loopback)
+            || loopback_network.is_some_and(|loopback_network| loopback_network.contains(first.network()));
+        refused.len() <= 2 && !overlaps_loopback
     });
     cells.loopback.store(sources.admits_loopback().into(), Relaxed);
     cells.prefixes.store(count(prefixes.len()), Relaxed);
     cells.refused.store(count(refused.len()), Relaxed);
-    cells.is_simple.store(is_plain.into(), Relaxed);
+    cells.is_simple.store(is_simple.into(), Relaxed);
 }
 
 fn count(length: usize) -> u32 {
@@ -153,8 +156,8 @@ fn mask(prefix: &Prefix) -> [u64; 2] {
     } else {
         0
     };
-    let behind = 128 - u32::from(prefix.bits() + mapped);
-    let bits = u128::MAX.checked_shl(behind).unwrap_or(0);
+    let host_bits = 128 - u32::from(prefix.bits() + mapped);
+    let bits = u128::MAX.checked_shl(host_bits).unwrap_or(0);
     halves(&bits.to_be_bytes()).map(wire_word)
 }
 
@@ -167,8 +170,8 @@ fn load(cells: &[AtomicU64; 2]) -> [u64; 2] {
     cells.each_ref().map(|cell| cell.load(Relaxed))
 }
 
-/// Whether a device can have this address, which names a host: `lw_is_device()` for `host`. An IPv4-mapped address
-/// cannot arrive over IPv6, because the kernel drops it.
+/// Whether a device can have this address: the counterpart of `lw_is_device()` for `host`. The kernel has dropped
+/// messages from addresses that name no host, and from IPv4-mapped addresses over IPv6.
 pub(crate) fn admits(control: &Control, address: [u64; 2]) -> bool {
     let [high, low] = address;
     let is_mapped = high == 0 && low & 0xffff_ffff == 0xffff_0000;
@@ -189,14 +192,14 @@ pub(crate) fn admits(control: &Control, address: [u64; 2]) -> bool {
         .prefix
         .iter()
         .take(sources.prefixes.load(Relaxed) as usize);
-    let mut is_inside = prefixes.map(|prefix| (load(&prefix.net), load(&prefix.mask)));
+    let mut networks = prefixes.map(|prefix| (load(&prefix.net), load(&prefix.mask)));
     let refused = sources
         .address
         .iter()
         .take(sources.refused.load(Relaxed) as usize);
     sources.refused.load(Relaxed) as usize <= EXCLUDED_MAX
-        && is_inside.any(|(net, mask)| high & mask[0] == net[0] && low & mask[1] == net[1])
-        && !refused.map(load).any(|one| one == address)
+        && networks.any(|(net, mask)| high & mask[0] == net[0] && low & mask[1] == net[1])
+        && !refused.map(load).any(|excluded| excluded == address)
 }
 
 impl Regions {
@@ -219,10 +222,10 @@ impl Regions {
     }
 }
 
-/// MAC addresses in the format of an interface's place: the first [`PORT_MACS`].
+/// The first [`PORT_MACS`] of these MAC addresses, in the format of [`Port`].
 pub(crate) fn mac_words(macs: &[Mac]) -> [u64; PORT_MACS] {
     let word = |[a, b, c, d, e, f]: &Mac| u64::from_le_bytes([*a, *b, *c, *d, *e, *f, 0, 0]);
-    std::array::from_fn(|at| macs.get(at).map_or(NO_MAC, word))
+    std::array::from_fn(|index| macs.get(index).map_or(NO_MAC, word))
 }
 
 impl Store {
@@ -240,11 +243,13 @@ impl Store {
         self.close_sessions_at(|address| sources.is_own_address(address))
     }
 
-    /// Removes all interfaces except these: adopted memory also contains those of the earlier process.
-    pub(crate) fn keep_ports(&self, kept: &[u32]) {
+    /// Removes all other interfaces: adopted memory also contains the interfaces of the earlier process.
+    pub(crate) fn keep_ports(&self, interfaces: &[u32]) {
         for port in self.regions.control.iter().flat_map(|control| &control.port) {
             let ifindex = port.ifindex.load(Acquire);
-            let is_kept = kept.iter().any(|kept| u64::from(*kept) == ifindex);
+            let is_kept = interfaces
+                .iter()
+                .any(|kept_ifindex| u64::from(*kept_ifindex) == ifindex);
             if ifindex != 0 && !is_kept {
                 port.ifindex.store(FREED, Release);
             }
@@ -252,13 +257,13 @@ impl Store {
     }
 }
 
-/// The place of the interface, or a free one.
+/// The entry of the interface, or a free one.
 fn port_slot(control: &Control, ifindex: u32) -> Option<&Port> {
     let first = ifindex as usize;
-    let places = || (0..PORTS).filter_map(move |behind| control.port.get((first + behind) % PORTS));
+    let entries = || (0..PORTS).filter_map(move |offset| control.port.get((first + offset) % PORTS));
     let holds = |port: &&Port, number: u64| port.ifindex.load(Acquire) == number;
-    let own = places().find(|port| holds(port, ifindex.into()));
-    own.or_else(|| places().find(|port| holds(port, 0) || holds(port, FREED)))
+    let own = entries().find(|port| holds(port, ifindex.into()));
+    own.or_else(|| entries().find(|port| holds(port, 0) || holds(port, FREED)))
 }
 
 #[cfg(test)]
@@ -276,7 +281,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// Edges of prefixes, of refused addresses, and of the families.
+    /// The compared addresses are at the edges of prefixes, of refused addresses, and of the families.
     #[test]
     fn memory_admits_the_same_addresses_as_the_sources() {
         let region = control();
@@ -307,7 +312,7 @@ mod tests {
             vec![],
         ];
         let locals: [&[&str]; 2] = [&["10.66.0.254", "fd66::fe"], &["127.0.0.1", "::1"]];
-        let others: Vec<OwnAddress> = (1..20u8)
+        let own_addresses: Vec<OwnAddress> = (1..20u8)
             .map(|n| OwnAddress::host([10, 66, 0, n * 9].into()))
             .collect();
         let many_addresses: Vec<OwnAddress> = (0..70u8)
@@ -345,15 +350,15 @@ mod tests {
         let mut any_quick = false;
         for set in &sets {
             let prefixes: Vec<Prefix> = set.iter().map(|text| text.parse().unwrap()).collect();
-            for (local, others) in locals.iter().flat_map(|local| {
+            for (local, own_addresses) in locals.iter().flat_map(|local| {
                 [
-                    (local, &others[..1]),
-                    (local, &others[..]),
+                    (local, &own_addresses[..1]),
+                    (local, &own_addresses[..]),
                     (local, &many_addresses[..]),
                 ]
             }) {
                 let local: Vec<IpAddr> = local.iter().map(|text| ip(text)).collect();
-                let sources = DeviceSources::new(&prefixes, &local, others);
+                let sources = DeviceSources::new(&prefixes, &local, own_addresses);
                 activate_sources(control, &sources);
                 for address in addresses.map(ip) {
                     let expected = sources.admits(address);
@@ -380,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn interfaces_get_places_until_all_are_in_use() {
+    fn interfaces_get_entries_until_all_are_in_use() {
         let region = control();
         let numbers: Vec<u32> = (0..PORTS as u32).map(|n| 7 + n / 2 * 64 + n % 2).collect();
         for number in &numbers {

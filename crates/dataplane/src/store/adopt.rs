@@ -2,7 +2,7 @@
 //!
 //! The earlier process may have been killed at any point. An incomplete change is either not visible to the packet
 //! path (a device's id is written last, a row's key in halves) or visible and harmless (a line that is REVOKED but
-//! not yet wiped). The first kind is wiped here; the second is reported as found.
+//! not yet wiped). This module wipes changes of the first kind and reports lines of the second kind as they are.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::{Geometry, LineStatus, NO_MARK, Place, Regions, Store, table, zero_li
 use crate::config::{Config, Gate};
 use crate::layout::{Control, Line};
 
-/// Version of the meaning of shared memory. Raise it with each change; a test compares the text of the layout.
+/// Version of the meaning of shared memory. Increment it with each change; a test compares the text of the layout.
 pub(crate) const LAYOUT_VERSION: u32 = 8;
 
 /// The state that an earlier process left.
@@ -24,24 +24,24 @@ pub(crate) const LAYOUT_VERSION: u32 = 8;
 pub struct InheritedState {
     /// Registration number of that process, see [`Store::set_owner`]; 0 if it had none.
     pub owner: u64,
-    /// Its devices.
+    /// Devices of that process.
     pub devices: Vec<InheritedDevice>,
-    /// The current fresh value.
+    /// The current fresh value in the memory.
     pub fresh: [u8; 8],
-    /// When that value was drawn, CLOCK_MONOTONIC.
+    /// CLOCK_MONOTONIC when that fresh value was drawn, ns.
     pub fresh_at_ns: u64,
 }
 
 /// A device in the memory of an earlier process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InheritedDevice {
-    /// The device.
+    /// Id of the device.
     pub device: DeviceId,
-    /// Its line.
+    /// Content of the device's line.
     pub line: LineStatus,
     /// Epoch of its credentials; `None` if unknown ([`Store::set_epoch`]).
     pub epoch: Option<u32>,
-    /// The idx after the last row that was given to this gateway.
+    /// The idx after the last row that was ever installed.
     pub end: RowIndex,
     /// The mark: rows below it may be spent. `None`: no limit.
     pub mark: Option<RowIndex>,
@@ -53,7 +53,7 @@ fn identity(config: &Config, hash_seed: [u64; 2]) -> [u64; 4] {
     let [first, second] = hash_seed;
     let gate = match config.gate {
         Gate::Off => 0,
-        Gate::Open => 1,
+        Gate::Bound => 1,
         Gate::Sealed => 2,
     };
     [
@@ -67,12 +67,12 @@ fn identity(config: &Config, hash_seed: [u64; 2]) -> [u64; 4] {
 /// The hash seed of the memory, if a gateway with that configuration can adopt it.
 #[must_use]
 pub fn hash_seed_of(control: &Control, config: &Config) -> Option<[u64; 2]> {
-    let [whose, sizes, first, second] = [0, 1, 2, 3].map(|at: usize| {
-        let word = control.identity.get(at);
+    let [gateway, sizes, first, second] = [0, 1, 2, 3].map(|index: usize| {
+        let word = control.identity.get(index);
         word.map_or(0, |word| word.load(Acquire))
     });
     let hash_seed = [first, second];
-    (identity(config, hash_seed) == [whose, sizes, first, second]).then_some(hash_seed)
+    (identity(config, hash_seed) == [gateway, sizes, first, second]).then_some(hash_seed)
 }
 
 impl Store {
@@ -110,8 +110,8 @@ impl Store {
     pub fn adopt(regions: Arc<Regions>, geometry: Geometry) -> Self {
         let mut places = Places::new(geometry.home_layout());
         let mut devices = HashMap::new();
-        let mut is_taken = vec![false; geometry.slots as usize];
-        for (at, line) in (0u32..).zip(regions.lines.iter()) {
+        let mut used_slots = vec![false; geometry.slots as usize];
+        for (index, line) in (0u32..).zip(regions.lines.iter()) {
             let id = line.device_id.load(Acquire);
             if id == 0 {
                 if line.auth_key.iter().any(|half| half.load(Acquire) != 0) {
@@ -121,14 +121,14 @@ impl Store {
                 continue;
             }
             let place = Place {
-                line: at,
+                line: index,
                 slot: line.slot.load(Relaxed),
             };
             let device = DeviceId(u64::from_be_bytes(id.to_ne_bytes()));
-            let slot = is_taken.get_mut(place.slot as usize);
-            let is_sound = slot.is_some_and(|taken| !std::mem::replace(taken, true));
+            let slot = used_slots.get_mut(place.slot as usize);
+            let is_sound = slot.is_some_and(|is_used| !std::mem::replace(is_used, true));
             if is_sound && devices.insert(device, place).is_none() {
-                restore_index_entry(&regions, &geometry, id, at);
+                restore_index_entry(&regions, &geometry, id, index);
             } else {
                 scrub_line(line);
             }
@@ -146,14 +146,15 @@ impl Store {
             store.clear_slot(*slot);
         }
         for (device, place) in &store.devices {
-            store.raise_end(*device, *place);
+            store.advance_end(*device, *place);
         }
         store
     }
 
-    /// If the earlier process was killed between writing a row and its record, it left a row beyond the recorded end.
-    /// Given again, the row would be in the ring twice.
-    fn raise_end(&self, device: DeviceId, place: Place) {
+    /// Advances the recorded end to the last row in memory. A row is beyond the recorded end if the earlier process was
+    /// killed after it wrote the row and before it recorded the new end. Without this step a refill would write the row
+    /// to the ring a second time.
+    fn advance_end(&self, device: DeviceId, place: Place) {
         let (Some(line), Some(note)) = (self.status(device), self.regions.notes.get(place.slot as usize))
         else {
             return;
@@ -191,15 +192,16 @@ impl Store {
     }
 }
 
-/// If the earlier process was killed before it wrote the index entry, the line cannot be found.
+/// Restores the index entry of a line outside its home. The earlier process may have been killed before it wrote the
+/// entry; without the entry the line cannot be found.
 fn restore_index_entry(regions: &Regions, geometry: &Geometry, id: u64, line: u32) {
     let hash = table::hash(geometry.hash_seed, id, 0);
     if geometry.is_at_home(hash, line) {
         return;
     }
     let mask = geometry.index_mask();
-    let is_there = table::candidates(&regions.device_index, mask, hash).any(|place| place == line);
-    if !is_there && !table::insert(&regions.device_index, mask, hash, line) {
+    let is_indexed = table::candidates(&regions.device_index, mask, hash).any(|place| place == line);
+    if !is_indexed && !table::insert(&regions.device_index, mask, hash, line) {
         let device = DeviceId(u64::from_be_bytes(id.to_ne_bytes()));
         tracing::warn!(device_id = %device, "data plane: restoring a device's index entry failed, the index is full; the device cannot authenticate");
     }
@@ -253,7 +255,7 @@ mod tests {
 
     fn sorted(store: &Store) -> Vec<InheritedDevice> {
         let mut devices = store.inherited_state().devices;
-        devices.sort_by_key(|left| left.device);
+        devices.sort_by_key(|entry| entry.device);
         devices
     }
 
@@ -264,8 +266,8 @@ mod tests {
         before.set_fresh([4; 8], 99);
         let mut after = Store::adopt(Arc::clone(before.regions()), geometry());
         assert_eq!(sorted(&after), sorted(&before));
-        let left = after.inherited_state();
-        assert_eq!((left.owner, left.fresh, left.fresh_at_ns), (7, [4; 8], 99));
+        let state = after.inherited_state();
+        assert_eq!((state.owner, state.fresh, state.fresh_at_ns), (7, [4; 8], 99));
         let first = sorted(&after)[0];
         assert_eq!(
             (first.epoch, first.end, first.mark),
@@ -275,8 +277,8 @@ mod tests {
             assert_eq!(after.place(DeviceId(id)), before.place(DeviceId(id)));
         }
         // The adopted store works: the remaining places, more rows, and the places of wiped devices.
-        let again = after.install(DeviceId(5), Mode::Pool, RowIndex(0), &rows(5, 1), None);
-        assert!(again.is_err());
+        let second_install = after.install(DeviceId(5), Mode::Pool, RowIndex(0), &rows(5, 1), None);
+        assert!(second_install.is_err());
         for id in 61..=64 {
             after
                 .install(DeviceId(id), Mode::Pool, RowIndex(0), &rows(id, 5), None)
@@ -299,7 +301,7 @@ mod tests {
             .unwrap();
     }
 
-    /// A process that adopts the memory accepts no older ticket request. A new session has none yet.
+    /// A process that adopts the memory accepts no older ticket request. A new session has no serial yet.
     #[test]
     fn the_serial_of_the_newest_ticket_request_stays_with_its_session() {
         let before = filled();
@@ -335,14 +337,14 @@ mod tests {
         // Killed inside a wipe and inside an install, before the last step of each.
         let line = &regions.lines[place.line as usize];
         line.device_id.store(0, Release);
-        let taken: Vec<u32> = (1..=60)
+        let occupied: Vec<u32> = (1..=60)
             .map(|id| before.place(DeviceId(id)).unwrap().line)
             .collect();
-        let free = (0..regions.lines.len())
-            .find(|at| !taken.contains(&(*at as u32)))
+        let free_line = (0..regions.lines.len())
+            .find(|index| !occupied.contains(&(*index as u32)))
             .unwrap();
-        regions.lines[free].auth_key[0].store(5, Release);
-        regions.lines[free]
+        regions.lines[free_line].auth_key[0].store(5, Release);
+        regions.lines[free_line]
             .commit
             .store(CommitWord::new(RowIndex(0), 1, commit::VALID).0, Release);
         let after = Store::adopt(Arc::clone(regions), geometry());
@@ -355,13 +357,13 @@ mod tests {
             keys.flat_map(|line| &line.auth_key)
                 .all(|half| half.load(Acquire) == 0)
         );
-        assert!(!CommitWord(regions.lines[free].commit.load(Acquire)).is_valid());
+        assert!(!CommitWord(regions.lines[free_line].commit.load(Acquire)).is_valid());
         let rows = &regions.rows[place.slot as usize * 4..][..4];
         assert!(rows.iter().all(|row| row.auth_key[1].load(Acquire) == 0));
     }
 
     #[test]
-    fn a_row_above_the_recorded_mark_is_not_offered_again() {
+    fn a_row_beyond_the_recorded_end_is_not_installed_twice() {
         let before = filled();
         let place = before.place(DeviceId(3)).unwrap();
         before.regions().notes[place.slot as usize].end.store(8, Release);
@@ -380,7 +382,7 @@ mod tests {
             follows_interfaces: false,
             other_addresses: Vec::new(),
             fragments: false,
-            gate: Gate::Open,
+            gate: Gate::Bound,
             nak_per_s: 1,
             alarm_per_s: 1,
             miss_per_s: 1,

@@ -30,7 +30,7 @@ impl Geometry {
         power_of_two(self.slots.div_ceil(2))
     }
 
-    /// Spare homes for the other devices: an eighth more.
+    /// Number of spare homes, for devices that do not fit into their home: an eighth of [`Self::homes`], at least four.
     #[must_use]
     pub fn spare_homes(&self) -> u32 {
         (self.homes() / 8).max(4)
@@ -57,7 +57,7 @@ impl Geometry {
         }
     }
 
-    /// Buckets of the index of devices outside their home: a quarter full on average.
+    /// Buckets of the index of devices outside their home: about 15 % full if all slots are used.
     #[must_use]
     pub fn index_buckets(&self) -> u32 {
         power_of_two(self.slots / 16).max(16)
@@ -81,9 +81,9 @@ impl Geometry {
         self.buckets() - 1
     }
 
-    /// Blocks of the filter of enrolled ids, 64 B each: 16 bits per id, at which 6 in 10,000 unknown ids pass, for
-    /// twice the maximum number of devices and for half a million at least. With more enrolled ids, more unknown ids
-    /// pass; no enrolled id is ever dropped.
+    /// Blocks of the filter of enrolled ids, 64 B each. The filter has 16 bits per id for twice the maximum number of
+    /// devices, at least for half a million ids; 6 in 10,000 unknown ids then pass. With more enrolled ids, more
+    /// unknown ids pass; no enrolled id is ever dropped.
     #[must_use]
     pub fn filter_blocks(&self) -> u32 {
         power_of_two(self.slots / 16).max(1 << 14)
@@ -127,11 +127,11 @@ pub(super) fn power_of_two(least: u32) -> u32 {
 /// The arrays that a packet path works on.
 #[derive(Debug)]
 pub struct Regions {
-    /// By place: homes of [`HOME_WAYS`].
+    /// By place; each home has [`HOME_WAYS`] places.
     pub lines: Region<Line>,
-    /// By slot.
+    /// One session for each slot.
     pub sessions: Region<Session>,
-    /// `slot * ring + idx % ring`.
+    /// Row `idx` of a slot is at index `slot * ring + idx % ring`.
     pub rows: Region<RingRow>,
     /// Device id to the place of a line outside its home.
     pub device_index: Region<Bucket>,
@@ -143,9 +143,9 @@ pub struct Regions {
     pub enrolled: Region<FilterBlock>,
     /// RESPONSEs that follow CHALLENGEs of the slow path, see [`super::load_shedder`].
     pub expected: Region<ExpectedResponse>,
-    /// By slot.
+    /// One record for each slot.
     pub notes: Region<Note>,
-    /// One element.
+    /// An array with one element.
     pub control: Region<Control>,
 }
 

@@ -1,5 +1,6 @@
-//! Settings that change while packets flow. Each is one word, which is read once per message. They are independent,
-//! except the session lifetimes: these are written and read in an order that never promises too long a lifetime.
+//! Settings that change while packets flow. Each setting is one word, which is read once per message. The settings are
+//! independent, except the session lifetimes: these are written and read in an order that never promises too long a
+//! lifetime.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -26,8 +27,8 @@ impl ActiveSettings {
     pub(crate) fn read(control: &Control) -> Self {
         let cells = &control.live;
         Self {
-            // Read first: an older value comes with a later `session_lifetime_from_s`, and so selects the shortest
-            // lifetime.
+            // Read first: if the settings change meanwhile, the old value is combined with a later
+            // `session_lifetime_from_s`, so the shortest lifetime is selected.
             session_lifetime_s: cells.session_lifetime_s.load(Acquire),
             session_lifetime_min_s: cells.session_lifetime_min_s.load(Relaxed),
             session_lifetime_from_s: cells.session_lifetime_from_s.load(Relaxed),
@@ -70,13 +71,13 @@ impl ActiveSettings {
         }
     }
 
-    /// The lifetime for the repeated ACK of a session that ends at `until_s`. The ACK's lifetime is not stored. A
-    /// session from before the last change gets the shortest lifetime that was ever active, so that no device relies
-    /// on more than it has.
+    /// The lifetime for the repeated ACK of a session that ends at `until_s`. The lifetime in the first ACK is not
+    /// stored. A session from before the last change gets the shortest lifetime that was ever active, so that no device
+    /// relies on a longer session than it has.
     pub(crate) fn repeated_lifetime_s(&self, until_s: u32) -> u32 {
-        let is_of_now = u64::from(until_s)
+        let is_current = u64::from(until_s)
             >= u64::from(self.session_lifetime_from_s) + u64::from(self.session_lifetime_s);
-        if is_of_now {
+        if is_current {
             self.session_lifetime_s
         } else {
             self.session_lifetime_min_s
@@ -111,7 +112,7 @@ impl Regions {
 }
 
 impl Store {
-    /// Activates other settings at `boot_s` of the boot-time clock.
+    /// Activates new settings at `boot_s` of the boot-time clock.
     pub fn set_live(&self, live: &LiveSettings, boot_s: u32) {
         if let Some(control) = self.regions.control.first() {
             admission::activate_sources(control, &live.sources);
@@ -121,7 +122,7 @@ impl Store {
         }
     }
 
-    /// Events about wrong tags and wrong PROOFs per second and CPU.
+    /// Maximum number of events about wrong tags and wrong PROOFs per second on each CPU.
     pub(crate) fn alarm_per_s(&self) -> u32 {
         let control = self.regions.control.first();
         control.map_or(0, |control| ActiveSettings::read(control).alarm_per_s)
@@ -132,16 +133,16 @@ impl Store {
 mod tests {
     use super::*;
 
-    fn live(lease_s: u32) -> LiveSettings {
+    fn live(lifetime_s: u32) -> LiveSettings {
         LiveSettings {
-            session_lifetime_s: lease_s,
+            session_lifetime_s: lifetime_s,
             ..LiveSettings::default()
         }
     }
 
     #[test]
     fn no_repeated_ack_promises_more_than_the_session_has() {
-        // A lifetime, its start, and its end.
+        // A lifetime, and the boot-time seconds at which it becomes active and is replaced.
         let changes = [
             (300, 0, 1000),
             (60, 1000, 2000),
@@ -149,22 +150,22 @@ mod tests {
             (90, 2500, 2501),
             (91, 2501, 3000),
         ];
-        let mut in_force = ActiveSettings::of(&live(300));
+        let mut active = ActiveSettings::of(&live(300));
         let mut opened: Vec<(u32, u32)> = Vec::new();
-        for (lease_s, since_s, next_s) in changes {
+        for (lifetime_s, since_s, next_s) in changes {
             if since_s > 0 {
-                in_force = in_force.updated(&live(lease_s), since_s);
+                active = active.updated(&live(lifetime_s), since_s);
             }
-            for (until_s, has_s) in &opened {
+            for (until_s, opened_with_s) in &opened {
                 assert!(
-                    in_force.repeated_lifetime_s(*until_s) <= *has_s,
-                    "{until_s} {has_s} {in_force:?}"
+                    active.repeated_lifetime_s(*until_s) <= *opened_with_s,
+                    "{until_s} {opened_with_s} {active:?}"
                 );
             }
             for at_s in since_s + 1..=next_s {
-                let until_s = at_s + lease_s;
-                assert_eq!(in_force.repeated_lifetime_s(until_s), lease_s, "repeated ACK");
-                opened.push((until_s, lease_s));
+                let until_s = at_s + lifetime_s;
+                assert_eq!(active.repeated_lifetime_s(until_s), lifetime_s, "repeated ACK");
+                opened.push((until_s, lifetime_s));
             }
         }
     }

@@ -2,9 +2,9 @@
 //! `xdp/bpf/lw_shed.h`.
 //!
 //! The rules, in order: a message of a device that is not enrolled is dropped. A RESPONSE to a CHALLENGE of the slow
-//! path is accepted once. All other messages share a limit per CPU or thread. Once half of it is used, a limit per
-//! source applies too: sources are not authenticated, so a source limit must not block a device while there is
-//! capacity for all.
+//! path is accepted once. REQUESTs share a limit per CPU or thread; all other RESPONSEs share a separate limit, an
+//! eighth as large. Once half of a limit is used, a limit per source applies too: sources are not authenticated, so a
+//! source limit must not block a device while there is capacity for all.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
@@ -16,9 +16,9 @@ use crate::layout::{ExpectedResponse, FILTER_WORDS, SOURCE_CELLS};
 /// Limits are counted in windows of 67 ms, so that the limit of a second is not used up in its first millisecond.
 const WINDOW_SHIFT: u32 = 26;
 const WINDOWS_PER_S: u32 = 15;
-/// The share of a source in the limit of a thread.
+/// One source may use one part in this many of a thread's limit of REQUESTs.
 const SOURCE_SHARE: u32 = 64;
-/// The share of unsolicited RESPONSEs.
+/// The limit of unsolicited RESPONSEs is one part in this many of the limit of REQUESTs.
 const UNSOLICITED_SHARE: u32 = 8;
 
 /// Block and bits of an id in the filter: a blocked Bloom filter (Putze et al., 2009) with one bit per word.
@@ -71,9 +71,9 @@ impl Regions {
         filtering == 0 || self.enrolled.get(block).is_none_or(has_all)
     }
 
-    fn cell(&self, proof: u64) -> Option<&ExpectedResponse> {
+    fn cell(&self, key: u64) -> Option<&ExpectedResponse> {
         self.expected
-            .get((proof >> 32) as usize & (self.expected.len() - 1))
+            .get((key >> 32) as usize & (self.expected.len() - 1))
     }
 
     /// Accepts the RESPONSE with the device and nonce of that message, once, regardless of the load.
@@ -83,16 +83,16 @@ impl Regions {
             wire_word(bytes.unwrap_or_default())
         };
         // A REQUEST and a RESPONSE have id and nonce at the same offsets (LAP/1 1.3).
-        let proof = response_key(geometry, word(8), [word(16), word(24)]);
-        if let Some(cell) = self.cell(proof) {
-            cell.0.store(proof, Release);
+        let key = response_key(geometry, word(8), [word(16), word(24)]);
+        if let Some(cell) = self.cell(key) {
+            cell.0.store(key, Release);
         }
     }
 
     fn take_expected(&self, geometry: &Geometry, id: u64, nonce: [u64; 2]) -> bool {
-        let proof = response_key(geometry, id, nonce);
-        let taken = |cell: &ExpectedResponse| cell.0.compare_exchange(proof, 0, AcqRel, Acquire).is_ok();
-        self.cell(proof).is_some_and(taken)
+        let key = response_key(geometry, id, nonce);
+        let take = |cell: &ExpectedResponse| cell.0.compare_exchange(key, 0, AcqRel, Acquire).is_ok();
+        self.cell(key).is_some_and(take)
     }
 }
 
@@ -104,18 +104,18 @@ struct WindowCount {
 }
 
 impl WindowCount {
-    fn allows(&mut self, window: u64, most: u64) -> bool {
+    fn allows(&mut self, window: u64, limit: u64) -> bool {
         if self.window != window {
             *self = Self { window, count: 0 };
         }
-        let is_allowed = self.count < most;
+        let is_allowed = self.count < limit;
         self.count += u64::from(is_allowed);
         is_allowed
     }
 
     /// Whether half of the limit is used.
-    fn is_half_used(&self, window: u64, most: u64) -> bool {
-        self.window == window && 2 * self.count >= most
+    fn is_half_used(&self, window: u64, limit: u64) -> bool {
+        self.window == window && 2 * self.count >= limit
     }
 }
 
@@ -130,7 +130,7 @@ pub struct UnknownSender {
     pub nonce: Option<[u64; 2]>,
 }
 
-/// The messages that one thread has accepted.
+/// Counts of the messages that one thread has accepted.
 #[derive(Debug)]
 pub struct LoadShedder {
     requests: WindowCount,
@@ -171,11 +171,11 @@ impl LoadShedder {
         let source = table::hash(geometry.hash_seed, high, low) as usize & (SOURCE_CELLS - 1);
         let has_share = |count: &mut WindowCount| count.allows(window, share(per_s / SOURCE_SHARE));
         let has_share = self.sources.get_mut(source).is_some_and(has_share);
-        let (of_all, most) = match sender.nonce {
+        let (total, limit) = match sender.nonce {
             Some(_) => (&mut self.unsolicited, share(per_s / UNSOLICITED_SHARE)),
             None => (&mut self.requests, share(per_s)),
         };
-        (has_share || !of_all.is_half_used(window, most)) && of_all.allows(window, most)
+        (has_share || !total.is_half_used(window, limit)) && total.allows(window, limit)
     }
 }
 
@@ -255,7 +255,7 @@ mod tests {
             };
             shedder.admits(&regions, &geometry, &sender, 1 << WINDOW_SHIFT, 9600)
         };
-        // Half of 641; its own limit is 11.
+        // The first source can use half of the limit of 641 messages; the limit of one source is 11.
         assert_eq!((0..1000).filter(|_| passed(1)).count(), 321);
         assert_eq!((0..1000).filter(|_| passed(2)).count(), 11);
         assert!(passed(3));

@@ -1,7 +1,7 @@
 //! The line store: devices and their rows in the memory that packet paths work on, as user space sees it.
 //!
-//! Packets flow while this code runs. It therefore changes a commit word only by compare-and-swap, never lowers an
-//! idx or a generation, fills a line only when it is neither VALID nor BUSY, and writes a ring row only at a place
+//! Packets flow while this code runs. The code therefore changes a commit word only by compare-and-swap, never lowers
+//! an idx or a generation, fills a line only when it is neither VALID nor BUSY, and writes a ring row only at a place
 //! that a winner has released (LAP/1 1.4.3). Keys are zeroed when they are removed.
 
 pub(crate) mod admission;
@@ -37,16 +37,17 @@ pub(crate) use self::region::prefetch;
 pub use self::session::{ClosedSession, KeyedSession, SessionView};
 use crate::layout::{HOME_WAYS, Line, RingRow};
 
-/// The store refused a change. Nothing was changed.
+/// A change of the store failed. After `Busy`, `Revoked` and `SwitchFailed` a part of the change may have been made,
+/// otherwise none of it.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// Every slot holds a device.
+    /// No slot, or no line for the device, is free.
     #[error("no free slot for device {0}; raise `slots` or remove devices")]
     NoFreeSlot(DeviceId),
-    /// Use `refill`.
+    /// Only `refill` adds rows to an installed device.
     #[error("device {0} is already installed")]
     AlreadyInstalled(DeviceId),
-    /// Use `install`.
+    /// The device must be installed first.
     #[error("device {0} is not installed")]
     NotInstalled(DeviceId),
     /// Device id 0 is not a device.
@@ -59,9 +60,9 @@ pub enum StoreError {
         device: DeviceId,
         /// Number of rows given.
         given: usize,
-        /// Minimum.
+        /// Minimum number of rows.
         least: usize,
-        /// Maximum.
+        /// Maximum number of rows.
         most: usize,
     },
     /// A key whose second half is zero cannot be published.
@@ -73,7 +74,7 @@ pub enum StoreError {
     /// A revoked device accepts no rows.
     #[error("device {0} is revoked")]
     Revoked(DeviceId),
-    /// Both buckets of the device index are full.
+    /// Neither of the device's two buckets of the index accepts an entry.
     #[error("no room in the device index for device {0}; raise `slots`")]
     IndexFull(DeviceId),
     /// Only with `p4runtime`: the state of the device's rows is unknown. The failure of the data plane gives the
@@ -82,7 +83,7 @@ pub enum StoreError {
     SwitchFailed(DeviceId),
 }
 
-/// The content of a line, for display and tests.
+/// The content of a line, as far as user space needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LineStatus {
     /// The commit word.
@@ -100,7 +101,7 @@ pub struct LineStatus {
 pub struct Place {
     /// Index of its line in the lines array.
     pub line: u32,
-    /// Index of its session and, times the ring, of its rows.
+    /// Index of the device's session. Multiplied by the ring size: index of the device's first ring row.
     pub slot: u32,
 }
 
@@ -133,13 +134,13 @@ impl Store {
         }
     }
 
-    /// The memory.
+    /// The arrays that packet paths work on.
     #[must_use]
     pub fn regions(&self) -> &Arc<Regions> {
         &self.regions
     }
 
-    /// The sizes.
+    /// The sizes of the store.
     #[must_use]
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
@@ -204,7 +205,7 @@ impl Store {
         self.regions.enroll(&self.geometry, id);
     }
 
-    /// Whether the messages of devices that were not passed to [`Store::enroll`] are dropped.
+    /// Sets whether messages of devices that were not passed to [`Store::enroll`] are dropped.
     pub fn set_enrollment_filter(&self, filtering: bool) {
         if let Some(control) = self.regions.control.first() {
             control.filtering.store(u64::from(filtering), Release);
@@ -216,15 +217,15 @@ impl Store {
         self.regions.expect_response(&self.geometry, message);
     }
 
-    /// Whether REQUESTs are answered with a NAK.
+    /// Sets whether REQUESTs are answered with a NAK.
     pub fn set_stopping(&self, stopping: bool) {
         if let Some(control) = self.regions.control.first() {
             control.stopping.store(u64::from(stopping), Release);
         }
     }
 
-    /// Puts a device into a free slot. `rows[0]` is row `next_idx` and goes into the line; the others follow it in
-    /// the ring. Only rows below `mark` may be spent until [`Store::grant`] advances it. `None`, and key mode: no
+    /// Puts a device into a free slot. `rows[0]` is row `next_idx` and goes into the line; the other rows follow in the
+    /// ring. Only rows below `mark` may be spent until [`Store::grant`] advances the mark. `None`, and key mode: no
     /// limit.
     ///
     /// # Errors
@@ -247,16 +248,16 @@ impl Store {
         let end = next_idx
             .0
             .saturating_add(u32::try_from(rows.len()).unwrap_or(u32::MAX));
-        // Written before the device becomes visible, for a process that adopts the memory if this one ends in
-        // between.
+        // Written before the device becomes visible, for a process that adopts the memory if this process ends before
+        // the install is complete.
         self.set_mark(place.slot, mark);
         self.set_rows_end(place.slot, end);
         self.clear_note(place.slot);
         let Some(line) = self.regions.lines.get(place.line as usize) else {
             return Err(StoreError::NoFreeSlot(device));
         };
-        for (ahead, row) in (0u32..).zip(rows).skip(1) {
-            self.publish(place.slot, RowIndex(next_idx.0.wrapping_add(ahead)), row);
+        for (offset, row) in (0u32..).zip(rows).skip(1) {
+            self.publish(place.slot, RowIndex(next_idx.0.wrapping_add(offset)), row);
         }
         if let Some(first) = rows.first() {
             write_line_row(line, first);
@@ -273,14 +274,14 @@ impl Store {
         );
         // From here on the packet path finds the device.
         line.device_id.store(wire_word(device.0.to_be_bytes()), Release);
-        let indexed = self.geometry.is_at_home(hash, place.line)
+        let is_indexed = self.geometry.is_at_home(hash, place.line)
             || table::insert(
                 &self.regions.device_index,
                 self.geometry.index_mask(),
                 hash,
                 place.line,
             );
-        if !indexed {
+        if !is_indexed {
             self.clear(place);
             self.places.retire(place);
             return Err(StoreError::IndexFull(device));
@@ -315,8 +316,8 @@ impl Store {
         Ok(())
     }
 
-    /// Adds rows from `first_idx` on. Rows that were given before, and rows beyond the ring, are skipped. Returns the
-    /// idx after the last row ever given: the first one to request next.
+    /// Adds rows from `first_idx` on. Rows that were added before, and rows beyond the ring, are skipped. Returns the
+    /// idx after the last row ever added: the first row to request next.
     ///
     /// # Errors
     /// `Busy` while a winner owns the line: call again. Otherwise see [`StoreError`].
@@ -331,8 +332,8 @@ impl Store {
         if rows.iter().any(|row| last_half(row) == 0) {
             return Err(StoreError::ZeroKey(device));
         }
-        let indexed: Vec<(u32, &Row)> = (first_idx.0..).zip(rows).collect();
-        self.fill_if_empty(device, place, &indexed)?;
+        let numbered_rows: Vec<(u32, &Row)> = (first_idx.0..).zip(rows).collect();
+        self.fill_if_empty(device, place, &numbered_rows)?;
         let word = self.commit_word(device)?;
         if word.is_busy() {
             return Err(StoreError::Busy(device));
@@ -340,7 +341,7 @@ impl Store {
         // The line was read at idx without BUSY: earlier winners have left, so the places of rows up to idx + ring
         // are free.
         let last = word.idx().0.saturating_add(self.geometry.ring);
-        for (idx, row) in indexed {
+        for (idx, row) in numbered_rows {
             let end = self.rows_end(slot);
             if idx == end && idx <= last {
                 self.publish(slot, RowIndex(idx), row);
@@ -348,8 +349,8 @@ impl Store {
             }
         }
         // A winner that found the ring empty may have left just before a row was published. The line is then empty
-        // although the ring is not. A winner that still owns the line must be waited for: no event would report a
-        // pool's last rows again.
+        // although the ring is not. If a winner still owns the line, the caller must call again: for the last rows of
+        // a pool, no later event would cause another refill.
         self.fill_if_empty(device, place, &[])?;
         match self.commit_word(device)?.is_busy() {
             true => Err(StoreError::Busy(device)),
@@ -358,12 +359,12 @@ impl Store {
     }
 
     /// Fills a line that is neither VALID nor BUSY: from the ring, if a row was published too late for the winner,
-    /// otherwise from `indexed`.
+    /// otherwise from `numbered_rows`.
     fn fill_if_empty(
         &mut self,
         device: DeviceId,
         place: Place,
-        indexed: &[(u32, &Row)],
+        numbered_rows: &[(u32, &Row)],
     ) -> Result<(), StoreError> {
         let slot = place.slot;
         let word = self.commit_word(device)?;
@@ -373,10 +374,10 @@ impl Store {
         if !word.is_empty() || word.is_key_mode() {
             return Ok(());
         }
-        let least = word.idx().0.max(self.rows_end(slot));
+        let idx_min = word.idx().0.max(self.rows_end(slot));
         let (idx, row) = if let Some(row) = self.take_ring_row(slot, word.idx()) {
             (word.idx().0, row)
-        } else if let Some((idx, row)) = indexed.iter().find(|(idx, _)| *idx >= least) {
+        } else if let Some((idx, row)) = numbered_rows.iter().find(|(idx, _)| *idx >= idx_min) {
             (*idx, (*row).clone())
         } else {
             return Ok(());
@@ -400,8 +401,8 @@ impl Store {
         Ok(())
     }
 
-    /// Lets the rows below `mark` be spent. A mark that is lower than before has no effect. Call it again when the
-    /// credit is low: the credit holds at most [`commit::CREDIT_MAX`] rows.
+    /// Permits rows below `mark` to be spent. A mark that is lower than before has no effect. Call this function again
+    /// when the credit is low: the credit holds at most [`commit::CREDIT_MAX`] rows.
     ///
     /// # Errors
     /// `NotInstalled`.
@@ -413,8 +414,8 @@ impl Store {
         let mark = self.mark(place.slot);
         let (line, _) = self.line(device)?;
         // Allowed while a winner owns the line, because the winner changes other bits.
-        let granted = |word| Some(CommitWord(word).with_credit_up_to(mark).0);
-        let _ = line.commit.fetch_update(AcqRel, Acquire, granted);
+        let with_mark = |word| Some(CommitWord(word).with_credit_up_to(mark).0);
+        let _ = line.commit.fetch_update(AcqRel, Acquire, with_mark);
         Ok(())
     }
 
@@ -430,7 +431,7 @@ impl Store {
         }
     }
 
-    /// Clears the fields of the record other than mark and end.
+    /// Clears all fields of the record except mark and end.
     fn clear_note(&mut self, slot: u32) {
         if let Some(note) = self.regions.notes.get(slot as usize) {
             note.epoch.store(0, Relaxed);
@@ -443,7 +444,7 @@ impl Store {
             .map(|(line, _)| CommitWord(line.commit.load(Acquire)))
     }
 
-    /// The idx after the last row ever given. A row below it is never published again, because a winner may be wiping
+    /// The idx after the last row ever added. A row below it is never published again, because a winner may be wiping
     /// its place.
     fn rows_end(&self, slot: u32) -> u32 {
         let note = self.regions.notes.get(slot as usize);
@@ -466,7 +467,7 @@ impl Store {
         })
     }
 
-    /// Revokes the device and wipes its rows and session. Its slot may be reused after the second [`Store::reclaim`].
+    /// Revokes the device and wipes its rows and session. The slot may be reused after the second [`Store::reclaim`].
     ///
     /// # Errors
     /// `Busy` while a winner owns the line: call again (the device is already revoked). Otherwise `NotInstalled`.
@@ -523,22 +524,23 @@ impl Store {
         }
     }
 
-    /// Recovers after a crash of the process that fed the packet path, with the path detached: closes the sessions of
-    /// lines that a winner left incomplete and clears their BUSY flag, so that they can be filled again. Returns how
-    /// many.
+    /// Recovers after a crash of the process that fed the packet path, while the packet path is detached: closes the
+    /// sessions of lines that a winner left incomplete and clears their BUSY flag, so that they can be filled again.
+    /// Returns the number of these lines.
     #[must_use]
     pub fn recover(&self) -> usize {
-        let busy = self
+        let busy_lines = self
             .regions
             .lines
             .iter()
             .filter(|line| CommitWord(line.commit.load(Acquire)).is_busy());
-        busy.map(|line| {
-            line.session_id.store(0, Release);
-            zero_line_row(line);
-            line.commit.fetch_and(!(commit::BUSY | commit::VALID), AcqRel);
-        })
-        .count()
+        busy_lines
+            .map(|line| {
+                line.session_id.store(0, Release);
+                zero_line_row(line);
+                line.commit.fetch_and(!(commit::BUSY | commit::VALID), AcqRel);
+            })
+            .count()
     }
 
     /// The content of the device's line.
@@ -603,11 +605,11 @@ impl Store {
 
     /// Number of contiguous rows in the ring after `idx`.
     fn ring_rows(&self, slot: u32, idx: u32) -> u32 {
-        let present = |ahead: &u32| {
-            self.ring_cell(slot, idx.wrapping_add(*ahead))
+        let is_present = |offset: &u32| {
+            self.ring_cell(slot, idx.wrapping_add(*offset))
                 .is_some_and(|cell| cell.auth_key[1].load(Acquire) != 0)
         };
-        (1..=self.geometry.ring).take_while(present).count() as u32
+        (1..=self.geometry.ring).take_while(is_present).count() as u32
     }
 }
 

@@ -1,4 +1,4 @@
-//! Tracks free places and slots. Only user space uses this; the packet path reads the lines.
+//! Tracks free places and slots. Only user space uses this module; the packet path reads the lines.
 
 use std::collections::HashSet;
 
@@ -7,13 +7,13 @@ use super::Place;
 /// Sizes of a table of homes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Homes {
-    /// Places in a home.
+    /// Number of places in each home.
     pub(super) ways: u32,
-    /// Homes that ids are hashed to.
+    /// Number of homes that ids are hashed to.
     pub(super) hashed: u32,
-    /// All homes, including the spare ones for devices that do not fit into their home.
+    /// Number of all homes, including the spare ones for devices that do not fit into their home.
     pub(super) all: u32,
-    /// Slots.
+    /// Number of slots.
     pub(super) slots: u32,
 }
 
@@ -21,16 +21,16 @@ pub(super) struct Homes {
 #[derive(Debug)]
 pub(super) struct Places {
     /// By home: one bit for each occupied way.
-    taken: Vec<u8>,
+    used_ways: Vec<u8>,
     /// Free places in the spare homes.
     spare: Vec<u32>,
     /// Slots that were freed.
     free_slots: Vec<u32>,
     next_slot: u32,
     homes: Homes,
-    /// Freed, but a packet in flight may still read them.
+    /// Freed places that a packet in flight may still read.
     retired: Vec<Place>,
-    /// Freed before the last [`Places::reclaim`].
+    /// Places that were freed before the last [`Places::reclaim`].
     retired_before: Vec<Place>,
 }
 
@@ -38,7 +38,7 @@ impl Places {
     pub(super) fn new(homes: Homes) -> Self {
         let spare = homes.hashed * homes.ways..homes.all * homes.ways;
         Self {
-            taken: vec![0; homes.hashed as usize],
+            used_ways: vec![0; homes.hashed as usize],
             spare: spare.rev().collect(),
             free_slots: Vec::new(),
             next_slot: 0,
@@ -48,7 +48,7 @@ impl Places {
         }
     }
 
-    /// Allocates a slot, and that line if it is free, otherwise another one of its home, otherwise a spare one.
+    /// Allocates a slot and a line: `line` if it is free, otherwise another line of its home, otherwise a spare line.
     pub(super) fn allocate(&mut self, line: u32) -> Option<Place> {
         let slot = self.free_slots.pop().or_else(|| {
             (self.next_slot < self.homes.slots).then(|| {
@@ -65,29 +65,29 @@ impl Places {
 
     fn take_at_home(&mut self, line: u32) -> Option<u32> {
         let ways = self.homes.ways;
-        let taken = self.taken.get_mut((line / ways) as usize)?;
+        let used_ways = self.used_ways.get_mut((line / ways) as usize)?;
         let mut lines = (0..ways).map(|step| line - line % ways + (line + step) % ways);
-        let free = lines.find(|line| *taken >> (line % ways) & 1 == 0)?;
-        *taken |= 1 << (free % ways);
+        let free = lines.find(|line| *used_ways >> (line % ways) & 1 == 0)?;
+        *used_ways |= 1 << (free % ways);
         Some(free)
     }
 
     /// Marks these places as occupied; all others are free.
     pub(super) fn occupy(&mut self, occupied: impl Iterator<Item = Place>) {
         let mut is_free = vec![true; self.homes.slots as usize];
-        let mut other_lines = HashSet::new();
+        let mut spare_lines = HashSet::new();
         for place in occupied {
             if let Some(is_free) = is_free.get_mut(place.slot as usize) {
                 *is_free = false;
             }
             let home = place.line / self.homes.ways;
             if home >= self.homes.hashed {
-                other_lines.insert(place.line);
-            } else if let Some(taken) = self.taken.get_mut(home as usize) {
-                *taken |= 1 << (place.line % self.homes.ways);
+                spare_lines.insert(place.line);
+            } else if let Some(used_ways) = self.used_ways.get_mut(home as usize) {
+                *used_ways |= 1 << (place.line % self.homes.ways);
             }
         }
-        self.spare.retain(|line| !other_lines.contains(line));
+        self.spare.retain(|line| !spare_lines.contains(line));
         let free = (0u32..).zip(is_free).filter(|(_, is_free)| *is_free);
         self.free_slots = free.map(|(slot, _)| slot).collect();
         self.next_slot = self.homes.slots;
@@ -105,14 +105,14 @@ impl Places {
 
     /// Frees the places that were retired before the last call. At the first call a packet may still be in flight.
     pub(super) fn reclaim(&mut self) {
-        let left = std::mem::replace(&mut self.retired_before, std::mem::take(&mut self.retired));
-        for place in left {
+        let freed = std::mem::replace(&mut self.retired_before, std::mem::take(&mut self.retired));
+        for place in freed {
             self.free_slots.push(place.slot);
             let home = place.line / self.homes.ways;
             if home >= self.homes.hashed {
                 self.spare.push(place.line);
-            } else if let Some(taken) = self.taken.get_mut(home as usize) {
-                *taken &= !(1 << (place.line % self.homes.ways));
+            } else if let Some(used_ways) = self.used_ways.get_mut(home as usize) {
+                *used_ways &= !(1 << (place.line % self.homes.ways));
             }
         }
     }

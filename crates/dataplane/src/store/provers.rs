@@ -1,6 +1,7 @@
-//! Provers in the memory that packet paths work on (LAP/1 3.2): keys before their period, rounds, and verdicts.
+//! Provers in the memory that packet paths work on (LAP/1 3.2): keys, rounds, and verdicts. The keys of a period are
+//! written before it begins.
 //!
-//! As with lines, only this side writes places and keys. Packet paths write only the verdict words, by
+//! As with lines, only user space writes places and keys. Packet paths write only the verdict words, by
 //! compare-and-swap.
 //!
 //! A verdict word names its round by 16 bits of the number. These bits repeat after 2^17 rounds. Words are cleared
@@ -23,12 +24,13 @@ use crate::layout::{
     Round,
 };
 
-/// Adjacent places of a home. A search that finds the first one occupied finds the second one with it.
+/// Places per home. The places of a home are adjacent in memory; a search reads the first place and then the second
+/// place.
 const PROVER_WAYS: u32 = 2;
 /// The smallest unit of a proof's elapsed time: 2^20 ns, 1.05 ms.
 const ELAPSED_SHIFT: u32 = 20;
-/// The words of a lane are cleared each time its round numbers cross a multiple of 2^this. Round bits are distinct
-/// while numbers differ by less than 2^17, and ordered while they differ by less than 2^16. Even a word that a
+/// The words of a lane are cleared each time its round numbers cross a multiple of 2^`SWEEP_SHIFT`. Round bits are
+/// distinct while numbers differ by less than 2^17, and ordered while they differ by less than 2^16. Even a word that a
 /// delayed packet path writes after a clearing is therefore cleared in time.
 const SWEEP_SHIFT: u32 = 14;
 
@@ -44,15 +46,15 @@ fn elapsed_shift(round_ns: u64) -> u32 {
 }
 
 /// The verdict word of a prover that is ok.
-pub(crate) fn proved_word(mark: u32, is_alternate: bool, elapsed: u64) -> u32 {
+pub(crate) fn proved_word(number_bits: u32, is_alternate: bool, elapsed: u64) -> u32 {
     let elapsed = u32::try_from(elapsed).map_or(ELAPSED_MAX, |elapsed| elapsed.min(ELAPSED_MAX));
-    mark << ROUND_BITS_SHIFT | PROVED | if is_alternate { ALTERNATE } else { 0 } | elapsed
+    number_bits << ROUND_BITS_SHIFT | PROVED | if is_alternate { ALTERNATE } else { 0 } | elapsed
 }
 
-/// Whether that word records the prover as ok in the round with these bits, or in a later one of its lane.
+/// Whether the word records the prover as ok in the round with these number bits, or in a later round of its lane.
 #[inline]
-pub(crate) fn is_proved(word: u32, mark: u32) -> bool {
-    word & PROVED != 0 && ((word >> ROUND_BITS_SHIFT) as u16).wrapping_sub(mark as u16) < 0x8000
+pub(crate) fn is_proved(word: u32, number_bits: u32) -> bool {
+    word & PROVED != 0 && ((word >> ROUND_BITS_SHIFT) as u16).wrapping_sub(number_bits as u16) < 0x8000
 }
 
 /// The key as little-endian words; `None` if no key is stored. The copy is checked, because the key may be removed
@@ -70,13 +72,13 @@ pub enum ProverError {
     /// Device id 0 is not a device.
     #[error("device id 0 is reserved")]
     DeviceZero,
-    /// Every slot holds a prover.
+    /// No slot, or no place for the prover, is free.
     #[error("no free slot for prover {0}; raise `provers`")]
     NoFreeSlot(DeviceId),
     /// A key whose first 8 bytes are zero represents no key (probability 2^-64).
     #[error("invalid key of prover {0}: it begins with zeros; begin the period with another salt")]
     ZeroKey(DeviceId),
-    /// A round before the keys of its period.
+    /// The keys of the round's period are not installed.
     #[error("no prover has a key of period {0}; install the keys before its first round")]
     PeriodUnknown(Period),
     /// Round numbers increase, from 1.
@@ -92,26 +94,26 @@ pub enum ProverError {
 pub struct ProverGeometry {
     /// Maximum number of provers; at least one.
     pub slots: u32,
-    /// Random.
+    /// Random; seeds the hash of the provers' ids.
     pub hash_seed: [u64; 2],
 }
 
 impl ProverGeometry {
     /// Places that ids are hashed to, in a lane of periods: at most half full, so that 90 % of the provers are in
-    /// their place or the one beside it (Poisson, mean two for two places).
+    /// their place or the one beside it (Poisson, mean one for two places).
     #[must_use]
     pub fn places(&self) -> u32 {
         self.slots.saturating_mul(PROVER_WAYS)
     }
 
-    /// Including the spare places of the others: an eighth more.
+    /// All places, including an eighth more as spare places for the other provers.
     #[must_use]
     pub fn all_places(&self) -> u32 {
         let spare_homes = (self.slots / 8).max(4);
         self.places().saturating_add(spare_homes * PROVER_WAYS)
     }
 
-    /// Lines: a lane for even periods and then one for odd ones.
+    /// Number of lines: those of the lane for even periods, then those of the lane for odd ones.
     #[must_use]
     pub fn lines(&self) -> u32 {
         self.all_places().saturating_mul(2)
@@ -123,7 +125,7 @@ impl ProverGeometry {
         power_of_two(self.slots / 8).max(16)
     }
 
-    /// The place of a hash, by its lower half.
+    /// The place that the lower half of a hash selects.
     #[inline]
     fn place(&self, hash: u64) -> u32 {
         ((u64::from(hash as u32) * u64::from(self.places())) >> 32) as u32
@@ -171,13 +173,13 @@ impl ProverGeometry {
 /// The arrays that packet paths work on.
 #[derive(Debug)]
 pub struct ProverRegions {
-    /// `lane of the period * all places + place`.
+    /// The line at a place is at index `lane of the period * all places + place`.
     pub lines: Region<ProverLine>,
-    /// `slot * 2 + lane of the period`.
+    /// The key of a slot is at index `slot * 2 + lane of the period`.
     pub alternates: Region<AlternateKey>,
     /// Device id to the place of a prover outside its home.
     pub index: Region<Bucket>,
-    /// One element.
+    /// An array with one element.
     pub rounds: Region<OpenRounds>,
 }
 
@@ -195,7 +197,7 @@ impl ProverRegions {
         })
     }
 
-    /// The line of the prover with `id` in wire order, in a lane of periods, and its place. It is most likely at
+    /// The line of the prover with `id` in wire order, in a lane of periods, and its place. The line is most likely at
     /// `likely`, the result of [`ProverGeometry::likely_place`].
     #[inline]
     pub(crate) fn find(
@@ -279,7 +281,7 @@ fn lane(number: u64) -> usize {
 }
 
 impl Provers {
-    /// Over zeroed regions of that geometry.
+    /// A table of provers over zeroed regions of that geometry.
     #[must_use]
     pub fn new(regions: Arc<ProverRegions>, geometry: ProverGeometry) -> Self {
         Self {
@@ -340,30 +342,30 @@ impl Provers {
         if self.periods.get(lane) != Some(&Some(period)) {
             self.begin_period(lane, period);
         }
-        if let Some((key, other)) = self.key_cells(place, lane) {
+        if let Some((key, alternate_cells)) = self.key_cells(place, lane) {
             store_key(key, &current);
-            store_key(other, &alternate.unwrap_or_default());
+            store_key(alternate_cells, &alternate.unwrap_or_default());
         }
         Ok(())
     }
 
     fn begin_period(&mut self, lane: usize, period: Period) {
         self.lines_of(lane).for_each(|line| clear(&line.key));
-        let others = self.regions.alternates.iter().skip(lane).step_by(2);
-        others.for_each(|other| clear(&other.word));
-        if let Some(held) = self.periods.get_mut(lane) {
-            *held = Some(period);
+        let alternates = self.regions.alternates.iter().skip(lane).step_by(2);
+        alternates.for_each(|alternate| clear(&alternate.word));
+        if let Some(lane_period) = self.periods.get_mut(lane) {
+            *lane_period = Some(period);
         }
     }
 
     /// All lines of a lane of periods.
     fn lines_of(&self, key_lane: usize) -> impl Iterator<Item = &ProverLine> {
-        let of_a_lane = self.geometry.all_places() as usize;
+        let lane_lines = self.geometry.all_places() as usize;
         self.regions
             .lines
             .iter()
-            .skip(key_lane * of_a_lane)
-            .take(of_a_lane)
+            .skip(key_lane * lane_lines)
+            .take(lane_lines)
     }
 
     /// The lines at a place in both lanes of periods.
@@ -377,9 +379,9 @@ impl Provers {
         let full = ProverError::NoFreeSlot(device);
         let place = self.places.allocate(self.geometry.place(hash)).ok_or(full)?;
         let (mask, index) = (self.geometry.index_mask(), &self.regions.index);
-        let is_found =
+        let is_indexed =
             self.geometry.is_at_home(hash, place.line) || table::insert(index, mask, hash, place.line);
-        if !is_found {
+        if !is_indexed {
             self.places.retire(place);
             return Err(full);
         }
@@ -396,8 +398,8 @@ impl Provers {
     /// The current and the alternate key of a prover.
     fn key_cells(&self, place: Place, lane: usize) -> Option<(&KeyCells, &KeyCells)> {
         let line = self.regions.line(&self.geometry, place.line, lane as u32)?;
-        let other = self.regions.alternates.get(place.slot as usize * 2 + lane)?;
-        Some((&line.key, &other.word))
+        let alternate = self.regions.alternates.get(place.slot as usize * 2 + lane)?;
+        Some((&line.key, &alternate.word))
     }
 
     /// Removes a prover. Returns `false` if it was not installed.
@@ -414,9 +416,9 @@ impl Provers {
             line.proved.iter().for_each(|word| word.store(0, Release));
         }
         let cells = [0, 1].into_iter().filter_map(|lane| self.key_cells(place, lane));
-        cells.for_each(|(key, other)| {
+        cells.for_each(|(key, alternate)| {
             clear(key);
-            clear(other);
+            clear(alternate);
         });
         self.places.retire(place);
         true
@@ -427,7 +429,7 @@ impl Provers {
         self.places.reclaim();
     }
 
-    /// Opens a round in place of the one before the last.
+    /// Opens a round, which replaces the round before the last one.
     ///
     /// # Errors
     /// `RoundNotAbove`, `PeriodUnknown`.
@@ -494,7 +496,7 @@ impl Provers {
         self.last_round = RoundNumber(0);
     }
 
-    /// A round whose verdicts are available: the newest of its lane.
+    /// The state of a round whose verdicts are available: the newest round of its lane.
     fn round(&self, round: RoundNumber) -> Option<&RoundState> {
         let newest = self.rounds.get(lane(round.0.into()))?.as_ref();
         newest.filter(|newest| newest.number == round)
@@ -509,8 +511,8 @@ impl Provers {
         opened.proved(line)
     }
 
-    /// The verdicts on all provers in such a round, in no order; `None`: no proof received. For any other round the
-    /// result is empty.
+    /// The verdicts on all provers in the newest round with an even number or the newest with an odd one, in no order.
+    /// `None`: no proof received. For any other round the result is empty.
     pub fn verdicts(&self, round: RoundNumber) -> impl Iterator<Item = (DeviceId, Option<ProofRecord>)> + '_ {
         let opened = self.round(round).copied();
         let lines = opened.map(|opened| self.lines_of(opened.key_lane as usize));

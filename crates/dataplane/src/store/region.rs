@@ -35,15 +35,15 @@ impl<T: Shared> Region<T> {
         )
     }
 
-    /// Likewise, in large pages if the kernel has them: for memory that is soon fully written and read in random
-    /// order.
+    /// As [`Region::anonymous`], in large pages if the kernel has them: for memory that is soon fully written and read
+    /// in random order.
     ///
     /// # Errors
     /// That of `mmap`.
     pub fn anonymous_in_large_pages(len: usize) -> io::Result<Self> {
         let region = Self::anonymous(len)?;
-        // SAFETY: the mapping of this region; advice does not change its content. A kernel without such pages returns an error
-        // that can be ignored.
+        // SAFETY: the mapping of this region; advice does not change its content. A kernel without large pages returns
+        // an error, which can be ignored.
         let _ = unsafe { libc::madvise(region.start.as_ptr().cast(), region.bytes, libc::MADV_HUGEPAGE) };
         Ok(region)
     }
@@ -104,16 +104,16 @@ impl<T: Shared> Drop for Region<T> {
     }
 }
 
-/// Prefetches a value into the cache, if the CPU can. Nothing waits for it.
+/// Starts to load a value into the cache, if the CPU supports this, and does not wait.
 #[inline]
 pub(crate) fn prefetch<T>(value: &T) {
     #[cfg(target_arch = "x86_64")]
     {
         use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         let (start, bytes) = (std::ptr::from_ref(value).cast::<i8>(), size_of::<T>());
-        for line in (0..bytes).step_by(64) {
+        for offset in (0..bytes).step_by(64) {
             // SAFETY: a prefetch has no effect but on caches, whatever the address.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(line)) };
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(offset)) };
         }
     }
     #[cfg(not(target_arch = "x86_64"))]

@@ -14,7 +14,7 @@ use linewarden_protocol::wire::AttestRequest;
 use super::{ActiveSettings, Store, StoreError, wire_word};
 use crate::layout::{BOUND, Line, Session, VLAN_TAGGED};
 
-/// Data planes read their clocks at least this often, ns (LAP/1 1.4.13).
+/// Longest interval between two reads of a data plane's clock, ns (LAP/1 1.4.13).
 const TICK_NS: u64 = 10_000_000;
 
 /// A session's binding (LAP/1 1.4.5).
@@ -26,12 +26,12 @@ pub struct SessionView {
     pub addr: [u8; 16],
     /// End of the session, boot-time seconds; it may have passed.
     pub session_until_s: u32,
-    /// Boot-time before which the device opened or renewed the session, ns. More than a second too late only if
-    /// session lifetimes were shortened during the session.
+    /// Boot-time before which the device opened or renewed the session, ns. The bound is at most 1.01 s too late,
+    /// unless session lifetimes were shortened during the session.
     pub proven_before_ns: u64,
     /// UDP port of the device.
     pub port: u16,
-    /// MAC address of the device, if the data plane knows it. The session is bound to it if `is_bound`.
+    /// MAC address of the device, if the data plane knows it. The session is bound to this address if `is_bound`.
     pub mac: [u8; 6],
     /// Whether the session is BOUND.
     pub is_bound: bool,
@@ -61,7 +61,7 @@ pub struct ClosedSession {
     pub address: IpAddr,
 }
 
-/// Largest serial number that is stored; larger ones are stored as this one.
+/// Largest serial number that is stored; larger ones are stored as this number.
 const STORED_SERIAL_MAX: u32 = (1 << 24) - 1;
 
 impl Store {
@@ -79,14 +79,15 @@ impl Store {
         Ok(closed.is_ok())
     }
 
-    /// Closes every session at an address that `is_there` matches.
-    pub(super) fn close_sessions_at(&self, is_there: impl Fn(IpAddr) -> bool) -> Vec<ClosedSession> {
-        let is_at = |address: [u8; 16]| is_there(ip_from_bytes(address));
+    /// Closes every session at an address for which `must_close` is true.
+    pub(super) fn close_sessions_at(&self, must_close: impl Fn(IpAddr) -> bool) -> Vec<ClosedSession> {
+        let is_at = |address: [u8; 16]| must_close(ip_from_bytes(address));
         let mut closed = Vec::new();
         for line in self.regions.lines.iter() {
             let session = self.regions.sessions.get(line.slot.load(Acquire) as usize);
-            // Most sessions are elsewhere; the whole session is read only for a matching address.
-            if line.session_id.load(Acquire) == 0 || !session.is_some_and(|held| is_at(bytes_of(&held.addr)))
+            // Most addresses do not match; the whole session is read only for a matching address.
+            if line.session_id.load(Acquire) == 0
+                || !session.is_some_and(|session| is_at(bytes_of(&session.addr)))
             {
                 continue;
             }
@@ -105,7 +106,8 @@ impl Store {
         closed
     }
 
-    /// The device's session. `None` without a session, for a revoked device, and while a packet thread changes it.
+    /// The device's session. `None` without a session, for a revoked device, and while a packet thread changes
+    /// the session.
     #[must_use]
     pub fn session(&self, device: DeviceId) -> Option<SessionView> {
         self.read_consistently(device, |id, line, session| self.view(id, line, session))
@@ -151,16 +153,16 @@ impl Store {
         let [a, b, c] = [&session.mac[0], &session.mac[1], &session.mac[2]].map(|part| part.load(Acquire));
         let [[a, b], [c, d], [e, f]] = [a, b, c].map(u16::to_ne_bytes);
         let vlan = |word: u16| (word & VLAN_TAGGED != 0).then_some(word & (VLAN_TAGGED - 1));
-        let lease_until_s = line.session_until_s.load(Acquire);
+        let until_s = line.session_until_s.load(Acquire);
         let control = self.regions.control.first();
-        let lease_s = control.map_or(0, |control| {
-            ActiveSettings::read(control).repeated_lifetime_s(lease_until_s)
+        let lifetime_s = control.map_or(0, |control| {
+            ActiveSettings::read(control).repeated_lifetime_s(until_s)
         });
-        let proven_s = lease_until_s.saturating_sub(lease_s);
+        let proven_s = until_s.saturating_sub(lifetime_s);
         SessionView {
             id,
             addr: bytes_of(&session.addr),
-            session_until_s: lease_until_s,
+            session_until_s: until_s,
             proven_before_ns: (u64::from(proven_s) + 1) * 1_000_000_000 + TICK_NS,
             port: u16::from_be(session.port.load(Acquire)),
             mac: [a, b, c, d, e, f],
@@ -179,12 +181,12 @@ impl Store {
         round: &Round,
         now_s: u32,
     ) -> Option<(IpAddr, AttestRequest)> {
-        let (key, addr, lease_until_s) = self.read_consistently(device, |_, line, session| {
+        let (key, addr, until_s) = self.read_consistently(device, |_, line, session| {
             let key = SessionKey::from_bytes(bytes_of(&session.session_key));
-            let lease_until_s = line.session_until_s.load(Acquire);
-            (key, bytes_of(&session.addr), lease_until_s)
+            let until_s = line.session_until_s.load(Acquire);
+            (key, bytes_of(&session.addr), until_s)
         })?;
-        (lease_until_s > now_s).then(|| (ip_from_bytes(addr), round.request(device, &key)))
+        (until_s > now_s).then(|| (ip_from_bytes(addr), round.request(device, &key)))
     }
 
     /// The result of `read` on a device's session, if all values belong to one session.
@@ -197,14 +199,14 @@ impl Store {
         let session = self.regions.sessions.get(place.slot as usize)?;
         let commit = line.commit.load(Acquire);
         let id = line.session_id.load(Acquire);
-        let taken = read(SessionId::from_wire(id.to_ne_bytes())?, line, session);
-        // Valid only if no winner came in between.
+        let value = read(SessionId::from_wire(id.to_ne_bytes())?, line, session);
+        // The value is valid only if no winner changed the session during the read.
         let word = CommitWord(commit);
         let is_consistent = !word.is_busy()
             && !word.is_revoked()
             && line.commit.load(Acquire) == commit
             && line.session_id.load(Acquire) == id;
-        is_consistent.then_some(taken)
+        is_consistent.then_some(value)
     }
 }
 
@@ -273,8 +275,8 @@ mod tests {
             |line| line.session_id.store(10, Release),
         ];
         for interruption in between {
-            let taken = store().read_consistently(DEVICE, |_, line, _| interruption(line));
-            assert_eq!(taken, None);
+            let result = store().read_consistently(DEVICE, |_, line, _| interruption(line));
+            assert_eq!(result, None);
         }
         let before: [fn(CommitWord) -> CommitWord; 2] =
             [|word| CommitWord(word.0 | commit::BUSY), CommitWord::with_revoked];

@@ -7,7 +7,7 @@ use linewarden_protocol::commit::CommitWord;
 use super::Store;
 use crate::layout::Line;
 
-/// Lines that one call counts: a few milliseconds of one thread, and no more than the caches hold.
+/// Lines that one call counts: one thread takes a few milliseconds, and the lines (8 MiB) fit into the caches.
 const LINES_PER_CALL: usize = 1 << 17;
 
 /// The counts of each part of the lines.
@@ -20,17 +20,17 @@ pub(super) struct SessionCounter {
 
 impl Store {
     /// Number of live sessions at `now_s` of the boot-time clock. `None` until all lines were counted once. If there
-    /// are more lines than one call counts, each call updates the next part: with a million devices the oldest count
-    /// is nine calls old.
+    /// are more lines than one call counts, each call updates the next part: with a million slots, the oldest of 18
+    /// parts was counted 17 calls ago.
     pub fn count_sessions(&mut self, now_s: u32) -> Option<u64> {
         let lines = self.regions.lines.len();
-        let begin = self.session_counter.next_part.saturating_mul(LINES_PER_CALL);
-        let part = begin..lines.min(begin.saturating_add(LINES_PER_CALL));
+        let start = self.session_counter.next_part.saturating_mul(LINES_PER_CALL);
+        let part = start..lines.min(start.saturating_add(LINES_PER_CALL));
         let part = self.regions.lines.get(part).unwrap_or_default();
-        let live = part.iter().filter(|line| is_live(line, now_s)).count() as u64;
+        let live_count = part.iter().filter(|line| is_live(line, now_s)).count() as u64;
         match self.session_counter.parts.get_mut(self.session_counter.next_part) {
-            Some(counted) => *counted = live,
-            None => self.session_counter.parts.push(live),
+            Some(count) => *count = live_count,
+            None => self.session_counter.parts.push(live_count),
         }
         let parts = lines.div_ceil(LINES_PER_CALL).max(1);
         self.session_counter.next_part = (self.session_counter.next_part + 1) % parts;

@@ -12,12 +12,12 @@ use crate::layout::{BOUND, Bucket, Session};
 const BUCKETS_PER_CALL: usize = 1 << 14;
 
 impl Store {
-    /// Removes entries whose session no longer has the address, from the next part of the tables. Returns how many
-    /// were removed.
+    /// Removes, from the next part of the tables, entries whose session no longer has the address. Returns the number
+    /// of removed entries.
     ///
     /// An entry that is claimed again between the check and the removal is restored, so a live session lacks its
-    /// entry only for an instant. If its place is taken in that instant, the session is closed: the device
-    /// authenticates again and claims its address again, whereas a renewal would continue without an entry.
+    /// entry only for an instant. If another entry occupies the cell in that instant, the session is closed. The device
+    /// then authenticates and claims its address again, whereas a renewal would continue without an entry.
     pub fn sweep_bindings(&mut self) -> usize {
         let buckets = self.geometry.buckets() as usize;
         let start = if self.sweep_at < buckets { self.sweep_at } else { 0 };
@@ -63,7 +63,7 @@ impl Store {
         let Some(session) = self.regions.sessions.get(line.slot.load(Acquire) as usize) else {
             return false;
         };
-        // A winner claims its entry before it clears BUSY: leave the entry alone.
+        // A winner claims its entry before it clears BUSY, so the entry counts as current.
         if CommitWord(line.commit.load(Acquire)).is_busy() {
             return true;
         }

@@ -1,6 +1,6 @@
 //! Two-choice hash tables in shared memory: the mirror of `xdp/bpf/lw_table.h`.
 //!
-//! Only this side writes the device index. The packet path claims entries of binding tables; this side sweeps them.
+//! Only user space writes the device index. The packet path claims entries of binding tables; user space sweeps them.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
@@ -26,8 +26,8 @@ pub fn fingerprint(hash: u64) -> u32 {
 #[must_use]
 pub fn choices(hash: u64, mask: u32) -> [usize; 2] {
     let low = hash as u32;
-    let other = low ^ fingerprint(hash).wrapping_mul(0x5bd1_e995);
-    [(low & mask) as usize, (other & mask) as usize]
+    let second = low ^ fingerprint(hash).wrapping_mul(0x5bd1_e995);
+    [(low & mask) as usize, (second & mask) as usize]
 }
 
 /// The entry for the line at `place` under `hash`.
@@ -36,7 +36,8 @@ pub fn entry(hash: u64, place: u32) -> u64 {
     u64::from(fingerprint(hash)) << 32 | (u64::from(place) + 1)
 }
 
-/// The places that `hash` may refer to, best first. The caller must compare each in full.
+/// The places in entries with the fingerprint of `hash`, those of the first bucket first. The caller must compare each
+/// line in full.
 pub fn candidates(table: &[Bucket], mask: u32, hash: u64) -> impl Iterator<Item = u32> + '_ {
     let print = fingerprint(hash);
     choices(hash, mask)
@@ -54,7 +55,7 @@ pub fn candidates(table: &[Bucket], mask: u32, hash: u64) -> impl Iterator<Item 
 pub fn insert(table: &[Bucket], mask: u32, hash: u64, place: u32) -> bool {
     let used = |bucket: &Bucket| bucket.entry.iter().filter(|cell| cell.load(Acquire) != 0).count();
     let print = fingerprint(hash);
-    let twin = |bucket: &Bucket| {
+    let has_twin = |bucket: &Bucket| {
         bucket
             .entry
             .iter()
@@ -64,7 +65,7 @@ pub fn insert(table: &[Bucket], mask: u32, hash: u64, place: u32) -> bool {
         .iter()
         .filter_map(|bucket| table.get(*bucket))
         .collect();
-    buckets.retain(|bucket| !twin(bucket));
+    buckets.retain(|bucket| !has_twin(bucket));
     buckets.sort_by_key(|bucket| used(bucket));
     buckets.iter().flat_map(|bucket| bucket.entry.iter()).any(|cell| {
         cell.compare_exchange(0, entry(hash, place), AcqRel, Acquire)

@@ -43,24 +43,26 @@ impl Attachment {
     /// [`super::Xdp::attach_pinned`].
     pub(super) fn pinned(
         program: &ProgramMut<'_>,
-        called: Option<MapHandle>,
+        program_table: Option<MapHandle>,
         ifindex: u32,
         directory: &Path,
         gateway_id: u32,
     ) -> Result<Self, DataPlaneError> {
-        let place = PinDirectory::of(directory, ifindex)?;
-        let owner = place.lock(Purpose::Pin)?;
-        // Pinned before the program that calls it is attached. After that, the table of the earlier process is no
-        // longer used.
-        let table = called
-            .map(|mut table| programs::pin(&mut table, &place.path))
+        let pin_directory = PinDirectory::of(directory, ifindex)?;
+        let owner = pin_directory.lock(Purpose::Pin)?;
+        // The table is pinned before the program that calls into it is attached. Once the program is attached, the
+        // table of the earlier process is no longer used.
+        let table = program_table
+            .map(|mut table| programs::pin(&mut table, &pin_directory.path))
             .transpose()?;
-        let link = place.attach_or_take_over(program, ifindex).inspect_err(|_| {
-            // The program on the interface keeps using its own table. The next gateway removes a leftover.
-            let _ = table.as_ref().map(std::fs::remove_file);
-        })?;
-        programs::remove_others(table.as_deref(), &place.path)?;
-        place.record_owner(Some(gateway_id))?;
+        let link = pin_directory
+            .attach_or_take_over(program, ifindex)
+            .inspect_err(|_| {
+                // The program on the interface keeps using its own table. The next gateway removes the new table.
+                let _ = table.as_ref().map(std::fs::remove_file);
+            })?;
+        programs::remove_others(table.as_deref(), &pin_directory.path)?;
+        pin_directory.record_owner(Some(gateway_id))?;
         Ok(Self {
             link,
             _owner: Some(owner),
@@ -74,24 +76,24 @@ impl Attachment {
 }
 
 /// Releases an interface whose gateway has ended but whose gate is still pinned below `directory`. Returns `false` if
-/// there is none.
+/// no gate is pinned.
 ///
 /// # Errors
 /// A running gateway uses the interface; errors of the system.
-pub fn release(directory: &Path, ifindex: u32) -> Result<bool, DataPlaneError> {
-    let place = PinDirectory::of(directory, ifindex)?;
-    if !place.path.exists() {
+pub fn remove_gate(directory: &Path, ifindex: u32) -> Result<bool, DataPlaneError> {
+    let pin_directory = PinDirectory::of(directory, ifindex)?;
+    if !pin_directory.path.exists() {
         return Ok(false);
     }
-    let directory = place.lock(Purpose::Remove)?;
+    let directory = pin_directory.lock(Purpose::Remove)?;
     super::redirect_libbpf_log();
-    // By descriptor: another user may own the directory and could replace it in between.
-    let opened = PinDirectory {
+    // Accessed by descriptor: another user may own the directory and could replace it in the meantime.
+    let opened_directory = PinDirectory {
         path: pin_security::path_of(&directory),
     };
-    let pin = opened.link();
+    let pin = opened_directory.link();
     let was_pinned = is_pin(&pin);
-    // Without the detach the kernel would remove the program some time after the pin.
+    // Without the detach, the kernel would remove the program some time after the removal of the pin.
     if let Err(error) = detach(&pin, ifindex) {
         tracing::debug!(%error, interface = ifindex, "xdp: no program to detach");
     }
@@ -107,11 +109,13 @@ pub fn release(directory: &Path, ifindex: u32) -> Result<bool, DataPlaneError> {
         Ok(_) => std::fs::remove_file(&pin),
         Err(_) => Ok(()),
     };
-    programs::remove_others(None, &opened.path)?;
-    opened.record_owner(None)?;
+    programs::remove_others(None, &opened_directory.path)?;
+    opened_directory.record_owner(None)?;
     removed
-        .and_then(|()| std::fs::remove_dir(&place.path))
-        .map_err(|error| DataPlaneError::kernel(format!("removing {}", place.path.display()), error))?;
+        .and_then(|()| std::fs::remove_dir(&pin_directory.path))
+        .map_err(|error| {
+            DataPlaneError::kernel(format!("removing {}", pin_directory.path.display()), error)
+        })?;
     Ok(was_pinned)
 }
 
@@ -122,8 +126,8 @@ fn is_pin(path: &Path) -> bool {
 
 /// Detaches the program that a pin holds, if it is attached to this interface. A symbolic link is not followed.
 fn detach(pin: &Path, ifindex: u32) -> io::Result<()> {
-    let opened = pin_security::open_pin(pin)?;
-    let link = Link::open(pin_security::path_of(&opened)).map_err(io::Error::other)?;
+    let pin_file = pin_security::open_pin(pin)?;
+    let link = Link::open(pin_security::path_of(&pin_file)).map_err(io::Error::other)?;
     if interface_of(&link) != Some(ifindex) {
         return Err(io::Error::other("the pin belongs to another interface"));
     }
@@ -137,7 +141,7 @@ fn namespace() -> Result<u64, DataPlaneError> {
         .map_err(|error| DataPlaneError::kernel("finding the network namespace", error))
 }
 
-/// Longer than the lock of a check takes.
+/// Longer than a check holds the lock.
 const LOCK_RETRY_INTERVAL: std::time::Duration = std::time::Duration::from_millis(5);
 const LOCK_RETRIES_MAX: usize = 10;
 
@@ -154,16 +158,17 @@ pub struct OrphanedGate {
 /// `None` also if the gateway still runs.
 #[must_use]
 pub fn orphaned_gate(directory: &Path, ifindex: u32) -> Option<OrphanedGate> {
-    let place = PinDirectory::of(directory, ifindex).ok()?;
-    let is_held = is_pin(&place.link()) && place.try_lock(Purpose::Remove).is_ok();
-    is_held.then(|| OrphanedGate {
-        gateway_id: place.owner(),
-        pin_path: place.path,
+    let pin_directory = PinDirectory::of(directory, ifindex).ok()?;
+    let is_orphaned = is_pin(&pin_directory.link()) && pin_directory.try_lock(Purpose::Remove).is_ok();
+    is_orphaned.then(|| OrphanedGate {
+        gateway_id: pin_directory.owner(),
+        pin_path: pin_directory.path,
     })
 }
 
 /// Interfaces of the calling thread's network namespace, other than these, whose gate an ended gateway left below
-/// `directory`. Their program uses memory that another process may have adopted, and no process monitors them.
+/// `directory`. The program of such a gate uses memory that another process may have adopted, and no process monitors
+/// these interfaces.
 #[must_use]
 pub fn orphaned_interfaces(directory: &Path, interfaces: &[u32]) -> Vec<u32> {
     let Ok(prefix) = namespace().map(|namespace| format!("net-{namespace}-if-")) else {
@@ -172,11 +177,11 @@ pub fn orphaned_interfaces(directory: &Path, interfaces: &[u32]) -> Vec<u32> {
     let orphaned = |entry: std::fs::DirEntry| {
         let name = entry.file_name().into_string().ok()?;
         let ifindex: u32 = name.strip_prefix(&prefix)?.parse().ok()?;
-        let place = PinDirectory { path: entry.path() };
-        let is_left_over = !interfaces.contains(&ifindex)
-            && is_pin(&place.link())
-            && place.try_lock(Purpose::Remove).is_ok();
-        is_left_over.then_some(ifindex)
+        let pin_directory = PinDirectory { path: entry.path() };
+        let is_orphaned = !interfaces.contains(&ifindex)
+            && is_pin(&pin_directory.link())
+            && pin_directory.try_lock(Purpose::Remove).is_ok();
+        is_orphaned.then_some(ifindex)
     };
     let entries = std::fs::read_dir(directory).into_iter().flatten();
     entries.flatten().filter_map(orphaned).collect()
@@ -185,15 +190,15 @@ pub fn orphaned_interfaces(directory: &Path, interfaces: &[u32]) -> Vec<u32> {
 /// The purpose for which a pin directory is locked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Purpose {
-    /// To adopt its pins and to add pins: only this user may have write access.
+    /// To adopt the directory's pins and to add pins: only this user may have write access.
     Pin,
-    /// To inspect it or to remove its pins. No pin is executed, so owner and mode of the directory do not matter: a
-    /// gate that cannot be released would stay closed.
+    /// To inspect the directory or to remove its pins. No pin is executed, so owner and mode of the directory do not
+    /// matter: a gate that cannot be removed would stay closed.
     Remove,
 }
 
-/// The pin directory of an interface in the BPF filesystem. Its name contains the number of the network namespace,
-/// because two namespaces may have interfaces with the same index.
+/// The pin directory of an interface in the BPF filesystem. The name of the directory contains the number of the
+/// network namespace, because two namespaces may have interfaces with the same index.
 pub(super) struct PinDirectory {
     pub(super) path: PathBuf,
 }
@@ -238,16 +243,16 @@ impl PinDirectory {
                 error,
             )
         };
-        let before = self.owner();
-        if before == gateway_id {
+        let previous = self.owner();
+        if previous == gateway_id {
             return Ok(());
         }
-        let of = |owner: u32| self.path.join(format!("{}{owner}", Self::OWNER_PREFIX));
-        if let Some(before) = before {
-            std::fs::remove_dir(of(before)).map_err(error)?;
+        let owner_path = |owner: u32| self.path.join(format!("{}{owner}", Self::OWNER_PREFIX));
+        if let Some(previous) = previous {
+            std::fs::remove_dir(owner_path(previous)).map_err(error)?;
         }
         match gateway_id {
-            Some(owner) => std::fs::create_dir(of(owner)).map_err(error),
+            Some(owner) => std::fs::create_dir(owner_path(owner)).map_err(error),
             None => Ok(()),
         }
     }
@@ -266,7 +271,7 @@ impl PinDirectory {
     /// Creates and locks the directory. The lock excludes other gateways until the file is closed.
     fn try_lock(&self, purpose: Purpose) -> Result<File, DataPlaneError> {
         let operation = || format!("pinning the program in {}", self.path.display());
-        let failed = |error: io::Error| {
+        let to_error = |error: io::Error| {
             let hint = "mount a BPF filesystem there with `mount -t bpf -o mode=0700 bpf /sys/fs/bpf`, or set when_gone = \"open\"";
             DataPlaneError::kernel(operation(), format!("{error}; {hint}"))
         };
@@ -274,12 +279,12 @@ impl PinDirectory {
             .recursive(true)
             .mode(0o700)
             .create(&self.path)
-            .map_err(failed)?;
-        let directory = pin_security::open_directory(&self.path).map_err(failed)?;
-        if !pin_security::is_on_bpf_filesystem(&directory).map_err(failed)? {
-            // Best effort; a leftover is an empty directory.
+            .map_err(to_error)?;
+        let directory = pin_security::open_directory(&self.path).map_err(to_error)?;
+        if !pin_security::is_on_bpf_filesystem(&directory).map_err(to_error)? {
+            // If this fails, an empty directory remains.
             std::fs::remove_dir(&self.path).ok();
-            return Err(failed(io::ErrorKind::Unsupported.into()));
+            return Err(to_error(io::ErrorKind::Unsupported.into()));
         }
         if purpose == Purpose::Pin {
             pin_security::check(&directory, &self.path)
@@ -291,11 +296,11 @@ impl PinDirectory {
                 operation(),
                 "another gateway uses this directory",
             )),
-            Err(TryLockError::Error(error)) => Err(failed(error)),
+            Err(TryLockError::Error(error)) => Err(to_error(error)),
         }
     }
 
-    /// Attaches the program to the interface, in place of an earlier gateway's program if there is one.
+    /// Attaches the program to the interface. Replaces the program of an earlier gateway if there is one.
     fn attach_or_take_over(&self, program: &ProgramMut<'_>, ifindex: u32) -> Result<Link, DataPlaneError> {
         if let Some(link) = self.take_over(program, ifindex)? {
             return Ok(link);
@@ -320,7 +325,7 @@ impl PinDirectory {
             link.update_prog(program).map_err(error)?;
             return Ok(Some(link));
         }
-        // The interface was removed, and another one has its index now.
+        // The interface was removed, and another interface has its index now.
         std::fs::remove_file(&pin).map_err(|error| {
             DataPlaneError::kernel(
                 format!("removing the link of a removed interface, {}", pin.display()),
@@ -361,8 +366,8 @@ fn attach(program: &ProgramMut<'_>, ifindex: u32) -> Result<Link, DataPlaneError
     disable_vlan_stripping(ifindex);
     let index = i32::try_from(ifindex)
         .map_err(|error| DataPlaneError::kernel(format!("interface index {ifindex}"), error))?;
-    let attached = program.attach_xdp(index);
-    let link = attached.map_err(|error| DataPlaneError::kernel(attach_failure(ifindex), error))?;
+    let result = program.attach_xdp(index);
+    let link = result.map_err(|error| DataPlaneError::kernel(attach_failure(ifindex), error))?;
     warn_of_hidden_headers(ifindex);
     Ok(link)
 }
@@ -373,8 +378,8 @@ const HEADER_SPLIT_DRIVERS: [&str; 1] = ["mlx5_core"];
 
 fn warn_of_hidden_headers(ifindex: u32) {
     let name = ethtool::display_name(ifindex);
-    let hides = |driver: String| HEADER_SPLIT_DRIVERS.contains(&driver.as_str());
-    if has_large_frames(&[ifindex]) && ethtool::driver(&name).is_ok_and(hides) {
+    let splits_headers = |driver: String| HEADER_SPLIT_DRIVERS.contains(&driver.as_str());
+    if has_large_frames(&[ifindex]) && ethtool::driver(&name).is_ok_and(splits_headers) {
         tracing::warn!(
             interface = name,
             action = format!("ethtool --set-priv-flags {name} rx_striding_rq off"),
@@ -383,18 +388,18 @@ fn warn_of_hidden_headers(ifindex: u32) {
     }
 }
 
-/// Describes why the kernel refuses to attach a program, as far as the interface shows.
+/// Describes a failed attachment of a program. Names the reason if the state of the interface shows it.
 fn attach_failure(ifindex: u32) -> String {
     let name = ethtool::display_name(ifindex);
-    let found = links::links().unwrap_or_default();
-    let link = found.into_iter().find(|link| link.ifindex == ifindex);
+    let interfaces = links::links().unwrap_or_default();
+    let link = interfaces.into_iter().find(|link| link.ifindex == ifindex);
     match link {
         Some(Interface {
             has_program: true, ..
         }) => format!(
             "attaching to interface {name} failed, it already has an XDP program (of a running gateway, or of an ended \
-             one whose gate is pinned in another pin_directory: release it with `serve --release` and the configuration of \
-             that gateway)"
+             one whose gate is pinned in another pin_directory: remove the gate with `serve --remove-gate` and the \
+             configuration of that gateway)"
         ),
         Some(Interface { mtu, .. }) if mtu > ONE_BUFFER_MTU => format!(
             "attaching to interface {name} failed: with MTU {mtu}, its driver ({}) supports this XDP program only if \
@@ -415,11 +420,11 @@ const PAGE_MTU: u32 = 3498;
 /// deliver frames in fragments, see [`Config::fragments`](crate::Config::fragments).
 #[must_use]
 pub fn has_large_frames(interfaces: &[u32]) -> bool {
-    let found = links::links().unwrap_or_default();
+    let all_links = links::links().unwrap_or_default();
     let is_large = |link: &Interface| {
         link.is_ethernet && link.mtu > ONE_BUFFER_MTU && interfaces.contains(&link.ifindex)
     };
-    found.iter().any(is_large)
+    all_links.iter().any(is_large)
 }
 
 /// Index of the interface to which a link is attached, 0 once the interface is gone. `None` if the kernel does not

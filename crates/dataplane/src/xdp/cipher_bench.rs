@@ -35,20 +35,20 @@ pub const STEPS: u32 = 1000;
 pub enum Cipher {
     /// 6 rounds of Forró: for measurement only.
     Forro6,
-    /// 10 rounds: for measurement only.
+    /// 10 rounds of Forró: for measurement only.
     Forro10,
-    /// Forró.
+    /// 14 rounds: Forró as published.
     Forro14,
-    /// 8 rounds of ChaCha.
+    /// 8 rounds of ChaCha: for measurement only.
     Chacha8,
-    /// 12 rounds of ChaCha.
+    /// 12 rounds of ChaCha: for measurement only.
     Chacha12,
-    /// ChaCha.
+    /// 20 rounds: ChaCha as in RFC 8439.
     Chacha20,
 }
 
 impl Cipher {
-    /// All, Forró first.
+    /// All ciphers, Forró first.
     pub const ALL: [Self; 6] = [
         Self::Forro6,
         Self::Forro10,
@@ -58,7 +58,7 @@ impl Cipher {
         Self::Chacha20,
     ];
 
-    /// Lower case, with the rounds.
+    /// The name in lower case, with the rounds.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -82,10 +82,10 @@ pub enum Aead {
 }
 
 impl Aead {
-    /// Both.
+    /// All AEADs.
     pub const ALL: [Self; 2] = [Self::XForro14Poly1305, Self::ChaCha20Poly1305];
 
-    /// Lower case.
+    /// The name in lower case.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -98,19 +98,19 @@ impl Aead {
 /// Number of blocks that are computed in parallel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Width {
-    /// One after the other.
+    /// One block after the other.
     X1,
-    /// Two.
+    /// Two blocks.
     X2,
-    /// Four.
+    /// Four blocks.
     X4,
 }
 
 impl Width {
-    /// All.
+    /// All widths.
     pub const ALL: [Self; 3] = [Self::X1, Self::X2, Self::X4];
 
-    /// As a number.
+    /// The number of blocks.
     #[must_use]
     pub fn blocks(self) -> usize {
         match self {
@@ -126,7 +126,7 @@ impl Width {
 pub enum AeadOperation {
     /// Encrypts and writes the tag.
     Seal,
-    /// Checks the tag and decrypts. Otherwise drops the packet, unchanged except for its headers.
+    /// Checks the tag and decrypts. With a wrong tag, drops the packet, unchanged except for its headers.
     Open,
     /// Seals, then opens; can be repeated on the same packet.
     Both,
@@ -205,10 +205,10 @@ pub struct CipherBench {
 }
 
 impl CipherBench {
-    /// Loads these programs. Others are skipped, because verification takes time.
+    /// Loads these programs. All other programs are skipped, because verification takes time.
     ///
     /// # Errors
-    /// Missing privileges, or the kernel's refusal.
+    /// Privileges are missing, or the kernel refuses a program.
     pub fn load(programs: &[Program]) -> Result<Self, DataPlaneError> {
         check_privileges()?;
         redirect_libbpf_log();
@@ -225,10 +225,10 @@ impl CipherBench {
         Ok(Self { skeleton, stacks })
     }
 
-    /// The matrix of block programs and streams. It contains the counter of the first block.
+    /// The matrix of block programs and streams. The matrix contains the counter of the first block.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Errors of the kernel.
     pub fn set_matrix(&self, matrix: [u32; 16]) -> Result<(), DataPlaneError> {
         let mut value = self.read(&self.skeleton.maps.input)?;
         for (to, word) in value.chunks_exact_mut(4).zip(matrix) {
@@ -240,13 +240,13 @@ impl CipherBench {
     /// Sets the input of the AEADs.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Errors of the kernel.
     pub fn set_aead(&self, input: &AeadInput) -> Result<(), DataPlaneError> {
-        let before = self.read(&self.skeleton.maps.input)?;
+        let previous = self.read(&self.skeleton.maps.input)?;
         let aad_bytes = input.aad.len().min(AAD_BYTES_MAX);
         let mut aad = [0; AAD_BYTES_MAX];
         aad.iter_mut().zip(&input.aad).for_each(|(to, from)| *to = *from);
-        let mut value = before.get(..BLOCK_BYTES).unwrap_or_default().to_vec();
+        let mut value = previous.get(..BLOCK_BYTES).unwrap_or_default().to_vec();
         value.extend_from_slice(&input.key);
         value.extend_from_slice(&input.nonce);
         value.extend_from_slice(&(aad_bytes as u32).to_ne_bytes());
@@ -255,10 +255,10 @@ impl CipherBench {
         self.write_input(&value)
     }
 
-    /// The keystream of the last block program.
+    /// The keystream that the last run of a block program wrote.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Errors of the kernel.
     pub fn keystream(&self, width: Width) -> Result<Vec<u8>, DataPlaneError> {
         let mut blocks = self.read(&self.skeleton.maps.output)?;
         blocks.truncate(width.blocks() * BLOCK_BYTES);
@@ -268,13 +268,13 @@ impl CipherBench {
     /// Runs a program once on a frame.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Errors of the kernel.
     pub fn run(&self, program: Program, frame: &[u8]) -> Result<TestRun, DataPlaneError> {
         self.test_run(program, frame, 1).map(|(run, _)| run)
     }
 
-    /// Runs a program `repeat` times on the same packet, `runs` times over. Returns the smallest duration per run in
-    /// whole nanoseconds, by the kernel's clock around its loop.
+    /// Runs a program in `runs` series of `repeat` runs on the same packet. Returns the mean duration of a run in the
+    /// fastest series, in whole nanoseconds, by the kernel's clock around the series.
     ///
     /// # Errors
     /// Those of the kernel; the last action is not XDP_TX, so the intended path was not measured.
@@ -285,7 +285,7 @@ impl CipherBench {
         repeat: u32,
         runs: u32,
     ) -> Result<f64, DataPlaneError> {
-        let mut least = f64::MAX;
+        let mut shortest_ns = f64::MAX;
         for _ in 0..runs {
             let (run, ns) = self.test_run(program, frame, repeat)?;
             if run.action != libbpf_sys::XDP_TX {
@@ -295,18 +295,18 @@ impl CipherBench {
                     problem,
                 ));
             }
-            least = least.min(ns);
+            shortest_ns = shortest_ns.min(ns);
         }
-        Ok(least)
+        Ok(shortest_ns)
     }
 
     /// Statistics of a program, as the kernel reports them.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Errors of the kernel.
     pub fn stats(&self, program: Program) -> Result<ProgramStats, DataPlaneError> {
         let name = program.name();
-        let stack = self.stacks.iter().find(|(of, _)| *of == name);
+        let stack = self.stacks.iter().find(|(program_name, _)| *program_name == name);
         let stack_bytes = stack.map(|(_, bytes)| *bytes);
         let info = program_info(&self.program(program)?)?;
         Ok(ProgramStats {
@@ -337,7 +337,7 @@ impl CipherBench {
     /// Attaches a program to an interface of the calling thread's network namespace, until the link is dropped.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Errors of the kernel.
     pub fn attach(&self, program: Program, interface: u32) -> Result<Link, DataPlaneError> {
         self.program(program)?
             .attach_xdp(interface.cast_signed())
@@ -413,16 +413,16 @@ fn select_programs(
 /// Makes the verifier write its statistics to `log`, whose memory must stay valid until the program is loaded.
 fn keep_log(program: &mut OpenProgramMut<'_>, log: &mut [u8]) -> Result<(), DataPlaneError> {
     program.set_log_level(LOG_STATS);
-    // SAFETY: libbpf keeps the pointer and writes through it while the object is loaded, not later. `load` keeps the
-    // vector, whose memory does not move with it, until after that.
-    let failed = unsafe {
+    // SAFETY: libbpf keeps the pointer and writes through it while the object is being loaded, not later. `load` keeps
+    // the vector until then; a move of the vector does not move its memory.
+    let status = unsafe {
         libbpf_sys::bpf_program__set_log_buf(
             program.as_libbpf_object().as_ptr(),
             log.as_mut_ptr().cast::<c_char>(),
             log.len() as libbpf_sys::size_t,
         )
     };
-    match failed {
+    match status {
         0 => Ok(()),
         code => Err(DataPlaneError::kernel(
             "setting the verifier's log",
@@ -431,7 +431,7 @@ fn keep_log(program: &mut OpenProgramMut<'_>, log: &mut [u8]) -> Result<(), Data
     }
 }
 
-/// The last program that the kernel processed is the one that it refused.
+/// The error of the program that the kernel refused: the last one that it processed.
 fn load_error(error: &libbpf_rs::Error, logs: &[(String, Vec<u8>)]) -> DataPlaneError {
     let newest_log = logs.iter().rev().find(|(_, log)| log.first() != Some(&0));
     let (name, log) = newest_log.map_or(("the cipher programs", &[][..]), |(name, log)| (name, log));
@@ -452,10 +452,10 @@ fn program_info(program: &ProgramMut<'_>) -> Result<libbpf_sys::bpf_prog_info, D
     let mut info: libbpf_sys::bpf_prog_info = unsafe { std::mem::zeroed() };
     let mut bytes = size_of_val(&info) as u32;
     // SAFETY: the kernel writes at most `bytes` bytes into `info`, which outlives the call.
-    let failed = unsafe {
+    let status = unsafe {
         libbpf_sys::bpf_prog_get_info_by_fd(program.as_fd().as_raw_fd(), &raw mut info, &raw mut bytes)
     };
-    match failed {
+    match status {
         0 => Ok(info),
         code => Err(DataPlaneError::kernel(
             "reading bpf_prog_info",
@@ -471,8 +471,8 @@ fn missing_stack_depth(name: &str) -> DataPlaneError {
     )
 }
 
-/// Parses "stack depth 16+152+416+152": the program's own depth plus, because its functions do not call each other,
-/// the largest of theirs.
+/// Parses "stack depth 16+152+416+152". The result is the program's own depth plus the largest depth of its functions,
+/// which do not call each other.
 fn deepest_stack(log: &[u8]) -> Result<u32, DataPlaneError> {
     let text = CStr::from_bytes_until_nul(log)
         .unwrap_or_default()
@@ -482,8 +482,8 @@ fn deepest_stack(log: &[u8]) -> Result<u32, DataPlaneError> {
         .unwrap_or_default()
         .split('+')
         .map_while(|depth| depth.trim().parse::<u32>().ok());
-    let own = depths.next().ok_or_else(|| missing_stack_depth("a program"))?;
-    Ok(own + depths.max().unwrap_or_default())
+    let program_depth = depths.next().ok_or_else(|| missing_stack_depth("a program"))?;
+    Ok(program_depth + depths.max().unwrap_or_default())
 }
 
 #[cfg(test)]

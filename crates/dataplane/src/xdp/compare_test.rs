@@ -45,85 +45,88 @@ struct Code<'a> {
 impl Code<'_> {
     fn at(&self, file: &str, line: u32) -> impl Iterator<Item = usize> + '_ {
         let file = format!("/{file}");
-        let is_there = move |place: &Option<(&str, u32)>| {
-            place.is_some_and(|(name, number)| name.ends_with(&file) && number == line)
+        let is_at_line = move |location: &Option<(&str, u32)>| {
+            location.is_some_and(|(name, number)| name.ends_with(&file) && number == line)
         };
         (0..)
             .zip(&self.lines)
-            .filter(move |(_, place)| is_there(place))
-            .map(|(at, _)| at)
+            .filter(move |(_, location)| is_at_line(location))
+            .map(|(index, _)| index)
     }
 
     /// Comparisons of two tags: how many there are, and how many of them follow the computation of the tag without a
     /// jump.
     fn comparisons(&self) -> Result<[usize; 2], String> {
         let header = include_str!("bpf/lw_compare.h");
-        let (halves, combined) = (line_of(header, "low = one[0]"), line_of(header, "low |= high"));
-        let mut found = [0, 0];
-        for at in self.at("lw_compare.h", combined) {
-            let Instruction { code, to, .. } = self.instructions[at];
+        let (halves, combined) = (line_of(header, "low = first[0]"), line_of(header, "low |= high"));
+        let mut counts = [0, 0];
+        for index in self.at("lw_compare.h", combined) {
+            let Instruction { code, to, .. } = self.instructions[index];
             if code != OR_REGISTER {
                 continue;
             }
-            let is_straight = |at: &usize| !self.instructions[*at].is_jump();
-            let before: Vec<usize> = (0..at).rev().take_while(is_straight).collect();
-            let differences = self
-                .at("lw_compare.h", halves)
-                .filter(|one| before.contains(one) && self.instructions[*one].code == XOR_REGISTER);
+            let is_straight = |index: &usize| !self.instructions[*index].is_jump();
+            let preceding: Vec<usize> = (0..index).rev().take_while(is_straight).collect();
+            let differences = self.at("lw_compare.h", halves).filter(|difference| {
+                preceding.contains(difference) && self.instructions[*difference].code == XOR_REGISTER
+            });
             if differences.count() != 2 {
                 return Err(format!(
-                    "instruction {at}: jump between the halves of a comparison"
+                    "instruction {index}: jump between the halves of a comparison"
                 ));
             }
-            self.check_single_decision(at, to)?;
+            self.check_single_decision(index, to)?;
             let has = |constant: &i32| {
-                let mixes = |at: &usize| {
-                    let Instruction { code, immediate, .. } = self.instructions[*at];
+                let mixes = |index: &usize| {
+                    let Instruction { code, immediate, .. } = self.instructions[*index];
                     (code, immediate) == (XOR_IMMEDIATE, *constant)
                 };
-                before.iter().any(mixes)
+                preceding.iter().any(mixes)
             };
-            found[0] += 1;
-            found[1] += usize::from(FINALIZATION_CONSTANTS.iter().all(has));
+            counts[0] += 1;
+            counts[1] += usize::from(FINALIZATION_CONSTANTS.iter().all(has));
         }
-        Ok(found)
+        Ok(counts)
     }
 
-    /// The next jump depends on the register or on a register that was combined with it.
-    fn check_single_decision(&self, at: usize, register: u8) -> Result<(), String> {
-        let mut holds = vec![register];
-        for (number, one) in (at + 1..).zip(&self.instructions[at + 1..]) {
-            if one.is_jump() {
-                let is_decided = [IS_ZERO, IS_NOT_ZERO].contains(&one.code) && one.immediate == 0;
-                return match is_decided && holds.contains(&one.to) {
+    /// Checks that the next jump depends on the register or on a register that was combined with it.
+    fn check_single_decision(&self, index: usize, register: u8) -> Result<(), String> {
+        let mut registers = vec![register];
+        for (number, instruction) in (index + 1..).zip(&self.instructions[index + 1..]) {
+            if instruction.is_jump() {
+                let is_decided =
+                    [IS_ZERO, IS_NOT_ZERO].contains(&instruction.code) && instruction.immediate == 0;
+                return match is_decided && registers.contains(&instruction.to) {
                     true => Ok(()),
                     false => Err(format!(
                         "instruction {number}: jump does not depend on the whole difference"
                     )),
                 };
             }
-            match one.code {
-                OR_REGISTER | MOVE_REGISTER if holds.contains(&one.from) => holds.push(one.to),
+            match instruction.code {
+                OR_REGISTER | MOVE_REGISTER if registers.contains(&instruction.from) => {
+                    registers.push(instruction.to)
+                }
                 OR_REGISTER => {}
                 // Stores change no register; every other instruction changes its target.
-                code if code & 7 != 2 && code & 7 != 3 => holds.retain(|held| *held != one.to),
+                code if code & 7 != 2 && code & 7 != 3 => registers.retain(|known| *known != instruction.to),
                 _ => {}
             }
         }
-        Err(format!("instruction {at}: no jump follows the comparison"))
+        Err(format!("instruction {index}: no jump follows the comparison"))
     }
 
-    /// Instructions of that line, without a conditional jump between them within a function.
+    /// Number of instructions of that line. Fails if a conditional jump is between two of them within a function.
     fn count_without_branch(&self, file: &str, line: u32) -> Result<usize, String> {
-        let all: Vec<usize> = self.at(file, line).collect();
-        for pair in all.windows(2) {
+        let indices: Vec<usize> = self.at(file, line).collect();
+        for pair in indices.windows(2) {
             let between = &self.instructions[pair[0]..=pair[1]];
-            let ends = between.iter().any(|one| one.code == EXIT);
-            if !ends && between.iter().any(|one| one.is_conditional()) {
+            let has_exit = between.iter().any(|instruction| instruction.code == EXIT);
+            if !has_exit && between.iter().any(|instruction| instruction.is_conditional()) {
                 return Err(format!("instructions {pair:?}: jump within a comparison"));
             }
         }
-        Ok(all.len())
+        Ok(indices.len())
     }
 }
 
@@ -149,19 +152,19 @@ pub(super) fn text(bytes: &[u8], at: usize) -> &str {
 
 /// Names and contents of the sections of a 64-bit ELF file, by number.
 fn numbered_sections(elf: &[u8]) -> Vec<(&str, &[u8])> {
-    let wide = |at: usize| u64::from_le_bytes(elf[at..at + 8].try_into().unwrap()) as usize;
-    let half = |at: usize| usize::from(u16::from_le_bytes(elf[at..at + 2].try_into().unwrap()));
+    let wide = |offset: usize| u64::from_le_bytes(elf[offset..offset + 8].try_into().unwrap()) as usize;
+    let half = |offset: usize| usize::from(u16::from_le_bytes(elf[offset..offset + 2].try_into().unwrap()));
     let (table, bytes, count, names) = (wide(0x28), half(0x3a), half(0x3c), half(0x3e));
     let header = |number: usize| table + number * bytes;
     let names = wide(header(names) + 0x18);
     let section = |number: usize| {
-        let at = header(number);
+        let offset = header(number);
         // A section without contents.
-        let is_empty = word(elf, at + 4) == 8;
-        let size = if is_empty { 0 } else { wide(at + 0x20) };
-        let start = wide(at + 0x18);
+        let is_empty = word(elf, offset + 4) == 8;
+        let size = if is_empty { 0 } else { wide(offset + 0x20) };
+        let start = wide(offset + 0x18);
         (
-            text(&elf[names..], word(elf, at)),
+            text(&elf[names..], word(elf, offset)),
             elf.get(start..start + size).unwrap_or_default(),
         )
     };
@@ -179,30 +182,32 @@ pub(super) fn sections(elf: &[u8]) -> BTreeMap<&str, &[u8]> {
 /// The sections with code, and their line information from BTF (Documentation/bpf/btf.rst).
 fn code_of(elf: &[u8]) -> BTreeMap<&str, Code<'_>> {
     let sections = sections(elf);
-    let (types, more) = (sections[".BTF"], sections[".BTF.ext"]);
+    let (types, extension) = (sections[".BTF"], sections[".BTF.ext"]);
     let strings = &types[word(types, 4) + word(types, 16)..];
-    let start = word(more, 4) + word(more, 16);
-    let lines = &more[start..start + word(more, 20)];
-    let (record, mut at) = (word(lines, 0), 4);
-    let mut all = BTreeMap::new();
-    while at < lines.len() {
-        let (name, count) = (text(strings, word(lines, at)), word(lines, at + 4));
-        at += 8;
+    let start = word(extension, 4) + word(extension, 16);
+    let lines = &extension[start..start + word(extension, 20)];
+    let (record, mut offset) = (word(lines, 0), 4);
+    let mut code_by_section = BTreeMap::new();
+    while offset < lines.len() {
+        let (name, count) = (text(strings, word(lines, offset)), word(lines, offset + 4));
+        offset += 8;
         let bytes = sections[name];
         let mut code = Code {
             instructions: bytes.chunks_exact(8).map(instruction).collect(),
             lines: vec![None; bytes.len() / 8],
         };
-        let mut records: Vec<_> = lines[at..at + count * record].chunks_exact(record).collect();
+        let mut records: Vec<_> = lines[offset..offset + count * record]
+            .chunks_exact(record)
+            .collect();
         records.sort_by_key(|record| word(record, 0));
         for record in records {
-            let place = (text(strings, word(record, 4)), (word(record, 12) >> 10) as u32);
-            code.lines[word(record, 0) / 8..].fill(Some(place));
+            let location = (text(strings, word(record, 4)), (word(record, 12) >> 10) as u32);
+            code.lines[word(record, 0) / 8..].fill(Some(location));
         }
-        at += count * record;
-        all.insert(name, code);
+        offset += count * record;
+        code_by_section.insert(name, code);
     }
-    all
+    code_by_section
 }
 
 fn instruction(bytes: &[u8]) -> Instruction {
@@ -257,7 +262,7 @@ fn compiled_programs_branch_on_the_complete_difference_of_a_tag() {
     }
 }
 
-/// All comparisons of tags use that function.
+/// All comparisons of tags use `lw_tags_differ()`.
 #[test]
 fn every_comparison_of_tags_uses_lw_tags_differ() {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/xdp/bpf");
@@ -265,7 +270,7 @@ fn every_comparison_of_tags_uses_lw_tags_differ() {
         let path = entry.unwrap().path();
         let source = std::fs::read_to_string(&path).unwrap();
         for (number, line) in (1..).zip(source.lines()) {
-            let compares = [
+            let patterns = [
                 "tag[0] ^",
                 "tag[1] ^",
                 "^ m->tag",
@@ -274,8 +279,8 @@ fn every_comparison_of_tags_uses_lw_tags_differ() {
                 "tag[0] !=",
                 "tag[1] !=",
             ];
-            let is_one = compares.iter().any(|text| line.contains(text));
-            assert!(!is_one, "{}:{number}: {line}", path.display());
+            let compares_tags = patterns.iter().any(|text| line.contains(text));
+            assert!(!compares_tags, "{}:{number}: {line}", path.display());
         }
     }
 }
@@ -284,29 +289,29 @@ fn every_comparison_of_tags_uses_lw_tags_differ() {
 #[test]
 fn an_early_exit_is_detected() {
     let header = include_str!("bpf/lw_compare.h");
-    let (halves, combined) = (line_of(header, "low = one[0]"), line_of(header, "low |= high"));
-    let of = |code, to, from| Instruction {
+    let (halves, combined) = (line_of(header, "low = first[0]"), line_of(header, "low |= high"));
+    let instruction_of = |code, to, from| Instruction {
         code,
         to,
         from,
         immediate: 0,
     };
-    let xor = |to, from| of(XOR_REGISTER, to, from);
-    let place = |line| Some(("./lw_compare.h", line));
+    let xor = |to, from| instruction_of(XOR_REGISTER, to, from);
+    let location_of = |line| Some(("./lw_compare.h", line));
     let other_file = Some(("./lw_lap.h", 1));
     let code = |steps: &[(Instruction, Option<(&'static str, u32)>)]| Code {
         instructions: steps.iter().map(|(instruction, _)| *instruction).collect(),
         lines: steps.iter().map(|(_, line)| *line).collect(),
     };
-    let or = (of(OR_REGISTER, 1, 2), place(combined));
-    let (low, high) = ((xor(1, 8), place(halves)), (xor(2, 7), place(halves)));
-    let branch_high = (of(IS_NOT_ZERO, 1, 0), other_file);
-    let early = (of(IS_NOT_ZERO, 1, 0), place(halves));
+    let or = (instruction_of(OR_REGISTER, 1, 2), location_of(combined));
+    let (low, high) = ((xor(1, 8), location_of(halves)), (xor(2, 7), location_of(halves)));
+    let branch_high = (instruction_of(IS_NOT_ZERO, 1, 0), other_file);
+    let early = (instruction_of(IS_NOT_ZERO, 1, 0), location_of(halves));
     assert_eq!(code(&[low, high, or, branch_high]).comparisons(), Ok([1, 0]));
     code(&[low, early, high, or, branch_high])
         .comparisons()
         .unwrap_err();
-    code(&[low, high, or, (of(IS_NOT_ZERO, 3, 0), other_file)])
+    code(&[low, high, or, (instruction_of(IS_NOT_ZERO, 3, 0), other_file)])
         .comparisons()
         .unwrap_err();
     code(&[low, high, or, (xor(1, 3), other_file), branch_high])

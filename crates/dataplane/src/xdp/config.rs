@@ -20,13 +20,13 @@ use linewarden_protocol::verdict::VERDICT_SLOTS;
 
 /// Word index of `rng` in `struct lw_percpu`: after the counters and nine words.
 pub(super) const PERCPU_RNG_WORD: usize = VERDICT_SLOTS + 9;
-/// Word index of `handled`, eight words after that.
+/// Word index of `handled`, eight words after `rng`.
 pub(super) const PERCPU_HANDLED_WORD: usize = PERCPU_RNG_WORD + 8;
 
 impl ProgramConfig {
     /// The constants for a checked configuration.
     pub(crate) fn of(config: &Config, count_work: bool) -> Self {
-        let mut words = Self {
+        let mut constants = Self {
             hash_seed: config.geometry.hash_seed,
             local6: [[0; 2]; 4],
             dhcp6: [[0; 2]; 4],
@@ -58,7 +58,7 @@ impl ProgramConfig {
             p4dra_controller: [0; 6],
             gate: match config.gate {
                 Gate::Off => 0,
-                Gate::Open => 1,
+                Gate::Bound => 1,
                 Gate::Sealed => 2,
             },
             classic_words: 0,
@@ -74,34 +74,43 @@ impl ProgramConfig {
             pad: [0; 1],
             crc: crc_tables(),
         };
-        let own = (&mut words.local4, &mut words.local4_count);
-        push_addresses(&config.local, own, (&mut words.local6, &mut words.local6_count));
-        let servers = (&mut words.dhcp4, &mut words.dhcp4_count);
+        let local4 = (&mut constants.local4, &mut constants.local4_count);
+        push_addresses(
+            &config.local,
+            local4,
+            (&mut constants.local6, &mut constants.local6_count),
+        );
+        let servers = (&mut constants.dhcp4, &mut constants.dhcp4_count);
         push_addresses(
             &config.dhcp_servers,
             servers,
-            (&mut words.dhcp6, &mut words.dhcp6_count),
+            (&mut constants.dhcp6, &mut constants.dhcp6_count),
         );
         let addresses = config
             .always_pass
             .iter()
             .flat_map(|protocol| protocol.addresses());
         for address in addresses {
-            push(&mut words.always, &mut words.always_count, control_key(*address));
+            push(
+                &mut constants.always,
+                &mut constants.always_count,
+                control_key(*address),
+            );
         }
         if let Some(classic) = &config.classic {
-            words.classic_identifiers = u32::try_from(classic.crps.len()).unwrap_or(u32::MAX);
-            words.classic_rows = u32::try_from(classic.crps.first().map_or(0, Vec::len)).unwrap_or(u32::MAX);
-            words.classic_port = classic.port.to_be();
-            words.classic_words = u8::try_from(classic.response_bytes / 8).unwrap_or(0);
-            words.classic_uav = u8::from(classic.profile == ClassicProfile::Uav);
+            constants.classic_identifiers = u32::try_from(classic.crps.len()).unwrap_or(u32::MAX);
+            constants.classic_rows =
+                u32::try_from(classic.crps.first().map_or(0, Vec::len)).unwrap_or(u32::MAX);
+            constants.classic_port = classic.port.to_be();
+            constants.classic_words = u8::try_from(classic.response_bytes / 8).unwrap_or(0);
+            constants.classic_uav = u8::from(classic.profile == ClassicProfile::Uav);
         }
         if let Some(p4dra) = &config.p4dra {
-            words.p4dra_mask = p4dra_places(config) - 1;
-            words.p4dra_type = p4dra.ether_type.to_be();
-            words.p4dra_controller = p4dra.controller;
+            constants.p4dra_mask = p4dra_places(config) - 1;
+            constants.p4dra_type = p4dra.ether_type.to_be();
+            constants.p4dra_controller = p4dra.controller;
         }
-        words
+        constants
     }
 }
 
@@ -136,10 +145,10 @@ fn control_key((mac, ether_type): ControlAddress) -> u64 {
 }
 
 fn push<T: Copy>(list: &mut [T], count: &mut u32, value: T) {
-    // The following places repeat the value, because the program compares with all places.
+    // The remaining entries repeat the value, because the program compares with all entries.
     list.iter_mut()
         .skip(*count as usize)
-        .for_each(|place| *place = value);
+        .for_each(|entry| *entry = value);
     *count += 1;
 }
 
@@ -149,12 +158,12 @@ pub(crate) fn configure(
     config: &Config,
     count_work: bool,
 ) -> Result<(), DataPlaneError> {
-    let words = ProgramConfig::of(config, count_work);
+    let constants = ProgramConfig::of(config, count_work);
     for mut map in object.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
         let error = |error| DataPlaneError::kernel(format!("sizing map {name}"), error);
         if name.ends_with(".rodata") {
-            map.set_initial_value(words.as_bytes()).map_err(error)?;
+            map.set_initial_value(constants.as_bytes()).map_err(error)?;
             continue;
         }
         let entries = match name.as_str() {
@@ -169,12 +178,12 @@ pub(crate) fn configure(
             "waiting" => super::waiting::possible_cpus()?,
             "alternate_keys" => config.prover_geometry().slots * 2,
             "prover_index" => config.prover_geometry().index_buckets(),
-            "classic_crps" => words
+            "classic_crps" => constants
                 .classic_identifiers
-                .saturating_mul(words.classic_rows)
+                .saturating_mul(constants.classic_rows)
                 .max(1),
-            "classic_states" => words.classic_identifiers.max(1),
-            "p4dra_provers" => words.p4dra_mask + 1,
+            "classic_states" => constants.classic_identifiers.max(1),
+            "p4dra_provers" => constants.p4dra_mask + 1,
             _ => continue,
         };
         map.set_max_entries(entries).map_err(error)?;
@@ -225,7 +234,7 @@ pub(crate) fn region<T: Shared>(object: &Object, name: &str, len: u32) -> Result
         .maps()
         .find(|map| map.name() == name)
         .ok_or_else(|| DataPlaneError::kernel(format!("map {name}"), "not in the object"))?;
-    // An element of the map is one element of the array, or a home of several.
+    // An element of the map is one element of the array, or a home with several elements.
     let expected = size_of::<T>();
     if !(map.value_size() as usize).is_multiple_of(expected) {
         let problem = format!("its elements have {} B, expected {expected}", map.value_size());
@@ -240,11 +249,13 @@ pub(crate) fn fill_classic(object: &Object, config: &Config) -> Result<(), DataP
     let Some(classic) = &config.classic else {
         return Ok(());
     };
-    let words = ProgramConfig::of(config, false);
+    let constants = ProgramConfig::of(config, false);
     let crps = region(
         object,
         "classic_crps",
-        words.classic_rows.saturating_mul(words.classic_identifiers),
+        constants
+            .classic_rows
+            .saturating_mul(constants.classic_identifiers),
     )?;
     for (cell, (challenge, response)) in crps.iter().zip(classic.crps.iter().flatten()) {
         store_crp(cell, *challenge, response);
@@ -264,8 +275,8 @@ pub(crate) fn seed_rng(percpu: &dyn MapCore, seed: u64) -> Result<(), DataPlaneE
         .unwrap_or_default();
     for (cpu, value) in values.iter_mut().enumerate() {
         let state = rng_state(seed, cpu as u64);
-        if let Some(place) = value.chunks_exact_mut(8).nth(PERCPU_RNG_WORD) {
-            place.copy_from_slice(&state.to_ne_bytes());
+        if let Some(cell) = value.chunks_exact_mut(8).nth(PERCPU_RNG_WORD) {
+            cell.copy_from_slice(&state.to_ne_bytes());
         }
     }
     percpu.update_percpu(&key, &values, MapFlags::ANY).map_err(error)

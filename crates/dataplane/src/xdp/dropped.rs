@@ -9,11 +9,11 @@ use crate::DataPlaneError;
 use crate::layout::{DroppedTypeCells, TYPE_TAKEN};
 use crate::store::Region;
 
-/// The counter places of the types.
+/// The counter cells of the Ethernet types.
 pub(super) struct DroppedPlaces(Region<DroppedTypeCells>);
 
 impl DroppedPlaces {
-    /// Assigns places to the known types before packets flow.
+    /// Assigns cells to the known types before packets flow.
     pub(super) fn map(object: &Object) -> Result<Self, DataPlaneError> {
         let places = Self(super::config::region(object, "dropped_types", 1)?);
         for (cell, (ether_type, _)) in places.cells().zip(KNOWN_TYPES) {
@@ -38,8 +38,8 @@ impl DroppedPlaces {
             frames.iter_mut().zip(words).for_each(|(sum, word)| *sum += word);
         }
         let [frames @ .., other] = frames;
-        let taken = self.cells().map(|cell| cell.load(Acquire)).zip(frames);
-        let types = taken
+        let counted_types = self.cells().map(|cell| cell.load(Acquire)).zip(frames);
+        let types = counted_types
             .take_while(|(cell, _)| *cell != 0)
             .map(|(cell, frames)| ((cell & 0xffff) as u16, frames));
         Ok(DroppedTypes::from_counts(types.collect(), other))

@@ -30,30 +30,30 @@ impl Xdp {
         Ok(())
     }
 
-    /// Adds these interfaces where missing; all or none.
+    /// Adds the missing ones of these interfaces; on an error, none.
     pub(super) fn add_forwards(&mut self, interfaces: &[u32]) -> Result<(), DataPlaneError> {
-        let before = self.forward_interfaces.clone();
+        let previous = self.forward_interfaces.clone();
         for ifindex in interfaces {
             if self.forward_interfaces.contains(ifindex) {
                 continue;
             }
             if let Err(error) = self.forward_to(*ifindex) {
-                self.retain_forwards(&before);
+                self.retain_forwards(&previous);
                 return Err(error);
             }
         }
         Ok(())
     }
 
-    /// Forwards only to these interfaces. Packets in flight still leave through others.
-    pub(super) fn retain_forwards(&mut self, kept: &[u32]) {
+    /// Forwards only to these interfaces. Packets in flight still leave through other interfaces.
+    pub(super) fn retain_forwards(&mut self, interfaces: &[u32]) {
         let forward = &self.skeleton.maps.forward;
         self.forward_interfaces.retain(|ifindex| {
-            if kept.contains(ifindex) {
+            if interfaces.contains(ifindex) {
                 return true;
             }
             if let Err(error) = forward.delete(&ifindex.to_ne_bytes()) {
-                // A removed interface has left the map by itself.
+                // The kernel has already removed a deleted interface from the map.
                 tracing::debug!(%error, interface = ifindex, "xdp: removing an interface from the forwarding map failed");
             }
             false
@@ -83,12 +83,12 @@ impl Xdp {
         Ok(())
     }
 
-    /// Sets the gateway's MAC addresses for frames that arrive on this interface; frames to others are not answered.
-    /// [`Xdp::attach`] determines them; this function is for programs that run without being attached. Returns
-    /// `false` if the table of interfaces is full.
+    /// Sets the gateway's MAC addresses for frames that arrive on this interface; frames to other addresses are not
+    /// answered. [`Xdp::attach`] determines them; this function is for programs that run without being attached.
+    /// Returns `false` if the table of interfaces is full.
     pub fn set_own_macs(&mut self, ifindex: u32, macs: &[Mac]) -> bool {
-        let before = self.macs.insert(ifindex, macs.to_vec());
-        if macs.len() > PORT_MACS && before.is_none_or(|before| before.len() <= PORT_MACS) {
+        let previous = self.macs.insert(ifindex, macs.to_vec());
+        if macs.len() > PORT_MACS && previous.is_none_or(|previous| previous.len() <= PORT_MACS) {
             tracing::warn!(
                 interface = ethtool::display_name(ifindex),
                 count = macs.len(),
@@ -128,7 +128,7 @@ impl Xdp {
     }
 }
 
-/// No filter sees redirected frames, so they would leave unsealed.
+/// The error for an interface on both sides: no filter sees redirected frames, so they would leave unsealed.
 fn both_sides_error(ifindex: u32) -> DataPlaneError {
     DataPlaneError::kernel(
         format!("forwarding to interface {ifindex}"),

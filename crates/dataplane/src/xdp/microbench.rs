@@ -1,4 +1,5 @@
-//! The verifier on one CPU, packet after packet (`BPF_PROG_TEST_RUN`), compared with a floor.
+//! The verifier on one CPU, packet after packet (`BPF_PROG_TEST_RUN`), compared with a
+//! floor: the minimum work for the same message.
 //!
 //! The programs are in `bpf/bench.bpf.c`. A harness copies the next prepared frame into the packet on every run,
 //! because the kernel does not restore a rewritten packet, and a RESPONSE can be accepted only once. Every figure,
@@ -133,9 +134,9 @@ impl Microbench {
         }
     }
 
-    /// Restores the row of `device` (the first installed one), the next row and the first classic state before every
-    /// run, as they are now. The session stays open, or is closed if `close_session`, so that every RESPONSE is a
-    /// first one.
+    /// Restores the row of `device`, the next row and the first classic state before every run, as they are now.
+    /// `device` must be the first one that was installed. The session stays open, or is closed if `close_session`, so
+    /// that every RESPONSE is a first one.
     pub fn reset_every_run(&self, device: DeviceId, close_session: bool) {
         let (Some(state), Ok((line, place))) = (self.state.first(), self.store.line(device)) else {
             return;
@@ -208,22 +209,23 @@ impl Microbench {
             Ok::<_, DataPlaneError>([after[0] - before[0], after[1] - before[1]])
         };
         let harness = count(Program::Harness)?;
-        let all = count(program)?;
+        let total = count(program)?;
         Ok(Work {
-            siphash_words: all[0] - harness[0],
-            lookups: all[1] - harness[1],
+            siphash_words: total[0] - harness[0],
+            lookups: total[1] - harness[1],
         })
     }
 
     fn work_so_far(&self) -> Result<[u64; 2], DataPlaneError> {
-        let done = self.skeleton.maps.bss_data.as_deref().map(|bss| bss.lw_work_done);
-        done.ok_or_else(|| DataPlaneError::kernel("reading the work counters", "the counters are not mapped"))
+        let counts = self.skeleton.maps.bss_data.as_deref().map(|bss| bss.lw_work_done);
+        counts
+            .ok_or_else(|| DataPlaneError::kernel("reading the work counters", "the counters are not mapped"))
     }
 
     /// Verdicts so far.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Errors of the kernel.
     pub fn counters(&self) -> Result<Counters, DataPlaneError> {
         super::read_counters(&self.skeleton.maps.percpu)
     }
@@ -231,7 +233,7 @@ impl Microbench {
     /// Discards the events so far, as a gateway does periodically.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Errors of the kernel.
     pub fn discard_events(&self) -> Result<(), DataPlaneError> {
         self.rings.take_events().map(drop)
     }

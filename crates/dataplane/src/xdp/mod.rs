@@ -1,7 +1,7 @@
 //! The `xdp` data plane: an eBPF program on the interface (`bpf/gateway.bpf.c`) and its maps.
 //!
-//! The program is loaded with its configuration as constants, so that the kernel's verifier removes disabled code. It
-//! is attached by a BPF link, which ends with this process or stays (`attach`).
+//! The program is loaded with its configuration as constants, so that the kernel's verifier removes disabled code. The
+//! program is attached by a BPF link, which ends with this process or stays (`attach`).
 
 mod attach;
 pub mod cipher_bench;
@@ -48,9 +48,9 @@ use linewarden_protocol::gateway::DroppedTypes;
 use linewarden_protocol::sources::DeviceSources;
 use linewarden_protocol::wire::{AttestRequest, MESSAGE_BYTES};
 
-pub use self::attach::{OrphanedGate, has_large_frames, orphaned_gate, orphaned_interfaces, release};
+pub use self::attach::{OrphanedGate, has_large_frames, orphaned_gate, orphaned_interfaces, remove_gate};
 pub use self::pin_security::{InsecureDirectory, pin_directory_problem};
-pub use self::pinned_maps::release_memory;
+pub use self::pinned_maps::remove_memory;
 
 use self::attach::{Attachment, Purpose};
 use self::dropped::DroppedPlaces;
@@ -95,8 +95,9 @@ pub struct Xdp {
     forward_interfaces: Vec<u32>,
     /// Interfaces on the devices' side.
     device_ports: Vec<u32>,
-    /// Their MAC addresses, and the sources of messages, as written last.
+    /// MAC addresses of `device_ports`, as last written to memory.
     macs: BTreeMap<u32, Vec<Mac>>,
+    /// Source addresses of devices, as last written to memory.
     sources: DeviceSources,
     attachments: Vec<Attachment>,
     rings: Rings,
@@ -105,11 +106,11 @@ pub struct Xdp {
     p4dra_request_sender: Option<P4draRequestSender>,
     attest_request_sender: Option<AttestRequestSender<OwnedFd>>,
     pinned_maps: Option<PinnedMaps>,
-    /// The state of an earlier process has not been returned yet.
+    /// Whether there is state of an earlier process that has not been returned yet.
     has_inherited_state: bool,
 }
 
-// SAFETY: libbpf objects are not bound to the thread that made them; `Xdp` is changed by one thread at a time.
+// SAFETY: libbpf objects are not bound to the thread that created them; `Xdp` is changed by one thread at a time.
 unsafe impl Send for Xdp {}
 
 /// The result of one run of the program.
@@ -131,10 +132,11 @@ impl Xdp {
         Self::load_with(config, None)
     }
 
-    /// Likewise, with maps that are pinned below `directory`, which must be on a BPF filesystem: they stay when this
-    /// process ends. Maps that an earlier process of this gateway left there are adopted, including devices and
-    /// sessions, if the sizes are equal; [`DataPlane::take_inherited_state`](crate::DataPlane::take_inherited_state)
-    /// returns them. [`release_memory`] removes them.
+    /// As [`Xdp::load`], with maps that are pinned below `directory`, which must be on a BPF filesystem: they stay when
+    /// this process ends. Maps that an earlier process of this gateway left there are adopted, including devices and
+    /// sessions, if layout, gate and sizes are equal;
+    /// [`DataPlane::take_inherited_state`](crate::DataPlane::take_inherited_state) returns the devices.
+    /// [`remove_memory`] removes the maps.
     ///
     /// # Errors
     /// Those of [`Xdp::load`]; no BPF filesystem; another process of this gateway runs.
@@ -142,9 +144,9 @@ impl Xdp {
         Self::check(config)?;
         let memory = PinnedMaps::of(directory, config.gateway_id.0, Purpose::Pin)?;
         if let Some(hash_seed) = memory.hash_seed(config) {
-            let mut kept = config.clone();
-            kept.geometry.hash_seed = hash_seed;
-            match Self::load_with(&kept, Some((&memory, true))) {
+            let mut adopted_config = config.clone();
+            adopted_config.geometry.hash_seed = hash_seed;
+            match Self::load_with(&adopted_config, Some((&memory, true))) {
                 Ok(data_plane) => {
                     return Ok(Self {
                         has_inherited_state: true,
@@ -178,7 +180,7 @@ impl Xdp {
         Ok(())
     }
 
-    /// `memory`: the pinned maps, and whether they contain state.
+    /// Loads the program. `memory`: the pinned maps, and whether they contain state.
     fn load_with(config: &Config, memory: Option<(&PinnedMaps, bool)>) -> Result<Self, DataPlaneError> {
         // libbpf requires the object's storage to outlive the skeleton; a few dozen bytes leak per load.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
@@ -227,7 +229,7 @@ impl Xdp {
             }
         };
         let rings = Rings::map(&skeleton.maps.events, &skeleton.maps.misses)?;
-        programs::link_all(&skeleton)?;
+        programs::fill_tables(&skeleton)?;
         let stamping = stamps.then(|| Stamping::map(skeleton.object())).transpose()?;
         let down = is_sealed
             .then(|| self::config::region(skeleton.object(), "down", config.geometry.slots))
@@ -267,7 +269,7 @@ impl Xdp {
     }
 
     /// Attaches the program to an interface of the calling thread's network namespace: in the driver if possible,
-    /// otherwise in the stack. It is detached when this process ends; then all traffic passes.
+    /// otherwise in the stack. The program is detached when this process ends; then all traffic passes.
     ///
     /// # Errors
     /// Those of the kernel, for example if another XDP program is attached.
@@ -285,26 +287,27 @@ impl Xdp {
 
     /// As [`Xdp::attach`], but the program stays when this process ends, held by a link below `directory`, which must
     /// be on a BPF filesystem. A gate then stays closed, and replies continue until `fresh` is 16 s old. The next
-    /// call for the interface replaces the program without a gap; until then its maps use memory. [`release`] opens
+    /// call for the interface replaces the program without a gap; until then its maps use memory. [`remove_gate`] opens
     /// the gate.
     ///
     /// # Errors
     /// Those of [`Xdp::attach`]; no BPF filesystem; a running gateway uses the interface.
     pub fn attach_pinned(&mut self, ifindex: u32, directory: &Path) -> Result<(), DataPlaneError> {
         self.add_device_port(ifindex)?;
-        let called = self
+        let program_table = self
             .down
             .is_some()
             .then(|| MapHandle::try_from(&self.skeleton.maps.kept_programs));
-        let called = called
+        let program_table = program_table
             .transpose()
             .map_err(|error| DataPlaneError::kernel("duplicating the table of programs", error))?;
-        let attachment = Attachment::pinned(self.program(), called, ifindex, directory, self.gateway_id)?;
+        let attachment =
+            Attachment::pinned(self.program(), program_table, ifindex, directory, self.gateway_id)?;
         self.attachments.push(attachment);
         if self.down.is_some() {
             return seal::attach_persistent(&self.skeleton.progs.linewarden_seal, ifindex);
         }
-        // Removes the filter of a sealed gate that this one replaces.
+        // Removes the filter of a sealed gate that this gate replaces.
         seal::remove(ifindex);
         Ok(())
     }
@@ -328,8 +331,8 @@ impl Xdp {
         self.run(frame, frame.len(), LOOPBACK, 1)
     }
 
-    /// Likewise, with `linear_bytes` of the frame in the part that the program sees and the rest in fragments, as
-    /// drivers deliver frames if [`Config::fragments`](crate::Config::fragments) is set.
+    /// As [`Xdp::test_run`], with `linear_bytes` of the frame in the part that the program sees and the rest in
+    /// fragments, as drivers deliver frames if [`Config::fragments`](crate::Config::fragments) is set.
     ///
     /// # Errors
     /// As [`Xdp::test_run`]; kernels before 6.18 split no frame that fits a page.
@@ -341,7 +344,7 @@ impl Xdp {
         self.run(frame, linear_bytes, LOOPBACK, 1)
     }
 
-    /// Likewise, repeated without a pause. Returns the result of the last run.
+    /// As [`Xdp::test_run`], repeated without a pause. Returns the result of the last run.
     ///
     /// # Errors
     /// As [`Xdp::test_run`].
@@ -349,7 +352,7 @@ impl Xdp {
         self.run(frame, frame.len(), LOOPBACK, times)
     }
 
-    /// Likewise, as if the frame had arrived on that interface of the calling thread's network namespace.
+    /// As [`Xdp::test_run`], as if the frame had arrived on that interface of the calling thread's network namespace.
     fn run(
         &self,
         frame: &[u8],
@@ -557,7 +560,7 @@ impl StoreBacked for Xdp {
         self.refresh_macs();
     }
 
-    /// A drained ring is not readable.
+    /// There is nothing to reset, because a drained ring is not readable.
     fn reset_wake(&mut self) {}
 
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -577,8 +580,8 @@ const LOOPBACK: u32 = 1;
 /// "Send the frame back", in include/uapi/linux/bpf.h.
 const XDP_TX: u32 = 3;
 
-/// Opened even if the slow path is disabled: that may change, and the privilege is dropped once the gateway has
-/// started.
+/// Opens the packet socket of the slow path, even if the slow path is disabled: this setting may change, and the
+/// privilege is dropped once the gateway has started.
 fn open_sender(miss_per_s: u32) -> Option<FrameSender> {
     FrameSender::open()
         .inspect_err(|error| match miss_per_s {
@@ -594,10 +597,10 @@ fn open_request_sender(config: &Config) -> Result<Option<AttestRequestSender<Own
     if config.provers == 0 {
         return Ok(None);
     }
-    let mut exits = Vec::new();
+    let mut sockets = Vec::new();
     for ip in &config.local {
         match attest_request_sender::send_only_socket((*ip, config.lap_port).into()) {
-            Ok(socket) => exits.push((*ip, socket)),
+            Ok(socket) => sockets.push((*ip, socket)),
             Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => {
                 tracing::warn!(address = %ip, "xdp: this kernel does not support the address family; no ATTEST_REQUEST is sent from this address");
             }
@@ -611,7 +614,7 @@ fn open_request_sender(config: &Config) -> Result<Option<AttestRequestSender<Own
         }
     }
     let error = |error| DataPlaneError::kernel("opening a socket for route look-ups", error);
-    AttestRequestSender::new(exits).map(Some).map_err(error)
+    AttestRequestSender::new(sockets).map(Some).map_err(error)
 }
 
 /// Sums the per-CPU counters.
@@ -650,7 +653,8 @@ fn read_handling(percpu: &dyn MapCore) -> Result<HandlingTimes, DataPlaneError> 
     Ok(sum)
 }
 
-/// `struct xdp_md` for a test run: the whole frame, on queue 0 of an interface.
+/// `struct xdp_md` for a test run: the first `linear_bytes` of the frame are visible to the program, and the frame
+/// arrived on queue 0 of an interface.
 fn test_context(linear_bytes: usize, ingress: u32) -> Vec<u8> {
     let length = u32::try_from(linear_bytes).unwrap_or(u32::MAX);
     // data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex
@@ -664,10 +668,10 @@ fn test_context(linear_bytes: usize, ingress: u32) -> Vec<u8> {
 const REQUIRED_CAPABILITIES: &[Capability] = &[Capability::Bpf, Capability::Perfmon, Capability::NetAdmin];
 
 fn check_privileges() -> Result<(), DataPlaneError> {
-    if let Some(needed) = capability::missing(REQUIRED_CAPABILITIES).first() {
+    if let Some(missing) = capability::missing(REQUIRED_CAPABILITIES).first() {
         return Err(DataPlaneError::Privilege {
             backend: "xdp",
-            capability: needed.name(),
+            capability: missing.name(),
             hint: "run as root, or use the host data plane (`dataplane = \"host\"`), which needs no capability",
         });
     }
@@ -677,11 +681,11 @@ fn check_privileges() -> Result<(), DataPlaneError> {
     Ok(())
 }
 
-/// The slow path replies through a packet socket: without one no unknown device could authenticate. REQUESTs of
-/// `p4dra-classic` use one too.
+/// Fails without the privilege for a packet socket if the gateway needs one: for replies of the slow path, without
+/// which no unknown device could authenticate, or for REQUESTs of `p4dra-classic`.
 fn check_sender(config: &Config) -> Result<(), DataPlaneError> {
-    let sends = config.miss_per_s > 0 || config.p4dra.is_some();
-    if !sends || capability::missing(&[Capability::NetRaw]).is_empty() {
+    let needs_socket = config.miss_per_s > 0 || config.p4dra.is_some();
+    if !needs_socket || capability::missing(&[Capability::NetRaw]).is_empty() {
         return Ok(());
     }
     Err(DataPlaneError::Privilege {

@@ -12,7 +12,7 @@ use linewarden_protocol::frame::Mac;
 use linewarden_protocol::verdict::Verdict;
 
 use super::passes::Passes;
-use super::programs::{self, link};
+use super::programs::{self, set_program};
 use super::skeleton::bench_p4dra::{BenchP4draSkel, BenchP4draSkelBuilder};
 use super::{LOOPBACK, check_privileges, config, read_counters, redirect_libbpf_log};
 use crate::p4dra::P4draControl;
@@ -28,7 +28,7 @@ pub struct P4draBench {
     skeleton: BenchP4draSkel<'static>,
     control: P4draControl,
     passes: Passes<CASE_WORDS, 0>,
-    _attached: Link,
+    _attachment: Link,
 }
 
 impl P4draBench {
@@ -54,24 +54,25 @@ impl P4draBench {
         regions.initialize_settings(&config.live_settings());
         regions.set_port(LOOPBACK, &[own_mac]);
         let control = P4draControl::new(config, |_| config::p4dra_regions(skeleton.object(), config))?;
-        let off = || {
+        let not_configured = || {
             DataPlaneError::kernel(
                 "loading the benchmark programs",
                 "p4dra-classic is not configured",
             )
         };
-        link(
+        set_program(
             &skeleton.maps.programs,
             programs::P4DRA,
             &skeleton.progs.bench_p4dra,
         )?;
-        let attached = skeleton.progs.bench_gateway.attach_xdp(LOOPBACK as i32);
-        let attached = attached.map_err(|error| DataPlaneError::kernel("attaching to loopback", error))?;
+        let attachment = skeleton.progs.bench_gateway.attach_xdp(LOOPBACK as i32);
+        let attachment =
+            attachment.map_err(|error| DataPlaneError::kernel("attaching to loopback", error))?;
         Ok(Self {
-            control: control.ok_or_else(off)?,
+            control: control.ok_or_else(not_configured)?,
             passes: Passes::map(skeleton.object(), frames)?,
             skeleton,
-            _attached: attached,
+            _attachment: attachment,
         })
     }
 
@@ -92,8 +93,8 @@ impl P4draBench {
     pub fn pass(&self) -> Result<f64, DataPlaneError> {
         let before = self.counters()?;
         let (count, cost) = self.passes.run(&self.skeleton.progs.bench_gateway)?;
-        let counted = self.counters()?.since(&before);
-        let verdicts: Vec<_> = counted.nonzero().collect();
+        let counts = self.counters()?.since(&before);
+        let verdicts: Vec<_> = counts.nonzero().collect();
         if verdicts != [(Verdict::ReplyP4draVerified, u64::from(count))] {
             let problem = format!("verdicts {verdicts:?}");
             return Err(DataPlaneError::kernel("checking the verdicts of a pass", problem));
@@ -101,7 +102,8 @@ impl P4draBench {
         Ok(cost)
     }
 
-    /// Likewise, for the harness alone. Its program is not attached, so the next pass starts with cold caches.
+    /// As [`Self::pass`], for the harness alone. The program of the harness is not attached, so the next pass starts
+    /// with cold caches.
     ///
     /// # Errors
     /// Those of the kernel.

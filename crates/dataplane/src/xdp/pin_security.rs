@@ -1,5 +1,5 @@
-//! Checks who can write to the directories of pinned BPF objects. A pin is a name: a user who can write there can
-//! replace the gate's program or maps, and the next gateway would adopt them.
+//! Checks who can write to the directories of pinned BPF objects. A pin is a name: a user who can write to its
+//! directory can replace the gate's program or maps, and the next gateway would adopt them.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -21,7 +21,7 @@ pub enum InsecureDirectory {
     Owner {
         /// The directory.
         path: PathBuf,
-        /// Its owner.
+        /// Owner of the directory.
         uid: u32,
     },
     /// Other users can write to the directory.
@@ -32,7 +32,7 @@ pub enum InsecureDirectory {
     Mode {
         /// The directory.
         path: PathBuf,
-        /// Its mode.
+        /// Mode of the directory.
         mode: u32,
     },
     /// The directory cannot be inspected.
@@ -77,20 +77,19 @@ pub(super) fn path_of(file: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
-/// Refuses a directory of the BPF filesystem to which another user can write, and one below such a directory, up to
-/// the root of the filesystem. Directories may belong to root, to this user, and to the owner of the filesystem's
-/// root: root mounts it for a service without privileges. Directories are opened by descriptor, so that names cannot
-/// be changed in between.
+/// Refuses a directory if another user can write to it or to one of its ancestors on the BPF filesystem. Directories
+/// may belong to root, to this user, and to the owner of the filesystem's root: root mounts it for a service without
+/// privileges. Directories are opened by descriptor, so that names cannot be changed in between.
 ///
 /// # Errors
 /// The first insecure directory.
 pub(super) fn check(directory: &File, path: &Path) -> Result<(), InsecureDirectory> {
-    let found = ancestors_on_bpf_filesystem(directory, path)?;
+    let ancestors = ancestors_on_bpf_filesystem(directory, path)?;
     // SAFETY: takes no pointer.
-    let own = unsafe { libc::geteuid() };
-    let given_to = found.last().map_or(0, |(_, uid, _)| *uid);
-    for (path, uid, mode) in found {
-        if ![0, own, given_to].contains(&uid) {
+    let process_uid = unsafe { libc::geteuid() };
+    let root_owner = ancestors.last().map_or(0, |(_, uid, _)| *uid);
+    for (path, uid, mode) in ancestors {
+        if ![0, process_uid, root_owner].contains(&uid) {
             return Err(InsecureDirectory::Owner { path, uid });
         }
         if mode & OTHERS_WRITE != 0 {
@@ -106,19 +105,19 @@ fn ancestors_on_bpf_filesystem(
     path: &Path,
 ) -> Result<Vec<(PathBuf, u32, u32)>, InsecureDirectory> {
     let mut path = path.to_owned();
-    let mut found = Vec::new();
+    let mut ancestors = Vec::new();
     let system = |path: &Path| {
         let path = path.to_owned();
         move |source| InsecureDirectory::System { path, source }
     };
-    let mut at = directory.try_clone().map_err(system(&path))?;
-    while is_on_bpf_filesystem(&at).map_err(system(&path))? {
-        let status = at.metadata().map_err(system(&path))?;
-        found.push((path.clone(), status.uid(), status.mode() & 0o7777));
-        at = parent(&at).map_err(system(&path))?;
+    let mut current = directory.try_clone().map_err(system(&path))?;
+    while is_on_bpf_filesystem(&current).map_err(system(&path))? {
+        let status = current.metadata().map_err(system(&path))?;
+        ancestors.push((path.clone(), status.uid(), status.mode() & 0o7777));
+        current = parent(&current).map_err(system(&path))?;
         path.pop();
     }
-    Ok(found)
+    Ok(ancestors)
 }
 
 /// The parent of a directory, also across a mount.
@@ -137,7 +136,7 @@ fn parent(directory: &File) -> io::Result<File> {
 #[must_use]
 pub fn pin_directory_problem(directory: &Path) -> Option<InsecureDirectory> {
     // The first part of a relative path may not exist yet; then the current directory is checked.
-    let opened = std::path::absolute(directory).and_then(|absolute| {
+    let result = std::path::absolute(directory).and_then(|absolute| {
         let existing = absolute
             .ancestors()
             .find(|path| path.exists())
@@ -145,7 +144,7 @@ pub fn pin_directory_problem(directory: &Path) -> Option<InsecureDirectory> {
         let path = existing.canonicalize()?;
         Ok((open_directory(&path)?, path))
     });
-    match opened {
+    match result {
         Ok((directory, path)) => check(&directory, &path).err(),
         Err(source) => Some(InsecureDirectory::System {
             path: directory.to_owned(),

@@ -43,12 +43,12 @@ pub(super) struct PinnedMaps {
 }
 
 impl PinnedMaps {
-    /// Opens it in the calling thread's network namespace.
+    /// Opens and locks the pin directory in the calling thread's network namespace.
     pub(super) fn of(directory: &Path, gateway_id: u32, purpose: Purpose) -> Result<Self, DataPlaneError> {
-        let place = PinDirectory::of_memory(directory, gateway_id)?;
+        let pin_directory = PinDirectory::of_memory(directory, gateway_id)?;
         Ok(Self {
-            owner: place.lock(purpose)?,
-            path: place.path,
+            owner: pin_directory.lock(purpose)?,
+            path: pin_directory.path,
         })
     }
 
@@ -62,23 +62,24 @@ impl PinnedMaps {
         hash_seed_of(region.first()?, config)
     }
 
-    /// Removes the pins. A running program keeps its maps until another one replaces it.
+    /// Removes the pins. A running program keeps its maps until another program replaces it. Returns whether there was
+    /// a pin.
     pub(super) fn unpin(&self) -> Result<bool, DataPlaneError> {
-        let mut found = false;
-        // By descriptor: the directory of another user could be replaced in between.
+        let mut had_pin = false;
+        // Accessed by descriptor: if another user owns the directory, that user could replace it in the meantime.
         let directory = pin_security::path_of(&self.owner);
         for name in PINNED {
             let pin = directory.join(name);
             if pin.symlink_metadata().is_ok() {
-                found = true;
+                had_pin = true;
                 std::fs::remove_file(&pin)
                     .map_err(|error| DataPlaneError::kernel(format!("removing {}", pin.display()), error))?;
             }
         }
-        Ok(found)
+        Ok(had_pin)
     }
 
-    /// Makes an object that is about to be loaded use the pinned maps, or pin its maps there.
+    /// Makes an object that is about to be loaded use the pinned maps, or pin its maps in this directory.
     pub(super) fn pin(&self, object: &mut OpenObject) -> Result<(), DataPlaneError> {
         for mut map in object.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
@@ -95,13 +96,13 @@ impl PinnedMaps {
 ///
 /// # Errors
 /// The gateway still runs; errors of the system.
-pub fn release_memory(directory: &Path, gateway_id: u32) -> Result<bool, DataPlaneError> {
+pub fn remove_memory(directory: &Path, gateway_id: u32) -> Result<bool, DataPlaneError> {
     if !PinDirectory::of_memory(directory, gateway_id)?.path.exists() {
         return Ok(false);
     }
     let memory = PinnedMaps::of(directory, gateway_id, Purpose::Remove)?;
-    let found = memory.unpin()?;
+    let had_pin = memory.unpin()?;
     std::fs::remove_dir(&memory.path)
         .map_err(|error| DataPlaneError::kernel(format!("removing {}", memory.path.display()), error))?;
-    Ok(found)
+    Ok(had_pin)
 }

@@ -22,7 +22,7 @@ const STAMP: u32 = 2;
 const KEPT_GATEWAY: u32 = 0;
 
 /// Puts the loaded programs into the tables from which others call them, before anything is attached.
-pub(super) fn link_all(skeleton: &GatewaySkel<'_>) -> Result<(), DataPlaneError> {
+pub(super) fn fill_tables(skeleton: &GatewaySkel<'_>) -> Result<(), DataPlaneError> {
     let (programs, progs) = (&skeleton.maps.programs, &skeleton.progs);
     let is_sealed = progs.linewarden_seal.autoload();
     for (is_called, table, number, program) in [
@@ -52,14 +52,14 @@ pub(super) fn link_all(skeleton: &GatewaySkel<'_>) -> Result<(), DataPlaneError>
         ),
     ] {
         if is_called {
-            link(table, number, program)?;
+            set_program(table, number, program)?;
         }
     }
     Ok(())
 }
 
 /// Puts a program into the table from which another program calls it by number.
-pub(super) fn link(
+pub(super) fn set_program(
     programs: &dyn MapCore,
     number: u32,
     program: &ProgramMut<'_>,
@@ -67,24 +67,24 @@ pub(super) fn link(
     let fd = program.as_fd().as_raw_fd();
     programs
         .update(&number.to_ne_bytes(), &fd.to_ne_bytes(), MapFlags::ANY)
-        .map_err(|error| DataPlaneError::kernel("linking the programs", error))
+        .map_err(|error| DataPlaneError::kernel("writing the table of programs", error))
 }
 
 /// Prefix of a pin's name; a number follows.
 const PIN_PREFIX: &str = "programs-";
 
-/// Pins a table in an interface's directory, in addition to existing ones.
+/// Pins a table in an interface's directory, in addition to existing pins.
 pub(super) fn pin(table: &mut MapHandle, directory: &Path) -> Result<PathBuf, DataPlaneError> {
     let used = tables(directory)?;
     let mut paths = (0u32..).map(|number| directory.join(format!("{PIN_PREFIX}{number}")));
-    let free = paths.find(|path| !used.contains(path)).unwrap_or_default();
+    let free_path = paths.find(|path| !used.contains(path)).unwrap_or_default();
     table
-        .pin(&free)
-        .map_err(|error| DataPlaneError::kernel(format!("pinning {}", free.display()), error))?;
-    Ok(free)
+        .pin(&free_path)
+        .map_err(|error| DataPlaneError::kernel(format!("pinning {}", free_path.display()), error))?;
+    Ok(free_path)
 }
 
-/// Removes all pins of tables in an interface's directory except this one.
+/// Removes all pins of tables in an interface's directory except `kept`.
 pub(super) fn remove_others(kept: Option<&Path>, directory: &Path) -> Result<(), DataPlaneError> {
     for path in tables(directory)? {
         if kept != Some(&path) {

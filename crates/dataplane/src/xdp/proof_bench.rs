@@ -17,7 +17,7 @@ use linewarden_protocol::verdict::Verdict;
 use linewarden_protocol::wire::PROOF_BYTES;
 
 use super::passes::Passes;
-use super::programs::{self, link};
+use super::programs::{self, set_program};
 use super::skeleton::bench_proof::{BenchProofSkel, BenchProofSkelBuilder};
 use super::waiting::WaitingProofs;
 use super::{LOOPBACK, check_privileges, config, read_counters, redirect_libbpf_log};
@@ -26,7 +26,7 @@ use crate::{Config, Counters, DataPlaneError};
 
 /// Ethernet, IPv4, UDP.
 const HEADERS_BYTES: usize = 42;
-/// Bytes of a frame: those headers and a PROOF.
+/// Bytes of a frame: these headers and a PROOF.
 pub const FRAME_BYTES: usize = HEADERS_BYTES + PROOF_BYTES;
 /// `struct lw_case`, in words: one PROOF.
 const CASE_WORDS: usize = PROOF_BYTES / 8;
@@ -37,7 +37,7 @@ pub struct ProofBench {
     provers: Provers,
     waiting: WaitingProofs,
     passes: Passes<CASE_WORDS, HEADERS_BYTES>,
-    _attached: Link,
+    _attachment: Link,
 }
 
 impl ProofBench {
@@ -61,20 +61,21 @@ impl ProofBench {
         let regions = config::regions(skeleton.object(), config)?;
         regions.initialize_settings(&config.live_settings());
         regions.set_port(LOOPBACK, &[own_mac]);
-        link(
+        set_program(
             &skeleton.maps.programs,
             programs::PROOF,
             &skeleton.progs.bench_proof,
         )?;
-        let attached = skeleton.progs.bench_gateway.attach_xdp(LOOPBACK as i32);
-        let attached = attached.map_err(|error| DataPlaneError::kernel("attaching to loopback", error))?;
+        let attachment = skeleton.progs.bench_gateway.attach_xdp(LOOPBACK as i32);
+        let attachment =
+            attachment.map_err(|error| DataPlaneError::kernel("attaching to loopback", error))?;
         let regions = config::prover_regions(skeleton.object(), config)?;
         Ok(Self {
             passes: Passes::map(skeleton.object(), config.provers)?,
             waiting: WaitingProofs::map(skeleton.object(), config)?,
             provers: Provers::new(Arc::new(regions), config.prover_geometry()),
             skeleton,
-            _attached: attached,
+            _attachment: attachment,
         })
     }
 
@@ -95,8 +96,8 @@ impl ProofBench {
     pub fn pass(&self) -> Result<f64, DataPlaneError> {
         let before = self.counters()?;
         let (count, cost) = self.passes.run(&self.skeleton.progs.bench_gateway)?;
-        let counted = self.counters()?.since(&before);
-        let verdicts: Vec<_> = counted.nonzero().collect();
+        let counts = self.counters()?.since(&before);
+        let verdicts: Vec<_> = counts.nonzero().collect();
         if verdicts != [(Verdict::ProofOk, u64::from(count))] {
             let problem = format!("verdicts {verdicts:?}");
             return Err(DataPlaneError::kernel("checking the verdicts of a pass", problem));
@@ -104,7 +105,7 @@ impl ProofBench {
         Ok(cost)
     }
 
-    /// Likewise, for the harness alone.
+    /// As [`Self::pass`], for the harness alone.
     ///
     /// # Errors
     /// Those of the kernel.

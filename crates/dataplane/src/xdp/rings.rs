@@ -22,8 +22,8 @@ struct Inbox {
 /// libbpf's reader.
 struct Reader(RingBuffer<'static>);
 
-// SAFETY: libbpf's reader is not bound to the thread that created it; the mutex around it admits one thread at a time, and
-// what its callbacks hold may be sent.
+// SAFETY: libbpf's reader is not bound to the thread that created it; the mutex around it admits one thread at a time,
+// and its callbacks hold only data that may be sent.
 unsafe impl Send for Reader {}
 
 /// Both rings, mapped once.
@@ -38,17 +38,17 @@ impl Rings {
         let inbox = Arc::new(Mutex::new(Inbox::default()));
         let error = |error| DataPlaneError::kernel("mapping the event rings", error);
         let mut builder = RingBufferBuilder::new();
-        let of_events = Arc::clone(&inbox);
+        let event_inbox = Arc::clone(&inbox);
         builder
             .add(events, move |bytes| {
-                lock(&of_events).events.extend(Event::from_bytes(bytes));
+                lock(&event_inbox).events.extend(Event::from_bytes(bytes));
                 0
             })
             .map_err(error)?;
-        let of_misses = Arc::clone(&inbox);
+        let miss_inbox = Arc::clone(&inbox);
         builder
             .add(misses, move |bytes| {
-                lock(&of_misses).misses.extend(miss(bytes));
+                lock(&miss_inbox).misses.extend(miss(bytes));
                 0
             })
             .map_err(error)?;
@@ -60,7 +60,8 @@ impl Rings {
         })
     }
 
-    /// Readable once the program reports something that user space must handle, if it knows that user space waits.
+    /// A descriptor that becomes readable when the program reports an event that user space must handle, provided that
+    /// [`Store::arm_wake`](crate::Store::arm_wake) was called before.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the descriptor is the reader's own and stays open as long as `self` is borrowed.
         unsafe { BorrowedFd::borrow_raw(self.epoll_fd) }
@@ -83,14 +84,14 @@ impl Rings {
 
     fn consume(&self) -> Result<(), DataPlaneError> {
         let error = |error| DataPlaneError::kernel("reading the event rings", error);
-        // The reader's state belongs to the kernel.
+        // A panic leaves the reader usable, because its state is in the kernel.
         let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
         reader.0.consume().map_err(error)
     }
 }
 
 fn lock(inbox: &Mutex<Inbox>) -> MutexGuard<'_, Inbox> {
-    // Two lists that are consistent at any time.
+    // A panic leaves both lists consistent.
     inbox.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

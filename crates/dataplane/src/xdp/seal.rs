@@ -2,7 +2,7 @@
 //! kernel has).
 //!
 //! Unlike a link, a filter stays when its process ends, as a gate that stays closed requires. For other gates,
-//! [`SealingFilter`] removes it at the end. If the process is killed, the program passes all frames once the
+//! [`SealingFilter`] removes the filter on drop. If the process is killed, the program passes all frames once the
 //! freshness value has not been renewed for 16 s, and the next gateway replaces the filter.
 
 use std::fs::File;
@@ -18,7 +18,7 @@ use crate::layout::Shared;
 
 /// Handle of the filter at its priority: "LW".
 const HANDLE: u32 = 0x4c57;
-/// Before all other filters, so that none can bypass it.
+/// The filter runs before all other filters, so that no filter can bypass it.
 const PRIORITY: u32 = 1;
 
 /// An element of the map `down`, see [`linewarden_protocol::data::DownCounter`].
@@ -50,22 +50,23 @@ impl SealingFilter {
 impl Drop for SealingFilter {
     fn drop(&mut self) {
         let (ifindex, namespace) = (self.ifindex, self.namespace.as_raw_fd());
-        let number = |status: std::io::Result<std::fs::Metadata>| status.ok().map(|status| status.ino());
-        let own = number(self.namespace.metadata());
-        let is_here = own.is_some() && own == number(std::fs::metadata("/proc/thread-self/ns/net"));
+        let inode = |status: std::io::Result<std::fs::Metadata>| status.ok().map(|status| status.ino());
+        let sealed_namespace = inode(self.namespace.metadata());
+        let is_here = sealed_namespace.is_some()
+            && sealed_namespace == inode(std::fs::metadata("/proc/thread-self/ns/net"));
         // In a separate thread, because the dropping thread may be in another namespace.
-        let removed = std::thread::spawn(move || {
+        let thread = std::thread::spawn(move || {
             // A thread that is already in the namespace needs no privilege to enter it.
             // SAFETY: the descriptor is open until this thread is joined.
             if is_here || unsafe { libc::setns(namespace, libc::CLONE_NEWNET) } == 0 {
                 remove(ifindex);
             }
         });
-        removed.join().ok();
+        thread.join().ok();
     }
 }
 
-/// Attaches the program to an interface's egress, in place of an earlier gateway's.
+/// Attaches the program to an interface's egress, in place of an earlier gateway's filter.
 pub(super) fn attach_persistent(program: &ProgramMut<'_>, ifindex: u32) -> Result<(), DataPlaneError> {
     let error = |error| {
         DataPlaneError::kernel(
@@ -82,10 +83,10 @@ pub(super) fn attach_persistent(program: &ProgramMut<'_>, ifindex: u32) -> Resul
 /// Removes the filter, if there is one.
 pub(super) fn remove(ifindex: u32) {
     // Any descriptor works, because the filter is identified by its handle.
-    let Ok(none) = File::open("/dev/null") else {
+    let Ok(dev_null) = File::open("/dev/null") else {
         return;
     };
-    if let Err(error) = hook(none.as_fd(), ifindex).detach() {
+    if let Err(error) = hook(dev_null.as_fd(), ifindex).detach() {
         tracing::debug!(%error, interface = ifindex, "xdp: no sealing filter to remove");
     }
 }
@@ -111,8 +112,8 @@ pub(super) fn test_run(
 ) -> Result<TestRun, DataPlaneError> {
     let mut out = vec![0u8; frame.len() + 256];
     let mut context = vec![0u8; CONTEXT_BYTES];
-    if let Some(place) = context.get_mut(CONTEXT_IFINDEX..CONTEXT_IFINDEX + 4) {
-        place.copy_from_slice(&ifindex.to_ne_bytes());
+    if let Some(field) = context.get_mut(CONTEXT_IFINDEX..CONTEXT_IFINDEX + 4) {
+        field.copy_from_slice(&ifindex.to_ne_bytes());
     }
     let input = ProgramInput {
         data_in: Some(frame),

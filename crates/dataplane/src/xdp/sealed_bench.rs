@@ -42,7 +42,7 @@ const DEVICE: DeviceId = DeviceId(0xd1);
 const SESSION: [u8; 8] = [7; 8];
 const KEY: [u8; 16] = [9; 16];
 /// Endpoints of the datagrams.
-const ENDS: [Endpoint; 2] = [
+const ENDPOINTS: [Endpoint; 2] = [
     Endpoint {
         mac: [2, 0, 0, 0, 0, 1],
         ip: std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 66, 1, 1)),
@@ -111,7 +111,7 @@ impl SealedBench {
         let (line, place) = self.store.line(DEVICE)?;
         let regions = self.store.regions();
         let halves = |bytes: &[u8; 16]| linewarden_protocol::keys::halves(bytes).map(wire_word);
-        let addr = halves(&ip_bytes(ENDS[0].ip));
+        let addr = halves(&ip_bytes(ENDPOINTS[0].ip));
         if let Some(session) = regions.sessions.get(place.slot as usize) {
             for (to, from) in [(&session.addr, addr), (&session.session_key, halves(&KEY))] {
                 to.iter().zip(from).for_each(|(to, from)| to.store(from, Relaxed));
@@ -134,13 +134,13 @@ impl SealedBench {
         Ok(())
     }
 
-    /// Cost of a payload with this many bytes. Each program runs `repeat` times, `runs` times over, and the smallest
-    /// value counts.
+    /// Cost of a payload with `payload_bytes` bytes. Each program runs in `runs` series of `repeat` runs, and the
+    /// fastest series counts.
     ///
     /// # Errors
     /// Those of the kernel, or a dropped packet.
     pub fn cost(&self, payload_bytes: usize, repeat: u32, runs: u32) -> Result<Cost, DataPlaneError> {
-        let [device, service] = ENDS;
+        let [device, service] = ENDPOINTS;
         let payload = vec![0x5a; payload_bytes];
         let mut message = vec![0; DATA_HEADER_BYTES + payload_bytes];
         let key = SessionKey::from_bytes(KEY);
@@ -166,39 +166,40 @@ impl SealedBench {
             &mut message,
         )
         .map_err(|error| DataPlaneError::kernel("sealing the benchmark's message", error))?;
-        let to = Endpoint {
+        let gateway = Endpoint {
             port: LAP_PORT,
             ..service
         };
-        let sealed = FrameBuilder::new(device, to).udp(&message);
+        let sealed = FrameBuilder::new(device, gateway).udp(&message);
         let programs = &self.skeleton.progs;
         // The harness adds the first bytes.
         let short = sealed.get(DATA_HEADER_BYTES..).unwrap_or_default();
         self.lay_out(&sealed);
-        let least =
-            |program: &ProgramMut<'_>, frame: &[u8], action| least(program, frame, action, repeat, runs);
-        let up = |program| least(program, short, libbpf_rs::libbpf_sys::XDP_PASS);
-        let (harness, moves, all) = (
+        let shortest = |program: &ProgramMut<'_>, frame: &[u8], action| {
+            shortest_run_ns(program, frame, action, repeat, runs)
+        };
+        let up = |program| shortest(program, short, libbpf_rs::libbpf_sys::XDP_PASS);
+        let (harness, moves, total) = (
             up(&programs.bench_up_harness)?,
             up(&programs.bench_up_moves)?,
             up(&programs.bench_up)?,
         );
         let plain = FrameBuilder::new(service, device).udp(&payload);
         self.lay_out(&plain);
-        // Long enough that the harness does not extend it.
+        // This frame is so long that the harness does not extend it.
         let long = FrameBuilder::new(service, device).udp(&message);
         let down = |program| {
             self.down.iter().for_each(|word| word.0.store(0, Relaxed));
-            least(program, &long, u32::MAX)
+            shortest(program, &long, u32::MAX)
         };
-        let (harness_down, moves_down, all_down) = (
+        let (harness_down, moves_down, total_down) = (
             down(&programs.bench_down_harness)?,
             down(&programs.bench_down_moves)?,
             down(&programs.bench_down)?,
         );
         Ok(Cost {
-            up: all - harness + (moves - harness) / 2.0,
-            down: all_down - harness_down + (moves_down - harness_down) / 2.0,
+            up: total - harness + (moves - harness) / 2.0,
+            down: total_down - harness_down + (moves_down - harness_down) / 2.0,
             harness: [harness, harness_down],
         })
     }
@@ -218,7 +219,7 @@ impl SealedBench {
     }
 }
 
-fn least(
+fn shortest_run_ns(
     program: &ProgramMut<'_>,
     frame: &[u8],
     action: u32,

@@ -21,7 +21,7 @@ struct Symbol<'a> {
     name: &'a str,
     kind: u8,
     section: usize,
-    at: usize,
+    offset: usize,
     size: usize,
 }
 
@@ -38,7 +38,7 @@ fn symbols<'a>(sections: &BTreeMap<&str, &'a [u8]>) -> Vec<Symbol<'a>> {
         name: text(names, word(entry, 0)),
         kind: entry[4] & 15,
         section: usize::from(u16::from_le_bytes([entry[6], entry[7]])),
-        at: word(entry, 8),
+        offset: word(entry, 8),
         size: word(entry, 16),
     };
     table.chunks_exact(24).map(symbol).collect()
@@ -76,26 +76,29 @@ fn functions(elf: &[u8]) -> BTreeMap<usize, Function> {
     let (sections, names) = (sections(elf), section_names(elf));
     let symbols = symbols(&sections);
     let is_function = |symbol: &Symbol<'_>| symbol.kind == FUNCTION_SYMBOL;
-    let called = |section: usize, at: i64| {
-        let is_it =
-            |symbol: &Symbol<'_>| is_function(symbol) && symbol.section == section && symbol.at as i64 == at;
-        symbols.iter().position(is_it).expect("a function is called")
+    let called = |section: usize, offset: i64| {
+        let is_callee = |symbol: &Symbol<'_>| {
+            is_function(symbol) && symbol.section == section && symbol.offset as i64 == offset
+        };
+        symbols.iter().position(is_callee).expect("a function is called")
     };
     let function = |symbol: &Symbol<'_>| {
         let section = names[symbol.section];
-        let code = &sections[section][symbol.at..symbol.at + symbol.size];
+        let code = &sections[section][symbol.offset..symbol.offset + symbol.size];
         let relocations = sections.get(format!(".rel{section}").as_str()).copied();
         let relocations = relocations.unwrap_or_default();
-        let calls = (symbol.at..).step_by(8).zip(code.chunks_exact(8));
+        let calls = (symbol.offset..).step_by(8).zip(code.chunks_exact(8));
         let calls = calls.filter(|(_, bytes)| bytes[0] == CALL && bytes[1] >> 4 == PSEUDO_CALL);
-        let calls = calls.map(|(at, bytes)| {
+        let calls = calls.map(|(offset, bytes)| {
             let immediate = i64::from(i32::from_le_bytes(bytes[4..8].try_into().unwrap()));
-            let relocation = relocations.chunks_exact(16).find(|entry| word(entry, 0) == at);
+            let relocation = relocations
+                .chunks_exact(16)
+                .find(|entry| word(entry, 0) == offset);
             match relocation.map(|entry| word(entry, 12)) {
                 Some(number) if is_function(&symbols[number]) => number,
                 // The symbol is that of the section; the immediate is the offset in it.
                 Some(number) => called(symbols[number].section, (immediate + 1) * 8),
-                None => called(symbol.section, at as i64 + (immediate + 1) * 8),
+                None => called(symbol.section, offset as i64 + (immediate + 1) * 8),
             }
         });
         Function {

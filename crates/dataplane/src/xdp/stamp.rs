@@ -38,7 +38,7 @@ pub(super) struct StampingCell {
 // SAFETY: repr(C), atomics only, valid when zero.
 unsafe impl Shared for StampingCell {}
 
-/// The active state. Its memory contains tag inputs, so it has no `Debug`.
+/// The active state. The memory of the state contains tag inputs, so this type has no `Debug`.
 pub(super) struct Stamping(Mutex<Region<StampingCell>>);
 
 impl Stamping {
@@ -48,7 +48,7 @@ impl Stamping {
 
     /// Activates a state for all later packets, or extends the current one. `None`: packets carry no evidence.
     pub(super) fn publish(&self, stamp: Option<&Stamp>) {
-        // Serialized. A writer that panicked left a state that packets recognize as incomplete.
+        // The lock serializes writers. A writer that panicked left a state that packets recognize as incomplete.
         let region = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(cell) = region.first() else {
             return;
@@ -88,20 +88,20 @@ impl Drop for Stamping {
 
 impl StampCell {
     fn matches(&self, template: &Template) -> bool {
-        let is = |(cell, word): (&AtomicU64, u64)| cell.load(Relaxed) == word;
-        self.option.iter().zip(words(template)).all(is)
-            && self.midstate.iter().zip(*template.midstate).all(is)
+        let equals = |(cell, word): (&AtomicU64, u64)| cell.load(Relaxed) == word;
+        self.option.iter().zip(words(template)).all(equals)
+            && self.midstate.iter().zip(*template.midstate).all(equals)
     }
 
-    /// A concurrent reader sees another number at its end.
+    /// Writes the state. A concurrent reader finds another number at the end of its read.
     fn write(&self, number: u64, template: &Template, until_ns: u64) {
         self.number.store(0, Relaxed);
         // Visible before all later writes.
         fence(Release);
         self.until_ns.store(until_ns, Relaxed);
-        let put = |(cell, word): (&AtomicU64, u64)| cell.store(word, Relaxed);
-        self.option.iter().zip(words(template)).for_each(put);
-        self.midstate.iter().zip(*template.midstate).for_each(put);
+        let store = |(cell, word): (&AtomicU64, u64)| cell.store(word, Relaxed);
+        self.option.iter().zip(words(template)).for_each(store);
+        self.midstate.iter().zip(*template.midstate).for_each(store);
         self.number.store(number, Release);
     }
 }

@@ -54,8 +54,8 @@ impl StampBench {
         })
     }
 
-    /// Additional cost of stamping this IPv6 packet, ns. Each program runs `repeat` times, `runs` times over, and the
-    /// smallest value counts.
+    /// Additional cost of stamping this IPv6 packet, ns. Each program runs in `runs` series of `repeat` runs, and the
+    /// fastest series counts.
     ///
     /// # Errors
     /// Those of the kernel, or a dropped packet.
@@ -77,18 +77,23 @@ impl StampBench {
         }
         // The harness removes the first bytes.
         let long = [&[0; Template::BYTES], frame].concat();
-        let least = |program: &ProgramMut<'_>| least(program, &long, repeat, runs);
+        let shortest = |program: &ProgramMut<'_>| shortest_run_ns(program, &long, repeat, runs);
         let programs = &self.skeleton.progs;
-        let (harness, moves, all) = (
-            least(&programs.bench_stamp_harness)?,
-            least(&programs.bench_stamp_moves)?,
-            least(&programs.bench_stamp)?,
+        let (harness, moves, total) = (
+            shortest(&programs.bench_stamp_harness)?,
+            shortest(&programs.bench_stamp_moves)?,
+            shortest(&programs.bench_stamp)?,
         );
-        Ok(all - harness + (moves - harness) / 2.0)
+        Ok(total - harness + (moves - harness) / 2.0)
     }
 }
 
-fn least(program: &ProgramMut<'_>, frame: &[u8], repeat: u32, runs: u32) -> Result<f64, DataPlaneError> {
+fn shortest_run_ns(
+    program: &ProgramMut<'_>,
+    frame: &[u8],
+    repeat: u32,
+    runs: u32,
+) -> Result<f64, DataPlaneError> {
     let mut best = f64::MAX;
     for _ in 0..runs {
         let mut out = vec![0u8; frame.len() + 128];

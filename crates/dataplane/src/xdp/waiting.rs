@@ -1,10 +1,10 @@
-//! PROOFs that wait in the packet path for the next PROOF on their CPU (`struct lw_waiting`, docs/adr/0024). They are
-//! settled before verdicts are read.
+//! PROOFs that wait in the packet path for the next PROOF on their CPU (`struct lw_waiting`, docs/adr/0024). These
+//! PROOFs are settled before verdicts are read.
 //!
-//! A free place belongs to the packet path until it has filled the place. The side that takes its content, by
-//! compare-and-swap, settles the PROOF: the next PROOF on that CPU, or this side. PROOFs that arrive in the meantime
-//! are settled one at a time. If a process is killed in between, the place stays taken until the next process frees
-//! it; until then PROOFs on that CPU are dropped (`drop_stopped`).
+//! A free place belongs to the packet path until the packet path has filled it. The side that takes the content of a
+//! place, by compare-and-swap, settles the PROOF: the packet path at the next PROOF on that CPU, or user space. PROOFs
+//! that arrive in the meantime are settled one at a time. If a process is killed before it frees a place, the place
+//! stays taken until the next process frees it; until then PROOFs on that CPU are dropped (`drop_stopped`).
 
 use std::net::Ipv6Addr;
 use std::sync::atomic::AtomicU64;
@@ -27,7 +27,7 @@ use crate::rate::RateWindow;
 use crate::store::Region;
 use crate::store::provers::{ProverGeometry, ProverRegions, key_words};
 
-/// Possible outcomes of PROOFs settled here, in the order of the counters in `struct lw_waiting`.
+/// Possible outcomes of PROOFs that user space settles, in the order of the counters in `struct lw_waiting`.
 const OUTCOMES: [Verdict; 4] = [
     Verdict::ProofOk,
     Verdict::DropProved,
@@ -35,8 +35,8 @@ const OUTCOMES: [Verdict; 4] = [
     Verdict::DropNoKey,
 ];
 
-/// How often a taken place is polled: about 0.1 ms. The packet path needs a hundredth of that, unless its CPU was
-/// preempted.
+/// Number of polls of a taken place, about 0.1 ms in total. The packet path frees a place in a hundredth of this time,
+/// unless its CPU was preempted.
 const SPINS_MAX: u32 = 1 << 13;
 
 /// The places, one per CPU.
@@ -97,13 +97,13 @@ impl WaitingProofs {
     }
 
     fn may_report(&self, cpu: usize, now: Timestamps, alarm_per_s: u32) -> bool {
-        // Numbers that are consistent at any time.
+        // A panic leaves these numbers consistent.
         let mut alarms = self.alarms.lock().unwrap_or_else(PoisonError::into_inner);
         let window = alarms.get_mut(cpu);
         window.is_some_and(|window| window.allows(now.monotonic_ns, alarm_per_s))
     }
 
-    /// Adds the counts of PROOFs settled here.
+    /// Adds the counts of PROOFs that user space settled.
     pub(super) fn count(&self, counters: &mut Counters) {
         for place in self.places.iter() {
             for (counter, outcome) in place.settled_counts.iter().zip(OUTCOMES) {
@@ -127,8 +127,8 @@ struct TakenProof {
 }
 
 impl TakenProof {
-    /// Takes a waiting PROOF and frees its place. If the packet path is settling it, this side waits, because the
-    /// PROOF may have arrived long ago.
+    /// Takes a waiting PROOF and frees its place. If the packet path is settling the PROOF, this function waits,
+    /// because the PROOF may have arrived long ago.
     fn take(place: &WaitingProof) -> Option<Self> {
         let mut attempts = 0..SPINS_MAX;
         loop {
@@ -186,18 +186,19 @@ impl TakenProof {
             return Verdict::DropNoKey;
         };
         let key_lane = usize::from(self.line >= geometry.all_places());
-        let other = (line.slot.load(Acquire) as usize).saturating_mul(2) | key_lane;
-        let other = provers.alternates.get(other);
-        let mark = if self.is_made_with(&key) {
+        let alternate = (line.slot.load(Acquire) as usize).saturating_mul(2) | key_lane;
+        let alternate = provers.alternates.get(alternate);
+        let alternate_flag = if self.is_made_with(&key) {
             0
-        } else if other.is_some_and(|other| key_words(&other.word).is_some_and(|key| self.is_made_with(&key)))
+        } else if alternate
+            .is_some_and(|alternate| key_words(&alternate.word).is_some_and(|key| self.is_made_with(&key)))
         {
             ALTERNATE
         } else {
             return Verdict::DropProof;
         };
-        let swapped = word.compare_exchange(self.before, self.after | mark, AcqRel, Relaxed);
-        swapped.map_or(Verdict::DropProved, |_| Verdict::ProofOk)
+        let result = word.compare_exchange(self.before, self.after | alternate_flag, AcqRel, Relaxed);
+        result.map_or(Verdict::DropProved, |_| Verdict::ProofOk)
     }
 
     fn is_made_with(&self, key: &[u64; 4]) -> bool {

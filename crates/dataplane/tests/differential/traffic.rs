@@ -1,4 +1,4 @@
-//! Frames of random runs: right, wrong, mutated and unrelated.
+//! Frames of random runs: valid, invalid, mutated and unrelated.
 
 use std::net::IpAddr;
 
@@ -32,8 +32,8 @@ impl Run<'_> {
             end.port = self.rng.random();
         }
         if self.one_in(20) {
-            let at_edges = edges();
-            end.ip = self.pick(&at_edges[usize::from(v6)]);
+            let edge_addresses = edges();
+            end.ip = self.pick(&edge_addresses[usize::from(v6)]);
         }
         let mut target = gateway_end(v6);
         if self.one_in(40) {
@@ -69,7 +69,7 @@ impl Run<'_> {
         builder
     }
 
-    /// Behind one to three VLAN tags.
+    /// Adds one to three VLAN tags.
     fn tagged(&mut self, mut builder: FrameBuilder) -> FrameBuilder {
         for _ in 0..self.rng.random_range(1..=3) {
             let kind = self.pick(&[0x8100, 0x8100, 0x88a8, 0x88a8, 0x9100]);
@@ -103,7 +103,7 @@ impl Run<'_> {
             response.gateway.0 ^= 1;
         }
         if self.one_in(8) {
-            // The previous value, an older one, a future one, none.
+            // The previous fresh value, an older or a future one, or none.
             let [.., last] = &mut response.fresh;
             *last = last.wrapping_sub(self.rng.random_range(0..4)).wrapping_add(1);
             if self.one_in(4) {
@@ -113,10 +113,10 @@ impl Run<'_> {
         self.envelope(device).udp(&response.bytes(device))
     }
 
-    /// A DATA_UP, usually right and with the next number.
+    /// A DATA_UP, usually valid and with the next number.
     pub(super) fn sealed(&mut self) -> Vec<u8> {
         let device = self.device();
-        let Some(held) = self.fixture.last_device_session(device) else {
+        let Some(session) = self.fixture.last_device_session(device) else {
             return self.request();
         };
         let sender = if self.one_in(20) { self.device() } else { device };
@@ -162,7 +162,7 @@ impl Run<'_> {
         } else if self.one_in(10) {
             builder = builder.ip_fields(0, carrying(device, &to, payload.len()), TTL);
         }
-        builder.udp(&held.seal(seq.max(1), &to, &payload))
+        builder.udp(&session.seal(seq.max(1), &to, &payload))
     }
 
     /// A frame towards a device.
@@ -190,8 +190,8 @@ impl Run<'_> {
         };
         // The kernel's test run requires whole IP headers.
         if self.one_in(8) {
-            let at = self.rng.random_range(14..frame.len());
-            frame[at] ^= 1 << self.rng.random_range(0..8);
+            let index = self.rng.random_range(14..frame.len());
+            frame[index] ^= 1 << self.rng.random_range(0..8);
         }
         let (verdict, _) = self.fixture.send_down(&frame);
         *self.verdicts.entry(verdict).or_default() += 1;
@@ -201,28 +201,28 @@ impl Run<'_> {
     pub(super) fn other_traffic(&mut self) -> Vec<u8> {
         let device = self.device();
         let v6 = self.one_in(2);
-        let mut through = FrameBuilder::new(device.end(v6), service_end(v6));
+        let mut to_service = FrameBuilder::new(device.end(v6), service_end(v6));
         if self.one_in(4) {
-            through = self.tagged(through);
+            to_service = self.tagged(to_service);
         }
         match self.rng.random_range(0..10) {
-            0 => through.arp_request(),
+            0 => to_service.arp_request(),
             1 => self.dhcp(device, v6),
             2 => self.icmpv6(device, service_end(true)),
-            3 => through.ip(self.rng.random(), &[0x11; 30]),
+            3 => to_service.ip(self.rng.random(), &[0x11; 30]),
             4 => self.report(device, v6),
-            5 => self.not_ip(through),
-            _ => through.udp(b"a measurement"),
+            5 => self.not_ip(to_service),
+            _ => to_service.udp(b"a measurement"),
         }
     }
 
-    /// Neighbor discovery, or frames that resemble it, between a device and others on its link or elsewhere.
+    /// Neighbor discovery, or frames that resemble it, between a device and other hosts on its link or elsewhere.
     fn icmpv6(&mut self, device: TestDevice, other: Endpoint) -> Vec<u8> {
         let addresses = [
             device.end(true).ip,
             other.ip,
             gateway_end(true).ip,
-            // In no prefix, and in another prefix in some settings.
+            // An address in no prefix, and one that is in another prefix in some settings.
             [0xfd67, 0, 0, 0, 0, 0, 0, 9].into(),
             [0xfd66, 0, 0, 1, 0, 0, 0, 9].into(),
             [0xfe80, 0, 0, 0, 0, 0, 0, 9].into(),
@@ -236,9 +236,9 @@ impl Run<'_> {
         let to = end(self.pick(&addresses), other.mac);
         let mut body = vec![0; self.pick(&[4, 12, 20, 20, 20])];
         for _ in 0..self.pick(&[0, 0, 1, 1, 2, 8, 9, 16, 17]) {
-            let eights: u8 = self.pick(&[1, 1, 1, 1, 1, 1, 1, 2, 0]);
-            body.extend_from_slice(&[14, eights, 0, 0, 0, 0, 0, 0]);
-            body.resize(body.len() + usize::from(eights.saturating_sub(1)) * 8, 0);
+            let length_units: u8 = self.pick(&[1, 1, 1, 1, 1, 1, 1, 2, 0]);
+            body.extend_from_slice(&[14, length_units, 0, 0, 0, 0, 0, 0]);
+            body.resize(body.len() + usize::from(length_units.saturating_sub(1)) * 8, 0);
         }
         let kind = self.pick(&[130, 133, 134, 135, 135, 136, 136, 137, 143]);
         let mut builder = FrameBuilder::new(from, to).ip_fields(0, 0, self.pick(&[255, 255, 255, 64]));
@@ -351,8 +351,8 @@ impl Run<'_> {
                     _ => 0..frame.len(),
                 };
                 for _ in 0..self.rng.random_range(1..=2) {
-                    let at = self.rng.random_range(range.clone());
-                    frame[at] ^= 1 << self.rng.random_range(0..8);
+                    let index = self.rng.random_range(range.clone());
+                    frame[index] ^= 1 << self.rng.random_range(0..8);
                 }
             }
         }

@@ -12,12 +12,12 @@ use crate::support::device::{A, UNKNOWN, gateway_end, service_end};
 use crate::support::fixture::TestFixture;
 use crate::support::test_config::{TestConfig, device_prefixes, own_address};
 
-/// An address that a device with valid keys claims, and whether it is admitted.
+/// Addresses that a device with valid keys claims, and whether they are admitted.
 fn sources() -> Vec<(&'static str, IpAddr, bool)> {
     let v6 = |words: [u16; 8]| IpAddr::from(words);
     vec![
         ("the gateway's own address", gateway_end(false).ip, false),
-        ("its own IPv6 address", gateway_end(true).ip, false),
+        ("the gateway's own IPv6 address", gateway_end(true).ip, false),
         ("a service's address", service_end(false).ip, false),
         ("a service's IPv6 address", service_end(true).ip, false),
         ("127.0.0.1", [127, 0, 0, 1].into(), false),
@@ -25,15 +25,19 @@ fn sources() -> Vec<(&'static str, IpAddr, bool)> {
         ("8.8.8.8", [8, 8, 8, 8].into(), false),
         ("below the prefix", [10, 65, 255, 255].into(), false),
         ("the prefix's first address", [10, 66, 0, 0].into(), true),
-        ("its last but one", [10, 66, 255, 254].into(), true),
-        ("its broadcast address", [10, 66, 255, 255].into(), false),
-        ("behind the prefix", [10, 67, 0, 0].into(), false),
+        (
+            "the prefix's last address but one",
+            [10, 66, 255, 254].into(),
+            true,
+        ),
+        ("the prefix's broadcast address", [10, 66, 255, 255].into(), false),
+        ("after the prefix", [10, 67, 0, 0].into(), false),
         (
             "the IPv6 prefix's last address",
             v6([0xfd66, 0, 0, 0, 0xffff, 0xffff, 0xffff, 0xffff]),
             true,
         ),
-        ("behind the IPv6 prefix", v6([0xfd66, 0, 0, 1, 0, 0, 0, 1]), false),
+        ("after the IPv6 prefix", v6([0xfd66, 0, 0, 1, 0, 0, 0, 1]), false),
         ("a link-local address", v6([0xfe80, 0, 0, 0, 0, 0, 0, 1]), false),
     ]
 }
@@ -44,28 +48,28 @@ fn from_sources() -> Vec<Record> {
         end.ip = source;
         FrameBuilder::new(end, gateway_end(source.is_ipv6()))
     };
-    let given = |w: &mut TestFixture| w.pool(A, 0, 4);
+    let setup = |w: &mut TestFixture| w.pool(A, 0, 4);
     let mut records = Vec::new();
-    for (name, source, is_device_s) in sources() {
-        let of = |verdict: Verdict| if is_device_s { verdict } else { DropSourceNotDevice };
+    for (name, source, is_admitted) in sources() {
+        let expected = |verdict: Verdict| if is_admitted { verdict } else { DropSourceNotDevice };
         records.extend([
             record(
                 format!("REQUEST from {name}"),
-                given,
+                setup,
                 move |w| frame(source).udp(&w.request(A)),
-                of(ReplyChallenge),
+                expected(ReplyChallenge),
             ),
             record(
-                format!("right RESPONSE from {name}"),
-                given,
+                format!("valid RESPONSE from {name}"),
+                setup,
                 move |w| frame(source).udp(&w.response(A).bound(A.mac()).bytes(A)),
-                of(ReplyAck),
+                expected(ReplyAck),
             ),
             record(
                 format!("REQUEST of an unknown device from {name}"),
-                given,
+                setup,
                 move |w| frame(source).udp(&w.request(UNKNOWN)),
-                of(DropUnknownDevice),
+                expected(DropUnknownDevice),
             ),
         ]);
     }
@@ -104,7 +108,7 @@ fn from_sources() -> Vec<Record> {
 }
 
 /// The gateway's machine gets the address of a device that has a session.
-fn taken_addresses(gate: Gate) -> Vec<Record> {
+fn gateway_addresses(gate: Gate) -> Vec<Record> {
     let with_session = |w: &mut TestFixture| {
         w.pool(A, 0, 4);
         w.open_bound(A, false);
@@ -122,7 +126,7 @@ fn taken_addresses(gate: Gate) -> Vec<Record> {
         },
         DropReplay,
     )];
-    if gate == Gate::Open {
+    if gate == Gate::Bound {
         let datagram = |_: &TestFixture| FrameBuilder::new(A.end(false), service_end(false)).udp(b"datagram");
         let own = OwnAddress::host(A.end(false).ip);
         for (name, prefixes, own, verdict) in [
@@ -173,33 +177,35 @@ fn taken_addresses(gate: Gate) -> Vec<Record> {
 }
 
 /// Frames for an idle station on the link, whose address a reply would use, and frames for groups.
-fn for_others(verdict: Verdict) -> Vec<Record> {
-    let given = |w: &mut TestFixture| w.pool(A, 0, 4);
+fn for_other_stations(verdict: Verdict) -> Vec<Record> {
+    let setup = |w: &mut TestFixture| w.pool(A, 0, 4);
     let to = |v6, mac| {
         let mut end = gateway_end(v6);
         end.mac = mac;
         FrameBuilder::new(A.end(v6), end)
     };
-    let other = [2, 0, 0, 0, 0xaa, 1];
+    let other_mac = [2, 0, 0, 0, 0xaa, 1];
     let mut records = Vec::new();
     for v6 in [false, true] {
         let family = if v6 { "IPv6" } else { "IPv4" };
         records.extend([
             record(
                 format!("{family}: REQUEST to another station's MAC address"),
-                given,
-                move |w| to(v6, other).udp(&w.request(A)),
+                setup,
+                move |w| to(v6, other_mac).udp(&w.request(A)),
                 verdict,
             ),
             record(
-                format!("{family}: right RESPONSE to another station's MAC address"),
-                given,
-                move |w| to(v6, other).udp(&w.response(A).bound(A.mac()).bytes(A)),
+                format!("{family}: valid RESPONSE to another station's MAC address"),
+                setup,
+                move |w| to(v6, other_mac).udp(&w.response(A).bound(A.mac()).bytes(A)),
                 verdict,
             ),
             record(
-                format!("{family}: REQUEST to one bit beside the gateway's MAC address"),
-                given,
+                format!(
+                    "{family}: REQUEST to an address that differs in one bit from the gateway's MAC address"
+                ),
+                setup,
                 move |w| {
                     let [a, b, c, d, e, f] = gateway_end(v6).mac;
                     to(v6, [a, b, c, d, e, f ^ 0x80]).udp(&w.request(A))
@@ -208,13 +214,13 @@ fn for_others(verdict: Verdict) -> Vec<Record> {
             ),
             record(
                 format!("{family}: REQUEST to the gateway's MAC address"),
-                given,
+                setup,
                 move |w| to(v6, gateway_end(v6).mac).udp(&w.request(A)),
                 ReplyChallenge,
             ),
             record(
                 format!("{family}: REQUEST to the broadcast address"),
-                given,
+                setup,
                 move |w| to(v6, [0xff; 6]).udp(&w.request(A)),
                 DropUnanswerable,
             ),
@@ -223,7 +229,7 @@ fn for_others(verdict: Verdict) -> Vec<Record> {
     records
 }
 
-fn broken_for_others() -> Vec<Record> {
+fn broken_for_other_stations() -> Vec<Record> {
     let mut end = gateway_end(false);
     end.mac = [2, 0, 0, 0, 0xaa, 1];
     let to = move || FrameBuilder::new(A.end(false), end);
@@ -256,12 +262,12 @@ fn broken_for_others() -> Vec<Record> {
 pub fn groups() -> Vec<Group> {
     vec![
         group(TestConfig::OFF, from_sources()),
-        group(TestConfig::OFF, taken_addresses(Gate::Off)),
-        group(TestConfig::OPEN, taken_addresses(Gate::Open)),
-        group(TestConfig::OFF, for_others(PassForeign)),
-        group(TestConfig::OFF, broken_for_others()),
-        group(TestConfig::OPEN, for_others(DropGatePort)),
+        group(TestConfig::OFF, gateway_addresses(Gate::Off)),
+        group(TestConfig::BOUND, gateway_addresses(Gate::Bound)),
+        group(TestConfig::OFF, for_other_stations(PassForeign)),
+        group(TestConfig::OFF, broken_for_other_stations()),
+        group(TestConfig::BOUND, for_other_stations(DropGatePort)),
         group(TestConfig::SEALED, from_sources()),
-        group(TestConfig::SEALED, for_others(DropGatePort)),
+        group(TestConfig::SEALED, for_other_stations(DropGatePort)),
     ]
 }

@@ -10,9 +10,9 @@ use crate::support::fixture::TestFixture;
 use crate::support::fixture::attest::{key, proof, round};
 use crate::support::test_config::{TestConfig, devices_with_one_home};
 
-/// A may prove that it runs 1 in period 4, in round 1, which is open.
+/// Device A may prove in period 4 that it runs configuration 1, and round 1 is open.
 fn set_up(w: &mut TestFixture) {
-    assert!(w.prover(A, 4, 1, None));
+    assert!(w.install_prover(A, 4, 1, None));
     assert!(w.open_round(round(4, 1), false));
 }
 
@@ -22,22 +22,22 @@ fn sends(device: TestDevice, round: Round, runs: u8, v6: bool) -> MakePacket {
 
 fn case(
     description: &str,
-    more: impl Fn(&mut TestFixture) + 'static,
+    setup: impl Fn(&mut TestFixture) + 'static,
     packet: MakePacket,
     verdict: Verdict,
 ) -> Record {
     let state = move |w: &mut TestFixture| {
         set_up(w);
-        more(w);
+        setup(w);
     };
     record(description, state, packet, verdict)
 }
 
-/// The right PROOF with one byte changed.
-fn modified(at: usize) -> MakePacket {
+/// The valid PROOF with one byte changed.
+fn modified(index: usize) -> MakePacket {
     Box::new(move |_| {
         let mut message = proof(A, &round(4, 1), 1);
-        message[at] ^= 0x20;
+        message[index] ^= 0x20;
         A.frame(false).udp(&message)
     })
 }
@@ -45,15 +45,15 @@ fn modified(at: usize) -> MakePacket {
 fn nothing(_: &mut TestFixture) {}
 
 fn verdicts() -> Vec<Record> {
-    let right = || sends(A, round(4, 1), 1, false);
-    let ok = |w: &mut TestFixture| assert_eq!(w.send(&sends(A, round(4, 1), 1, false)(w)), ProofOk);
+    let valid_proof = || sends(A, round(4, 1), 1, false);
+    let prove = |w: &mut TestFixture| assert_eq!(w.send(&sends(A, round(4, 1), 1, false)(w)), ProofOk);
     vec![
-        case("the right proof", nothing, right(), ProofOk),
+        case("the valid proof", nothing, valid_proof(), ProofOk),
         case("over IPv6", nothing, sends(A, round(4, 1), 1, true), ProofOk),
-        case("the same proof again", ok, right(), DropProved),
+        case("the valid proof, repeated", prove, valid_proof(), DropProved),
         case(
-            "a wrong one after the right one",
-            ok,
+            "an invalid proof after the valid one",
+            prove,
             sends(A, round(4, 1), 2, false),
             DropProved,
         ),
@@ -85,11 +85,11 @@ fn verdicts() -> Vec<Record> {
             "to another gateway, relayed",
             nothing,
             Box::new(|_| {
-                let there = Round {
+                let other_round = Round {
                     gateway: GatewayId(78),
                     ..round(4, 1)
                 };
-                let proof = key(A, GatewayId(78), 4, 1).prove(&there);
+                let proof = key(A, GatewayId(78), 4, 1).prove(&other_round);
                 let message = round(4, 1).proof_message(A.id(), proof);
                 A.frame(false).udp(zerocopy::IntoBytes::as_bytes(&message))
             }),
@@ -110,7 +110,7 @@ fn verdicts() -> Vec<Record> {
         case(
             "of a prover that was wiped",
             |w| w.wipe_prover(A),
-            right(),
+            valid_proof(),
             DropUnknownProver,
         ),
     ]
@@ -125,7 +125,7 @@ fn rounds_and_periods() -> Vec<Record> {
             ProofOk,
         ),
         case(
-            "of the round before that",
+            "of the round before the previous round",
             |w| {
                 assert!(w.open_round(round(4, 2), false));
                 assert!(w.open_round(round(4, 3), false));
@@ -136,7 +136,7 @@ fn rounds_and_periods() -> Vec<Record> {
         case(
             "in the next period, whose key was installed ahead",
             |w| {
-                assert!(w.prover(A, 5, 1, None));
+                assert!(w.install_prover(A, 5, 1, None));
                 assert!(w.open_round(round(5, 2), false));
             },
             sends(A, round(5, 2), 1, false),
@@ -145,7 +145,7 @@ fn rounds_and_periods() -> Vec<Record> {
         case(
             "in the next period under the old key",
             |w| {
-                assert!(w.prover(A, 5, 1, None));
+                assert!(w.install_prover(A, 5, 1, None));
                 assert!(w.open_round(round(5, 2), false));
             },
             Box::new(|_| {
@@ -158,7 +158,7 @@ fn rounds_and_periods() -> Vec<Record> {
         case(
             "of a prover without a key of the period",
             |w| {
-                assert!(w.prover(B, 5, 1, None));
+                assert!(w.install_prover(B, 5, 1, None));
                 assert!(w.open_round(round(5, 2), false));
             },
             sends(A, round(5, 2), 1, false),
@@ -166,15 +166,15 @@ fn rounds_and_periods() -> Vec<Record> {
         ),
         case(
             "of a period without remaining keys",
-            |w| assert!(w.prover(B, 6, 1, None)),
+            |w| assert!(w.install_prover(B, 6, 1, None)),
             sends(A, round(4, 1), 1, false),
             DropNoKey,
         ),
         case(
             "in a later period, after a while without any key",
             |w| {
-                assert!(w.prover(B, 6, 1, None));
-                assert!(w.prover(A, 6, 1, None));
+                assert!(w.install_prover(B, 6, 1, None));
+                assert!(w.install_prover(A, 6, 1, None));
                 assert!(w.open_round(round(6, 2), false));
             },
             sends(A, round(6, 2), 1, false),
@@ -182,27 +182,27 @@ fn rounds_and_periods() -> Vec<Record> {
         ),
         case(
             "of the configuration that is being rolled out",
-            |w| assert!(w.prover(A, 4, 1, Some(2))),
+            |w| assert!(w.install_prover(A, 4, 1, Some(2))),
             sends(A, round(4, 1), 2, false),
             ProofOk,
         ),
         case(
             "of the current configuration during a roll-out",
-            |w| assert!(w.prover(A, 4, 1, Some(2))),
+            |w| assert!(w.install_prover(A, 4, 1, Some(2))),
             sends(A, round(4, 1), 1, false),
             ProofOk,
         ),
         case(
             "of neither configuration",
-            |w| assert!(w.prover(A, 4, 1, Some(2))),
+            |w| assert!(w.install_prover(A, 4, 1, Some(2))),
             sends(A, round(4, 1), 3, false),
             DropProof,
         ),
         case(
             "of a configuration that is no longer rolled out",
             |w| {
-                assert!(w.prover(A, 4, 1, Some(2)));
-                assert!(w.prover(A, 4, 1, None));
+                assert!(w.install_prover(A, 4, 1, Some(2)));
+                assert!(w.install_prover(A, 4, 1, None));
             },
             sends(A, round(4, 1), 2, false),
             DropProof,
@@ -216,17 +216,17 @@ fn rounds_and_periods() -> Vec<Record> {
         case(
             "a round that was open cannot be opened again with another nonce",
             |w| {
-                let again = Round {
+                let same_number = Round {
                     nonce: [9; 8],
                     ..round(4, 1)
                 };
-                assert!(!w.open_round(again, false));
+                assert!(!w.open_round(same_number, false));
             },
             sends(A, round(4, 1), 1, false),
             ProofOk,
         ),
         case(
-            "nor can one below the last",
+            "a round with a number below the last cannot be opened",
             |w| {
                 assert!(w.open_round(round(4, 3), false));
                 assert!(!w.open_round(round(4, 2), false));
@@ -235,7 +235,7 @@ fn rounds_and_periods() -> Vec<Record> {
             DropRound,
         ),
         case(
-            "nor can round 0",
+            "round 0 cannot be opened",
             |w| assert!(!w.open_round(round(4, 0), false)),
             sends(A, round(4, 1), 1, false),
             ProofOk,
@@ -267,17 +267,24 @@ fn rounds_and_periods() -> Vec<Record> {
 
 /// More than four provers with the same home.
 fn places() -> Vec<Record> {
-    let all = || devices_with_one_home(64);
+    let devices = || devices_with_one_home(64);
     let install = move |w: &mut TestFixture| {
-        all()
+        devices()
             .into_iter()
-            .for_each(|device| assert!(w.prover(device, 4, 1, None)));
+            .for_each(|device| assert!(w.install_prover(device, 4, 1, None)));
         assert!(w.open_round(round(4, 1), false));
     };
-    let is_ok = |device: TestDevice| sends(device, round(4, 1), 1, false);
+    let valid_proof = |device: TestDevice| sends(device, round(4, 1), 1, false);
     let mut records: Vec<Record> = devices_with_one_home(64)
         .into_iter()
-        .map(|device| record("one of many with the same home", install, is_ok(device), ProofOk))
+        .map(|device| {
+            record(
+                "of one of many provers with the same home",
+                install,
+                valid_proof(device),
+                ProofOk,
+            )
+        })
         .collect();
     let first = devices_with_one_home(64)[5];
     records.push(record(
@@ -285,9 +292,9 @@ fn places() -> Vec<Record> {
         move |w| {
             install(w);
             w.wipe_prover(first);
-            assert!(w.prover(first, 4, 1, None));
+            assert!(w.install_prover(first, 4, 1, None));
         },
-        is_ok(first),
+        valid_proof(first),
         ProofOk,
     ));
     records
@@ -298,8 +305,8 @@ pub fn groups() -> Vec<Group> {
         "one prover more than fits",
         |w| {
             set_up(w);
-            (2..257).for_each(|n| assert!(w.prover(TestDevice(n), 4, 1, None)));
-            assert!(!w.prover(TestDevice(300), 4, 1, None));
+            (2..257).for_each(|n| assert!(w.install_prover(TestDevice(n), 4, 1, None)));
+            assert!(!w.install_prover(TestDevice(300), 4, 1, None));
         },
         sends(A, round(4, 1), 1, false),
         ProofOk,
@@ -312,7 +319,7 @@ pub fn groups() -> Vec<Group> {
         group(
             TestConfig {
                 provers: 16,
-                ..TestConfig::OPEN
+                ..TestConfig::BOUND
             },
             verdicts(),
         ),

@@ -1,4 +1,4 @@
-//! The classic profiles, both, with responses of 64, 128 and 256 bits (docs/protocols.md 2).
+//! Both classic profiles, with responses of 64, 128 and 256 bits (docs/protocols.md 2).
 
 use linewarden_dataplane::ClassicProfile;
 use linewarden_protocol::classic::{Block, Message, ResponseBits, device, message_type};
@@ -55,16 +55,16 @@ impl Kind {
     fn record(
         self,
         description: &str,
-        given: impl Fn(&mut TestFixture) -> Vec<u8> + 'static,
+        setup: impl Fn(&mut TestFixture) -> Vec<u8> + 'static,
         v6: bool,
         verdict: Verdict,
     ) -> Record {
-        // The result of `setup` depends on what the verifier drew; a cell passes it to the packet.
+        // The message that `setup` returns depends on what the verifier drew; a cell passes it to the packet.
         let message = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
-        let made = std::rc::Rc::clone(&message);
+        let packet_message = std::rc::Rc::clone(&message);
         record(
             format!("{}: {description}", self.name()),
-            move |w| *made.borrow_mut() = given(w),
+            move |w| *packet_message.borrow_mut() = setup(w),
             move |_| frame(v6).udp(&message.borrow()),
             verdict,
         )
@@ -83,7 +83,7 @@ fn records(kind: Kind) -> Vec<Record> {
         kind.record("REQ", move |_| request(1), false, ReplyClassicChallenge),
         kind.record("REQ over IPv6", move |_| request(1), true, ReplyClassicChallenge),
         kind.record(
-            "the right RESP",
+            "the valid RESP",
             move |w| {
                 let response = kind.request_challenge(w, 2);
                 kind.bytes(&response)
@@ -92,7 +92,7 @@ fn records(kind: Kind) -> Vec<Record> {
             ReplyClassicAck,
         ),
         kind.record(
-            "the right RESP, from another address",
+            "the valid RESP, from another address",
             move |w| {
                 let response = kind.request_challenge(w, 2);
                 kind.bytes(&response)
@@ -101,7 +101,7 @@ fn records(kind: Kind) -> Vec<Record> {
             ReplyClassicAck,
         ),
         kind.record(
-            "the right RESP twice: the hash is valid once",
+            "the valid RESP twice: the hash is valid once",
             move |w| {
                 let response = kind.request_challenge(w, 2);
                 let bytes = kind.bytes(&response);
@@ -124,7 +124,7 @@ fn records(kind: Kind) -> Vec<Record> {
             DropClassicHash,
         ),
         kind.record(
-            "another's hash",
+            "the hash of another identifier",
             move |w| {
                 let response = kind.request_challenge(w, 3);
                 kind.bytes(&Message {
@@ -156,12 +156,12 @@ fn records(kind: Kind) -> Vec<Record> {
         ),
         kind.record("an empty datagram", |_| Vec::new(), false, DropClassicMalformed),
     ];
-    for wrong in [message_type::CH, message_type::ACK, 4, 255] {
+    for kind_number in [message_type::CH, message_type::ACK, 4, 255] {
         records.push(kind.record(
-            &format!("type {wrong}"),
+            &format!("type {kind_number}"),
             move |_| {
                 let mut bytes = request(1);
-                bytes[0] = wrong;
+                bytes[0] = kind_number;
                 bytes
             },
             false,
@@ -185,7 +185,7 @@ fn records(kind: Kind) -> Vec<Record> {
     records
 }
 
-/// In separate fixtures, since earlier requests count.
+/// Records that need a new fixture, since earlier requests count.
 fn first_of_all(kind: Kind) -> Vec<Record> {
     let zero = move |identifier| {
         kind.bytes(&Message {
@@ -194,7 +194,7 @@ fn first_of_all(kind: Kind) -> Vec<Record> {
         })
     };
     let mut records = vec![kind.record(
-        "a RESP with hash 0 before any REQ: nothing zero-initialized is accepted",
+        "a RESP with hash 0 before any REQ: zero-initialized memory is not accepted",
         move |_| zero(1),
         false,
         DropClassicHash,
@@ -216,8 +216,8 @@ fn first_of_all(kind: Kind) -> Vec<Record> {
             move |w| {
                 let responses: Vec<Message> =
                     (0..CLASSIC_ROWS).map(|_| kind.request_challenge(w, 2)).collect();
-                let one_more = frame(false).udp(&kind.bytes(&device::request(2)));
-                assert_eq!(w.send(&one_more), DropClassicUnknown);
+                let next_request = frame(false).udp(&kind.bytes(&device::request(2)));
+                assert_eq!(w.send(&next_request), DropClassicUnknown);
                 kind.bytes(responses.last().unwrap())
             },
             false,

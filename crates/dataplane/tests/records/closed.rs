@@ -4,7 +4,7 @@ use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::frame::write::Endpoint;
 use linewarden_protocol::verdict::Verdict::{self, *};
 
-use super::{Group, Record, group, record, right};
+use super::{Group, Record, group, record, valid_response};
 use crate::support::device::{A, B, sealed_frame, service_end};
 use crate::support::fixture::TestFixture;
 use crate::support::test_config::TestConfig;
@@ -20,42 +20,52 @@ fn closed(w: &mut TestFixture) {
     assert!(!w.close(A, false), "the session has ended");
 }
 
-/// A call names a session that does not exist.
-fn spared(w: &mut TestFixture) {
+/// A call names a session that does not exist, so the session continues.
+fn still_open(w: &mut TestFixture) {
     with_session(w);
     assert!(!w.close(A, true));
 }
 
-/// The device has opened a new session before the call.
+/// The call names an old session: the device has opened a new one before.
 fn renewed(w: &mut TestFixture) {
     with_session(w);
     let old = w.device_session(A).id;
     w.open_bound(A, false);
-    assert!(!w.close_one(A, old), "a newer session is never closed");
+    assert!(!w.close_session_of(A, old), "a newer session is never closed");
 }
 
-/// The winning RESPONSE again.
-fn winner(w: &TestFixture, idx: u32) -> Vec<u8> {
+/// The winning RESPONSE, repeated.
+fn repeated_winner(w: &TestFixture, idx: u32) -> Vec<u8> {
     A.frame(false)
         .udp(&w.response(A).idx(idx).bound(A.mac()).bytes(A))
 }
 
 fn to_the_gateway() -> Vec<Record> {
     vec![
-        record("no ACK is repeated", closed, |w| winner(w, 0), DropReplay),
         record(
-            "a call with another name",
-            spared,
-            |w| winner(w, 0),
+            "no ACK is repeated",
+            closed,
+            |w| repeated_winner(w, 0),
+            DropReplay,
+        ),
+        record(
+            "a call that names another session",
+            still_open,
+            |w| repeated_winner(w, 0),
             ReplyAckRepeated,
         ),
         record(
-            "a call with an older session's name",
+            "a call that names an older session",
             renewed,
-            |w| winner(w, 1),
+            |w| repeated_winner(w, 1),
             ReplyAckRepeated,
         ),
-        record("the device returns", closed, |w| right(w, A, true), ReplyAck),
+        record(
+            "the device returns",
+            closed,
+            |w| valid_response(w, A, true),
+            ReplyAck,
+        ),
         record(
             "the device returns, from another address",
             closed,
@@ -69,11 +79,11 @@ fn to_the_gateway() -> Vec<Record> {
                 w.open_bound(A, false);
                 assert!(w.close(A, false));
             },
-            |w| winner(w, 3),
+            |w| repeated_winner(w, 3),
             DropReplay,
         ),
         record(
-            "its address is free",
+            "the closed session's address is free",
             |w| {
                 closed(w);
                 w.pool(B, 0, 4);
@@ -89,7 +99,7 @@ fn to_the_gateway() -> Vec<Record> {
             ReplyAck,
         ),
         record(
-            "its rows stay",
+            "the device's rows stay",
             closed,
             |_| A.frame(false).udp(&request()),
             ReplyChallenge,
@@ -102,15 +112,15 @@ fn request() -> Vec<u8> {
     A.request([1; 16]).as_bytes().to_vec()
 }
 
-fn through_the_open_gate() -> Vec<Record> {
+fn through_the_bound_gate() -> Vec<Record> {
     let frame = |_: &TestFixture| FrameBuilder::new(A.end(false), service_end(false)).udp(b"a measurement");
     let case =
-        |name: &str, given: fn(&mut TestFixture), verdict: Verdict| record(name, given, frame, verdict);
+        |name: &str, setup: fn(&mut TestFixture), verdict: Verdict| record(name, setup, frame, verdict);
     vec![
         case("before", with_session, PassSession),
         case("after", closed, DropGate),
-        case("a call with another name", spared, PassSession),
-        case("a call with an older session's name", renewed, PassSession),
+        case("a call that names another session", still_open, PassSession),
+        case("a call that names an older session", renewed, PassSession),
     ]
 }
 
@@ -120,20 +130,20 @@ fn through_the_sealed_gate() -> Vec<Record> {
         sealed_frame(A, &to).udp(&w.device_session(A).seal(1, &to, b"a measurement"))
     };
     let case =
-        |name: &str, given: fn(&mut TestFixture), verdict: Verdict| record(name, given, frame, verdict);
+        |name: &str, setup: fn(&mut TestFixture), verdict: Verdict| record(name, setup, frame, verdict);
     vec![
         case("sealed, before", with_session, PassData),
         case("sealed, after", closed, DropSession),
-        case("sealed, a call with another name", spared, PassData),
-        case("sealed, a call with an older session's name", renewed, PassData),
+        case("sealed, a call that names another session", still_open, PassData),
+        case("sealed, a call that names an older session", renewed, PassData),
     ]
 }
 
 pub fn groups() -> Vec<Group> {
     vec![
         group(TestConfig::OFF, to_the_gateway()),
-        group(TestConfig::OPEN, to_the_gateway()),
-        group(TestConfig::OPEN, through_the_open_gate()),
+        group(TestConfig::BOUND, to_the_gateway()),
+        group(TestConfig::BOUND, through_the_bound_gate()),
         group(TestConfig::SEALED, through_the_sealed_gate()),
     ]
 }

@@ -15,21 +15,21 @@ fn family(v6: bool) -> &'static str {
     if v6 { "IPv6" } else { "IPv4" }
 }
 
-fn known(w: &mut TestFixture) {
+fn with_device(w: &mut TestFixture) {
     w.pool(A, 0, 4);
 }
 
-/// A's REQUEST in a frame that `shape` changes.
+/// A's REQUEST in a frame that `change` changes.
 fn request_in(
     description: impl Into<String>,
     v6: bool,
-    shape: impl Fn(FrameBuilder) -> FrameBuilder + 'static,
+    change: impl Fn(FrameBuilder) -> FrameBuilder + 'static,
     verdict: Verdict,
 ) -> Record {
     record(
         description,
-        known,
-        move |w| shape(A.frame(v6)).udp(&w.request(A)),
+        with_device,
+        move |w| change(A.frame(v6)).udp(&w.request(A)),
         verdict,
     )
 }
@@ -112,13 +112,13 @@ fn unanswerable() -> Vec<Record> {
             DropSourceNotDevice,
         ),
     ];
-    let record_of = |v6: bool, (name, bend, verdict): (&str, Modify, Verdict)| {
+    let record_of = |v6: bool, (name, modify, verdict): (&str, Modify, Verdict)| {
         record(
             format!("{} {name}", family(v6)),
-            known,
+            with_device,
             move |w| {
                 let (mut from, mut to) = (A.end(v6), gateway_end(v6));
-                bend(&mut from, &mut to);
+                modify(&mut from, &mut to);
                 FrameBuilder::new(from, to).udp(&w.request(A))
             },
             verdict,
@@ -194,7 +194,7 @@ fn bound_in_vlans() -> Vec<Record> {
                 tagged.udp(&response)
             };
             let name = format!("{}, BOUND RESPONSE behind {tags:x?}", family(v6));
-            record(name, known, packet, ReplyAck)
+            record(name, with_device, packet, ReplyAck)
         })
     });
     records.collect()
@@ -226,7 +226,7 @@ fn ip() -> Vec<Record> {
             PassUnparsed,
         ),
         request_in(
-            "fragment behind hop-by-hop",
+            "a fragment header after hop-by-hop options",
             true,
             |f| f.extension(0).fragment(0, true),
             PassUnparsed,
@@ -291,10 +291,10 @@ fn foreign() -> Vec<Record> {
             change(&mut end);
             FrameBuilder::new(A.end(v6), end)
         };
-        let case = |what: &str, builder: FrameBuilder, verdict: Verdict| {
+        let case = |description: &str, builder: FrameBuilder, verdict: Verdict| {
             record(
-                format!("{name}, {what}"),
-                known,
+                format!("{name}, {description}"),
+                with_device,
                 move |w| builder.udp(&w.request(A)),
                 verdict,
             )
@@ -352,13 +352,13 @@ fn foreign() -> Vec<Record> {
         let tcp = move |_: &TestFixture| A.frame(v6).ip(6, &[0x50; 40]);
         records.push(record(
             format!("{name}, TCP to the gateway"),
-            known,
+            with_device,
             tcp,
             PassForeign,
         ));
         records.push(record(
             format!("{name}, without payload"),
-            known,
+            with_device,
             move |_| A.frame(v6).udp(&[]),
             DropLength,
         ));
@@ -370,36 +370,36 @@ fn foreign() -> Vec<Record> {
         let builder = FrameBuilder::new(A.end(false), end);
         record(
             format!("broadcast to {octets:?}"),
-            known,
+            with_device,
             move |w| builder.udp(&w.request(A)),
             PassForeign,
         )
     };
     records.extend([broadcast([255; 4]), broadcast([10, 66, 255, 255])]);
     records.extend([
-        record("ARP", known, |_| A.frame(false).arp_request(), PassForeign),
+        record("ARP", with_device, |_| A.frame(false).arp_request(), PassForeign),
         record(
             "neighbor solicitation",
-            known,
+            with_device,
             |_| A.frame(true).neighbor_solicitation([9; 16]),
             PassForeign,
         ),
-        record("DHCP", known, |_| A.frame(false).dhcp(), PassForeign),
+        record("DHCP", with_device, |_| A.frame(false).dhcp(), PassForeign),
         record(
             "an unknown Ethernet type",
-            known,
+            with_device,
             |_| A.frame(false).ethernet(0x88cc, &[0; 50]),
             PassForeign,
         ),
         record(
             "an IEEE 802.3 length instead of a type",
-            known,
+            with_device,
             |_| A.frame(false).ethernet(46, &[0; 46]),
             PassForeign,
         ),
         record(
             "an IPv6 packet with the Ethernet type of IPv4",
-            known,
+            with_device,
             |w| {
                 let frame = A.frame(true).udp(&w.request(A));
                 A.frame(true).ethernet(0x0800, &frame[14..])
@@ -408,7 +408,7 @@ fn foreign() -> Vec<Record> {
         ),
         record(
             "an IPv4 packet with the Ethernet type of IPv6",
-            known,
+            with_device,
             |w| {
                 let frame = A.frame(false).udp(&w.request(A));
                 A.frame(false).ethernet(0x86dd, &frame[14..])
@@ -419,8 +419,8 @@ fn foreign() -> Vec<Record> {
     records
 }
 
-/// Truncated after every byte: not for the gateway to check.
-fn cut_off() -> Vec<Record> {
+/// A REQUEST truncated after every byte: such frames are not for the gateway to check.
+fn truncated() -> Vec<Record> {
     let mut records = Vec::new();
     for (v6, tagged) in [(false, false), (false, true), (true, false), (true, true)] {
         let builder = move || {
@@ -434,7 +434,7 @@ fn cut_off() -> Vec<Record> {
         records.extend((0..length_max).map(|length| {
             record(
                 format!("{}, tagged: {tagged}, truncated after {length} B", family(v6)),
-                known,
+                with_device,
                 move |w| builder().udp(&w.request(A))[..length].to_vec(),
                 PassForeign,
             )
@@ -444,13 +444,13 @@ fn cut_off() -> Vec<Record> {
 }
 
 /// A's REQUEST with a header field overwritten.
-fn overwritten(v6: bool, description: &str, at: usize, bytes: &'static [u8], verdict: Verdict) -> Record {
+fn overwritten(v6: bool, description: &str, offset: usize, bytes: &'static [u8], verdict: Verdict) -> Record {
     record(
         format!("{}, {description}", family(v6)),
-        known,
+        with_device,
         move |w| {
             let mut frame = A.frame(v6).udp(&w.request(A));
-            frame[at..at + bytes.len()].copy_from_slice(bytes);
+            frame[offset..offset + bytes.len()].copy_from_slice(bytes);
             frame
         },
         verdict,
@@ -515,7 +515,7 @@ fn contradicting_lengths() -> Vec<Record> {
         overwritten(true, "UDP length beyond the packet", 58, &[0, 80], DropTruncated),
         record(
             "a wrong UDP length for another host",
-            known,
+            with_device,
             |w| {
                 let builder = FrameBuilder::new(A.end(false), service_end(false));
                 let mut frame = builder.udp(&w.request(A));
@@ -526,7 +526,7 @@ fn contradicting_lengths() -> Vec<Record> {
         ),
         record(
             "a wrong UDP length to another port of the gateway",
-            known,
+            with_device,
             |w| {
                 let mut frame = A.frame(false).udp(&w.request(A));
                 frame[36..38].copy_from_slice(&[0, 53]);
@@ -537,7 +537,7 @@ fn contradicting_lengths() -> Vec<Record> {
         ),
         record(
             "wrong checksums: tags protect the message, and offloading leaves checksums incomplete",
-            known,
+            with_device,
             |w| {
                 let mut frame = A.frame(false).udp(&w.request(A));
                 frame[24..26].copy_from_slice(&[0, 0]);
@@ -548,7 +548,7 @@ fn contradicting_lengths() -> Vec<Record> {
         ),
         record(
             "a datagram shorter than its packet",
-            known,
+            with_device,
             |w| {
                 let mut message = w.request(A);
                 message.extend_from_slice(&[0xee; 9]);
@@ -567,7 +567,7 @@ pub fn groups() -> Vec<Group> {
         vlans(),
         ip(),
         foreign(),
-        cut_off(),
+        truncated(),
         contradicting_lengths(),
     ];
     vec![

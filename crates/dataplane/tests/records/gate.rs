@@ -1,4 +1,4 @@
-//! The open gate: frames that pass towards the service (LAP/1 1.4.9, docs/protocols.md 1.4.12).
+//! The bound gate: frames that pass towards the service (LAP/1 1.4.9, docs/protocols.md 1.4.12).
 
 use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::frame::write::Endpoint;
@@ -28,8 +28,8 @@ fn in_vlans(w: &mut TestFixture) {
     );
 }
 
-fn open(description: &str, given: fn(&mut TestFixture), frame: Vec<u8>, verdict: Verdict) -> Record {
-    record(description, given, move |_| frame.clone(), verdict)
+fn case(description: &str, setup: fn(&mut TestFixture), frame: Vec<u8>, verdict: Verdict) -> Record {
+    record(description, setup, move |_| frame.clone(), verdict)
 }
 
 fn by_session() -> Vec<Record> {
@@ -43,11 +43,11 @@ fn by_session() -> Vec<Record> {
         with_session(w);
         w.revoke(A);
     };
-    let over: fn(&mut TestFixture) = |w| {
+    let expired: fn(&mut TestFixture) = |w| {
         with_session(w);
         w.advance(SESSION_LIFETIME_S + 1);
     };
-    let almost_over: fn(&mut TestFixture) = |w| {
+    let almost_expired: fn(&mut TestFixture) = |w| {
         with_session(w);
         w.advance(SESSION_LIFETIME_S - 100);
     };
@@ -87,37 +87,37 @@ fn by_session() -> Vec<Record> {
         FrameBuilder::new(end, service_end(false))
     };
     vec![
-        open(
+        case(
             "no session",
             |w| w.pool(A, 0, 2),
             through(false).udp(data),
             DropGate,
         ),
-        open(
+        case(
             "a live session",
             with_session,
             through(false).udp(data),
             PassSession,
         ),
-        open(
+        case(
             "a live session, the other IP version",
             with_session,
             through(true).udp(data),
             PassSession,
         ),
-        open(
+        case(
             "a live session, TCP",
             with_session,
             through(false).ip(6, &[0x50; 20]),
             PassSession,
         ),
-        open(
+        case(
             "a live session, ICMP",
             with_session,
             through(false).ip(1, &[8, 0, 0, 0]),
             PassSession,
         ),
-        open(
+        case(
             "a live session, another IP address",
             with_session,
             {
@@ -129,88 +129,88 @@ fn by_session() -> Vec<Record> {
             },
             PassSession,
         ),
-        open(
+        case(
             "a live session, not IP",
             with_session,
             through(false).ethernet(0x88cc, &[0; 40]),
             PassSession,
         ),
-        open("another MAC address", with_session, other_mac.udp(data), DropGate),
-        open(
+        case("another MAC address", with_session, other_mac.udp(data), DropGate),
+        case(
             "another VLAN",
             with_session,
             through(false).vlan(3).udp(data),
             DropGate,
         ),
-        open(
+        case(
             "a session in two VLANs",
             in_vlans,
             through(false).tag(0x88a8, 7).vlan(9).udp(data),
             PassSession,
         ),
-        open(
+        case(
             "priority bits do not count",
             in_vlans,
             through(false).tag(0x88a8, 0xe007).tag(0x8100, 0xf009).udp(data),
             PassSession,
         ),
-        open(
+        case(
             "the outer VLAN only",
             in_vlans,
             through(false).tag(0x88a8, 7).udp(data),
             DropGate,
         ),
-        open(
+        case(
             "the VLANs in the other order",
             in_vlans,
             through(false).tag(0x88a8, 9).vlan(7).udp(data),
             DropGate,
         ),
-        open(
+        case(
             "a session that is not BOUND",
             unbound,
             through(false).udp(data),
             DropGate,
         ),
-        open("revoked", revoked, through(false).udp(data), DropGate),
-        open(
+        case("revoked", revoked, through(false).udp(data), DropGate),
+        case(
             "the session has expired",
-            over,
+            expired,
             through(false).udp(data),
             DropSessionExpired,
         ),
-        open(
+        case(
             "the session is about to expire",
-            almost_over,
+            almost_expired,
             through(false).udp(data),
             PassSession,
         ),
-        open(
+        case(
             "renewed in between",
             renewed,
             through(false).udp(data),
             PassSession,
         ),
-        open(
+        case(
             "the session is being replaced",
             busy,
             through(false).udp(data),
             DropGate,
         ),
-        open("wiped", wiped, through(false).udp(data), DropGate),
-        open(
+        case("wiped", wiped, through(false).udp(data), DropGate),
+        case(
             "moved to another MAC address: the old one",
             moved,
             through(false).udp(data),
             DropGate,
         ),
-        open(
+        case(
             "moved to another MAC address: the new one",
             moved,
             other_mac.udp(data),
             PassSession,
         ),
-        open(
+        case(
             "after a sweep, which keeps live sessions",
             swept,
             through(false).udp(data),
@@ -219,7 +219,7 @@ fn by_session() -> Vec<Record> {
     ]
 }
 
-/// In a customer VLAN or a service VLAN.
+/// Opens a session in VLAN 300; the tag type makes it a customer VLAN or a service VLAN.
 fn in_vlan(tag: u16) -> impl Fn(&mut TestFixture) {
     move |w| {
         w.pool(A, 0, 4);
@@ -232,110 +232,110 @@ fn in_vlan(tag: u16) -> impl Fn(&mut TestFixture) {
 /// Kinds of VLAN tags, for a session without VLAN, in customer VLAN 300, or in service VLAN 300.
 fn tags() -> Vec<Record> {
     let data = b"a measurement";
-    let with = |given: fn(&mut TestFixture), name: &str, builder: FrameBuilder, verdict| {
-        open(name, given, builder.udp(data), verdict)
+    let data_case = |setup: fn(&mut TestFixture), name: &str, builder: FrameBuilder, verdict| {
+        case(name, setup, builder.udp(data), verdict)
     };
     let customer: fn(&mut TestFixture) = |w| in_vlan(0x8100)(w);
     let service: fn(&mut TestFixture) = |w| in_vlan(0x88a8)(w);
     let plain = || through(false);
     let mut records = vec![
-        with(with_session, "a priority tag", plain().vlan(0), PassSession),
-        with(
+        data_case(with_session, "a priority tag", plain().vlan(0), PassSession),
+        data_case(
             with_session,
             "a service's priority tag",
             plain().tag(0x88a8, 0xe000),
             PassSession,
         ),
-        with(
+        data_case(
             with_session,
             "two priority tags",
             plain().tag(0x88a8, 0).vlan(0),
             PassSession,
         ),
-        with(
+        data_case(
             with_session,
             "a VLAN behind a priority tag",
             plain().vlan(0).vlan(300),
             DropGate,
         ),
-        with(
+        data_case(
             customer,
             "the session's VLAN behind a priority tag",
             plain().tag(0x8100, 0xa000).vlan(300),
             PassSession,
         ),
-        with(
+        data_case(
             customer,
             "a priority tag behind the session's VLAN",
             plain().vlan(300).vlan(0),
             PassSession,
         ),
-        with(customer, "no tag", plain(), DropGate),
-        with(customer, "a priority tag alone", plain().vlan(0), DropGate),
-        with(
+        data_case(customer, "no tag", plain(), DropGate),
+        data_case(customer, "a priority tag alone", plain().vlan(0), DropGate),
+        data_case(
             customer,
             "a customer's VLAN as a service's",
             plain().tag(0x88a8, 300),
             DropGate,
         ),
-        with(customer, "a customer's VLAN", plain().vlan(300), PassSession),
-        with(
+        data_case(customer, "a customer's VLAN", plain().vlan(300), PassSession),
+        data_case(
             service,
             "a service's VLAN as a customer's",
             plain().vlan(300),
             DropGate,
         ),
-        with(service, "a service's VLAN", plain().tag(0x88a8, 300), PassSession),
-        with(
+        data_case(service, "a service's VLAN", plain().tag(0x88a8, 300), PassSession),
+        data_case(
             in_vlans,
             "both VLANs as a customer's",
             plain().vlan(7).vlan(9),
             DropGate,
         ),
-        with(
+        data_case(
             in_vlans,
             "a third tag",
             plain().tag(0x88a8, 7).vlan(9).vlan(1),
             DropGateTag,
         ),
-        with(
+        data_case(
             in_vlans,
             "a third tag, a priority tag",
             plain().tag(0x88a8, 7).vlan(9).vlan(0),
             DropGateTag,
         ),
-        open(
+        case(
             "ARP behind three tags",
             with_session,
             plain().vlan(0).vlan(0).vlan(0).arp_request(),
             DropGateTag,
         ),
-        open(
+        case(
             "PROFINET behind a priority tag",
             with_session,
             plain().tag(0x8100, 0xc000).ethernet(0x8892, &[0x80; 46]),
             PassSession,
         ),
-        open(
+        case(
             "GOOSE behind a priority tag",
             with_session,
             plain().tag(0x8100, 0x8000).ethernet(0x88b8, &[0; 60]),
             PassSession,
         ),
-        open(
+        case(
             "PROFINET without a session",
             |_| {},
             plain().vlan(0).ethernet(0x8892, &[0x80; 46]),
             DropGateType,
         ),
-        open("RARP", |_| {}, plain().ethernet(0x8035, &[0; 28]), DropGateType),
-        open(
+        case("RARP", |_| {}, plain().ethernet(0x8035, &[0; 28]), DropGateType),
+        case(
             "an ICMPv6 type on IPv4",
             |_| {},
             plain().ip(58, &[135; 24]),
             DropGate,
         ),
-        open(
+        case(
             "ICMPv6 without a type",
             |_| {},
             through(true).ip(58, &[]),
@@ -360,14 +360,19 @@ fn tags() -> Vec<Record> {
     ];
     for tag in [0x9100, 0x9200, 0x9300, 0x88e7, 0x8926, 0x893f] {
         let name = format!("a tag of type {tag:#06x}");
-        records.push(with(with_session, &name, plain().tag(tag, 0), DropGateTag));
-        let name = format!("one behind a VLAN tag, of type {tag:#06x}");
-        records.push(with(customer, &name, plain().vlan(300).tag(tag, 5), DropGateTag));
+        records.push(data_case(with_session, &name, plain().tag(tag, 0), DropGateTag));
+        let name = format!("after a VLAN tag, a tag of type {tag:#06x}");
+        records.push(data_case(
+            customer,
+            &name,
+            plain().vlan(300).tag(tag, 5),
+            DropGateTag,
+        ));
     }
-    // More types than are distinguished: the rest are one type.
+    // More types than are counted separately: those beyond the limit are counted as one type.
     records.extend((0..40u16).map(|number| {
         let frame = plain().ethernet(0x7000 + number, &[0; 46]);
-        open(&format!("scanned type {number}"), |_| {}, frame, DropGateType)
+        case(&format!("scanned type {number}"), |_| {}, frame, DropGateType)
     }));
     records
 }
@@ -381,67 +386,67 @@ fn never() -> Vec<Record> {
         FrameBuilder::new(A.end(v6), target).udp(&[0; 64])
     };
     let mut records = vec![
-        open(
+        case(
             "the LAP port behind the gateway",
             with_session,
             lap(false),
             DropGatePort,
         ),
-        open(
+        case(
             "the LAP port behind the gateway, IPv6",
             with_session,
             lap(true),
             DropGatePort,
         ),
-        open(
+        case(
             "a fragment",
             with_session,
             through(false).fragment(0, true).udp(b"x"),
             DropGateFragment,
         ),
-        open(
+        case(
             "a later fragment",
             with_session,
             through(false).fragment(9, false).udp(b"x"),
             DropGateFragment,
         ),
-        open(
+        case(
             "a fragment to the gateway",
             with_session,
             A.frame(false).fragment(0, true).udp(b"x"),
             DropGateFragment,
         ),
-        open(
+        case(
             "an IPv6 fragment",
             with_session,
             through(true).fragment(0, true).udp(b"x"),
             DropGateFragment,
         ),
-        open(
+        case(
             "IPv4 options",
             with_session,
             through(false).options(&[1; 4]).udp(b"x"),
             DropGateExtension,
         ),
-        open(
+        case(
             "IPv4 options in a fragment",
             with_session,
             through(false).options(&[1; 4]).fragment(2, true).udp(b"x"),
             DropGateFragment,
         ),
-        open(
+        case(
             "neighbor discovery behind hop-by-hop",
             with_session,
             through(true).extension(0).icmpv6(135, &[0; 20]),
             DropGateExtension,
         ),
-        open(
+        case(
             "a frame truncated in its UDP header",
             with_session,
             through(false).udp(b"x")[..40].to_vec(),
             DropTruncated,
         ),
-        open(
+        case(
             "a wrong UDP length",
             with_session,
             {
@@ -453,7 +458,7 @@ fn never() -> Vec<Record> {
         ),
     ];
     for number in [0, 43, 51, 60, 135, 139, 140] {
-        records.push(open(
+        records.push(case(
             &format!("IPv6 extension header {number}"),
             with_session,
             through(true).extension(number).udp(b"x"),
@@ -463,7 +468,7 @@ fn never() -> Vec<Record> {
     let length_max = through(true).vlan(5).udp(b"").len();
     records.extend((0..length_max).map(|length| {
         let frame = through(true).vlan(5).udp(b"")[..length].to_vec();
-        open(
+        case(
             &format!("truncated after {length} B"),
             with_session,
             frame,
@@ -506,7 +511,7 @@ fn consumed() -> Vec<Record> {
             |w| A.frame(false).udp(&w.request(A))[..60].to_vec(),
             DropTruncated,
         ),
-        open(
+        case(
             "another port of the gateway, with a session",
             with_session,
             {
@@ -516,8 +521,8 @@ fn consumed() -> Vec<Record> {
             },
             PassSession,
         ),
-        open(
-            "another port of the gateway, without",
+        case(
+            "another port of the gateway, without a session",
             |_| {},
             {
                 let mut end = gateway_end(false);
@@ -532,7 +537,7 @@ fn consumed() -> Vec<Record> {
 pub fn groups() -> Vec<Group> {
     let records = [by_session(), never(), consumed()];
     vec![
-        group(TestConfig::OPEN, records.into_iter().flatten().collect()),
-        group(TestConfig::OPEN, tags()),
+        group(TestConfig::BOUND, records.into_iter().flatten().collect()),
+        group(TestConfig::BOUND, tags()),
     ]
 }

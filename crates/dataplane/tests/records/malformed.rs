@@ -9,21 +9,21 @@ use super::{Group, Record, group, record};
 use crate::support::device::A;
 use crate::support::test_config::TestConfig;
 
-/// A REQUEST with one byte changed; a device exists, so that only the message decides.
-fn request_with(description: &str, at: usize, value: u8, verdict: Verdict) -> Record {
+/// A REQUEST with one byte changed; the device exists, so that only the message decides.
+fn request_with(description: &str, offset: usize, value: u8, verdict: Verdict) -> Record {
     record(
         description,
         |w| w.pool(A, 0, 3),
         move |w| {
             let mut message = w.request(A);
-            message[at] = value;
+            message[offset] = value;
             A.frame(false).udp(&message)
         },
         verdict,
     )
 }
 
-/// A message of any type and length, with the right header for both and zeros behind it.
+/// A message of the given type and length with a valid header, followed by zeros. Its length field is `claimed`.
 fn message(kind: u8, length: usize, claimed: u16) -> Vec<u8> {
     let mut bytes = vec![0u8; length.max(16)];
     bytes[..8].copy_from_slice(&[0x4c, 0x57, 1, kind, 1, 0, 0, 0]);
@@ -55,13 +55,13 @@ fn lengths() -> Vec<Record> {
         .collect();
     for length in [65, 66, 127, 128, 129, 200, 1400, 2900] {
         records.push(of_type(
-            "a REQUEST with bytes behind it",
+            "a REQUEST with further bytes",
             REQUEST,
             length,
             DropLength,
         ));
         records.push(of_type(
-            "a RESPONSE with bytes behind it",
+            "a RESPONSE with further bytes",
             RESPONSE,
             length,
             DropLength,
@@ -115,26 +115,26 @@ fn types() -> Vec<Record> {
 
 fn reserved() -> Vec<Record> {
     let mut records = Vec::new();
-    for at in 32..64 {
-        let description = format!("REQUEST, reserved byte {at} is not zero");
-        records.push(request_with(&description, at, 0x80, DropReserved));
+    for offset in 32..64 {
+        let description = format!("REQUEST, reserved byte {offset} is not zero");
+        records.push(request_with(&description, offset, 0x80, DropReserved));
     }
-    let body = |kind: u8, at: usize, verdict: Verdict| {
+    let body = |kind: u8, offset: usize, verdict: Verdict| {
         record(
-            format!("type {kind}, byte {at} is not zero"),
+            format!("type {kind}, byte {offset} is not zero"),
             |_| {},
             move |_| {
                 let mut bytes = message(kind, 64, 64);
-                bytes[at] = 1;
+                bytes[offset] = 1;
                 A.frame(false).udp(&bytes)
             },
             verdict,
         )
     };
-    records.extend((21..64).map(|at| body(NAK, at, DropReserved)));
-    records.extend((16..21).map(|at| body(NAK, at, DropDirection)));
-    records.extend((34..40).map(|at| body(DATA_UP, at, DropReserved)));
-    records.extend((34..40).map(|at| body(DATA_DOWN, at, DropReserved)));
+    records.extend((21..64).map(|offset| body(NAK, offset, DropReserved)));
+    records.extend((16..21).map(|offset| body(NAK, offset, DropDirection)));
+    records.extend((34..40).map(|offset| body(DATA_UP, offset, DropReserved)));
+    records.extend((34..40).map(|offset| body(DATA_DOWN, offset, DropReserved)));
     records.push(body(DATA_UP, 33, DropNotSealed));
     records.push(body(DATA_UP, 40, DropNotSealed));
     records

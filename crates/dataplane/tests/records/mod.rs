@@ -24,13 +24,13 @@ use crate::support::device::{A, TestDevice, gateway_end};
 use crate::support::fixture::TestFixture;
 use crate::support::test_config::TestConfig;
 
-/// Creates the frame after the state is set up.
+/// Creates the frame after `setup` has run.
 type MakePacket = Box<dyn Fn(&TestFixture) -> Vec<u8>>;
 
 /// One packet in one state.
 pub struct Record {
     pub description: String,
-    /// Sets up the state; packets that it sends are compared like the last one.
+    /// Sets up the state; the packets that it sends are compared, too.
     pub setup: Box<dyn Fn(&mut TestFixture)>,
     pub packet: MakePacket,
     pub verdict: Verdict,
@@ -44,13 +44,13 @@ pub struct Group {
 
 pub fn record(
     description: impl Into<String>,
-    given: impl Fn(&mut TestFixture) + 'static,
+    setup: impl Fn(&mut TestFixture) + 'static,
     packet: impl Fn(&TestFixture) -> Vec<u8> + 'static,
     verdict: Verdict,
 ) -> Record {
     Record {
         description: description.into(),
-        setup: Box::new(given),
+        setup: Box::new(setup),
         packet: Box::new(packet),
         verdict,
     }
@@ -60,8 +60,8 @@ pub fn group(shape: TestConfig, records: Vec<Record>) -> Group {
     Group { shape, records }
 }
 
-/// The right RESPONSE of a device from its own address, BOUND or not.
-pub fn right(w: &TestFixture, device: TestDevice, bound: bool) -> Vec<u8> {
+/// The valid RESPONSE of a device from its own address, BOUND or not.
+pub fn valid_response(w: &TestFixture, device: TestDevice, bound: bool) -> Vec<u8> {
     let response = w.response(device);
     let response = if bound {
         response.bound(device.mac())

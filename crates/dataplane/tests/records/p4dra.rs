@@ -10,7 +10,7 @@ use crate::support::fixture::TestFixture;
 use crate::support::fixture::p4dra::{frame, frame_between, id, key, reply, tagged};
 use crate::support::test_config::{P4DRA_PROVERS, TestConfig};
 
-/// Two rounds that were never opened.
+/// Opens two new rounds.
 fn rounds(w: &mut TestFixture) {
     w.p4dra_round();
     w.p4dra_round();
@@ -20,7 +20,7 @@ fn simple(description: &str, packet: impl Fn(&TestFixture) -> Vec<u8> + 'static,
     record(description, rounds, packet, verdict)
 }
 
-/// The right proof of A in the running round, with changes.
+/// The valid proof of A in the running round, with changes.
 fn modified(description: &str, change: impl Fn(&mut Vec<u8>) + 'static, verdict: Verdict) -> Record {
     simple(
         description,
@@ -42,7 +42,7 @@ fn proofs() -> Vec<Record> {
             ReplyP4draVerified,
         ),
         simple(
-            "the previous one",
+            "the previous round",
             |w| reply(A, &w.p4dra_ago(1), 1),
             ReplyP4draVerified,
         ),
@@ -124,7 +124,7 @@ fn proofs() -> Vec<Record> {
             DropP4draProof,
         ),
         record(
-            "the right proof twice",
+            "the valid proof twice",
             |w| {
                 rounds(w);
                 let frame = reply(A, &w.p4dra_ago(0), 1);
@@ -134,7 +134,7 @@ fn proofs() -> Vec<Record> {
             DropP4draProved,
         ),
         record(
-            "a wrong proof after the right one",
+            "a wrong proof after the valid one",
             |w| {
                 rounds(w);
                 let frame = reply(A, &w.p4dra_ago(0), 1);
@@ -144,7 +144,7 @@ fn proofs() -> Vec<Record> {
             DropP4draProved,
         ),
         record(
-            "the right proof after a wrong one",
+            "the valid proof after a wrong one",
             |w| {
                 rounds(w);
                 let frame = reply(A, &w.p4dra_ago(0), 2);
@@ -180,7 +180,7 @@ fn frames() -> Vec<Record> {
             DropUnanswerable,
         ),
         modified(
-            "no bytes behind the type",
+            "no bytes after the type",
             |frame| frame.truncate(14),
             DropP4draMalformed,
         ),
@@ -231,9 +231,9 @@ fn frames() -> Vec<Record> {
     records
 }
 
-/// Frames that the published switch accepts from any port: each is a way to forge or to amplify, found in its code.
+/// Frames that the published switch accepts from any port: with each, an attacker can forge or amplify.
 fn from_outside() -> Vec<Record> {
-    let sent = |description: &str, make: fn(Round) -> Message| {
+    let case = |description: &str, make: fn(Round) -> Message| {
         simple(
             description,
             move |w| frame(A, &make(w.p4dra_ago(0))),
@@ -241,26 +241,26 @@ fn from_outside() -> Vec<Record> {
         )
     };
     let mut records = vec![
-        sent("START", Message::Start),
-        sent("REQUEST", Message::Request),
-        sent("SETUP", |_| Message::Setup(key(A), id(A))),
-        sent("VERIFIED with any V = P", |round| {
+        case("START", Message::Start),
+        case("REQUEST", Message::Request),
+        case("SETUP", |_| Message::Setup(key(A), id(A))),
+        case("VERIFIED with any V = P", |round| {
             Message::Verified(round, id(A), [7; 64], [7; 64])
         }),
-        sent("VERIFIED of an unknown prover", |round| {
+        case("VERIFIED of an unknown prover", |round| {
             Message::Verified(round, id(UNKNOWN), [7; 64], [7; 64])
         }),
-        sent("VERIFIED of a round that does not exist", |_| {
-            let none = Round { r: [9; 8], n: [9; 8] };
-            Message::Verified(none, id(A), [7; 64], [7; 64])
+        case("VERIFIED of a round that does not exist", |_| {
+            let unopened = Round { r: [9; 8], n: [9; 8] };
+            Message::Verified(unopened, id(A), [7; 64], [7; 64])
         }),
         simple(
-            "VERIFIED, as in the reply to the right proof",
+            "VERIFIED, as in the reply to the valid proof",
             |w| {
-                let right = reply(A, &w.p4dra_ago(0), 1);
-                let mut forged = right.clone();
+                let valid_frame = reply(A, &w.p4dra_ago(0), 1);
+                let mut forged = valid_frame.clone();
                 forged[14] = operation::VERIFIED;
-                forged.extend(&right[47..]);
+                forged.extend(&valid_frame[47..]);
                 forged
             },
             DropP4draOperation,
@@ -293,13 +293,13 @@ fn from_outside() -> Vec<Record> {
 }
 
 /// Frames of another Ethernet type, at each gate.
-fn others(foreign: Verdict) -> Vec<Record> {
+fn other_types(foreign: Verdict) -> Vec<Record> {
     let mut records: Vec<Record> = [0x1233u16, 0x1235, 0x3412, 0x5241, 0x88b5]
         .into_iter()
-        .map(|other| {
+        .map(|ether_type| {
             modified(
-                &format!("type {other:#06x}"),
-                move |frame| frame[12..14].copy_from_slice(&other.to_be_bytes()),
+                &format!("type {ether_type:#06x}"),
+                move |frame| frame[12..14].copy_from_slice(&ether_type.to_be_bytes()),
                 foreign,
             )
         })
@@ -318,7 +318,7 @@ fn others(foreign: Verdict) -> Vec<Record> {
 pub fn groups() -> Vec<Group> {
     let gates = [
         (Gate::Off, PassForeign),
-        (Gate::Open, DropGateType),
+        (Gate::Bound, DropGateType),
         (Gate::Sealed, DropGateType),
     ];
     let mut groups: Vec<Group> = gates
@@ -328,10 +328,10 @@ pub fn groups() -> Vec<Group> {
                 gate,
                 ..TestConfig::P4DRA
             };
-            [proofs(), frames(), from_outside(), others(foreign)].map(|records| group(shape, records))
+            [proofs(), frames(), from_outside(), other_types(foreign)].map(|records| group(shape, records))
         })
         .collect();
-    let off = |gate, verdict| {
+    let profile_off = |gate, verdict| {
         let packet = |_: &TestFixture| {
             let to = gateway_end(false).mac;
             let mut frame = frame_between(to, A.mac(), &Message::Request(Round { r: [1; 8], n: [2; 8] }));
@@ -347,6 +347,6 @@ pub fn groups() -> Vec<Group> {
             records,
         )
     };
-    groups.extend(gates.map(|(gate, foreign)| off(gate, foreign)));
+    groups.extend(gates.map(|(gate, foreign)| profile_off(gate, foreign)));
     groups
 }

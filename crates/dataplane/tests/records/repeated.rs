@@ -2,7 +2,7 @@
 
 use linewarden_protocol::verdict::Verdict::{self, *};
 
-use super::{Group, Record, from, group, record, right};
+use super::{Group, Record, from, group, record, valid_response};
 use crate::support::device::{A, B};
 use crate::support::fixture::TestFixture;
 use crate::support::test_config::{SESSION_LIFETIME_S, TestConfig};
@@ -10,7 +10,7 @@ use crate::support::test_config::{SESSION_LIFETIME_S, TestConfig};
 /// The repeated winning RESPONSE: A's, of row 7, BOUND, from its own address in VLAN 5.
 fn repeated_response(
     description: &str,
-    given: fn(&mut TestFixture),
+    setup: fn(&mut TestFixture),
     packet: fn(&TestFixture, &[u8]) -> Vec<u8>,
     verdict: Verdict,
 ) -> Record {
@@ -20,10 +20,10 @@ fn repeated_response(
             w.pool(A, 7, 3);
             let response = w.response(A).bound(A.mac()).bytes(A);
             assert_eq!(w.send(&A.frame(false).vlan(5).udp(&response)), ReplyAck);
-            given(w);
+            setup(w);
         },
         move |w| {
-            // The fresh value that it won with, even if others have been drawn since.
+            // The fresh value under which the RESPONSE won, even if others have been drawn since.
             let mut winner = w.response(A).idx(7).bound(A.mac());
             winner.fresh = w.first_fresh();
             packet(w, &winner.bytes(A))
@@ -36,19 +36,19 @@ fn repeated() -> Vec<Record> {
     let nothing: fn(&mut TestFixture) = |_| {};
     vec![
         repeated_response(
-            "again: the same ACK",
+            "repeated: the same ACK",
             nothing,
             |_, m| A.frame(false).vlan(5).udp(m),
             ReplyAckRepeated,
         ),
         repeated_response(
-            "again, with another priority and TTL",
+            "repeated, with another priority and TTL",
             nothing,
             |_, m| A.frame(false).tag(0x8100, 0xe005).ip_fields(4, 9, 3).udp(m),
             ReplyAckRepeated,
         ),
         repeated_response(
-            "again, when its fresh value is no longer accepted",
+            "repeated, when its fresh value is no longer accepted",
             |w| {
                 for _ in 0..4 {
                     w.rotate_fresh();
@@ -58,43 +58,43 @@ fn repeated() -> Vec<Record> {
             ReplyAckRepeated,
         ),
         repeated_response(
-            "again, from another port",
+            "repeated, from another port",
             nothing,
             |_, m| from(|end| end.port += 1).vlan(5).udp(m),
             DropReplay,
         ),
         repeated_response(
-            "again, from another address",
+            "repeated, from another address",
             nothing,
             |_, m| from(|end| end.ip = B.end(false).ip).vlan(5).udp(m),
             DropReplay,
         ),
         repeated_response(
-            "again, over IPv6",
+            "repeated, over IPv6",
             nothing,
             |_, m| A.frame(true).vlan(5).udp(m),
             DropReplay,
         ),
         repeated_response(
-            "again, from another MAC address",
+            "repeated, from another MAC address",
             nothing,
             |_, m| from(|end| end.mac = B.mac()).vlan(5).udp(m),
             DropReplay,
         ),
         repeated_response(
-            "again, from another VLAN",
+            "repeated, from another VLAN",
             nothing,
             |_, m| A.frame(false).vlan(6).udp(m),
             DropReplay,
         ),
         repeated_response(
-            "again, from no VLAN",
+            "repeated, from no VLAN",
             nothing,
             |_, m| A.frame(false).udp(m),
             DropReplay,
         ),
         repeated_response(
-            "again, from a VLAN nested in that VLAN",
+            "repeated, from a VLAN nested in that VLAN",
             nothing,
             |_, m| A.frame(false).vlan(5).vlan(1).udp(m),
             DropReplay,
@@ -109,7 +109,7 @@ fn repeated() -> Vec<Record> {
             DropReplay,
         ),
         repeated_response(
-            "again, after the session",
+            "repeated, after the session",
             |w| {
                 w.advance(SESSION_LIFETIME_S + 1);
                 w.rotate_fresh();
@@ -118,13 +118,13 @@ fn repeated() -> Vec<Record> {
             DropReplay,
         ),
         repeated_response(
-            "again, after a revocation",
+            "repeated, after a revocation",
             |w| w.revoke(A),
             |_, m| A.frame(false).vlan(5).udp(m),
             DropRevoked,
         ),
         repeated_response(
-            "again, after the next session",
+            "repeated, after the next session",
             |w| {
                 let next = w.response(A).bound(A.mac()).bytes(A);
                 assert_eq!(w.send(&A.frame(false).vlan(5).udp(&next)), ReplyAck);
@@ -133,13 +133,13 @@ fn repeated() -> Vec<Record> {
             DropIndex,
         ),
         repeated_response(
-            "again, while the fresh value is too old",
+            "repeated, while the fresh value is too old",
             |w| w.advance(17),
             |_, m| A.frame(false).vlan(5).udp(m),
             DropStopped,
         ),
         record(
-            "key mode: again",
+            "key mode: repeated",
             |w| {
                 w.key(A, 3);
                 w.open_bound(A, false);
@@ -148,17 +148,17 @@ fn repeated() -> Vec<Record> {
             ReplyAckRepeated,
         ),
         record(
-            "not BOUND: again from another MAC address",
+            "not BOUND: repeated from another MAC address",
             |w| {
                 w.pool(A, 0, 3);
-                let frame = right(w, A, false);
+                let frame = valid_response(w, A, false);
                 assert_eq!(w.send(&frame), ReplyAck);
             },
             |w| from(|end| end.mac = B.mac()).udp(&w.response(A).idx(0).bytes(A)),
             DropReplay,
         ),
         record(
-            "the last row, again",
+            "the last row, repeated",
             |w| {
                 w.pool(A, 0, 1);
                 w.open_bound(A, false);

@@ -20,13 +20,13 @@ fn served() -> Vec<Record> {
             ReplyChallenge,
         ),
         record(
-            "the same over IPv6",
+            "a known device gets the challenge of its row, IPv6",
             |w| w.pool(A, 7, 3),
             |w| A.frame(true).udp(&w.request(A)),
             ReplyChallenge,
         ),
         record(
-            "the same request gets the same bytes",
+            "a repeated REQUEST gets the same bytes",
             |w| {
                 w.pool(A, 0, 1);
                 let frame = request(w);
@@ -49,7 +49,7 @@ fn served() -> Vec<Record> {
             ReplyChallenge,
         ),
         record(
-            "one of several devices, from another's address",
+            "one of several devices, from the address of another",
             |w| {
                 w.pool(A, 0, 2);
                 w.pool(B, 5, 2);
@@ -77,7 +77,7 @@ fn served() -> Vec<Record> {
             ReplyChallenge,
         ),
         record(
-            "under a fresh value of less than 16 s",
+            "under a fresh value that is less than 16 s old",
             |w| {
                 w.pool(A, 0, 2);
                 w.advance(15);
@@ -147,7 +147,7 @@ fn refused() -> Vec<Record> {
             DropBusy,
         ),
         record(
-            "the same, of a device revoked in between",
+            "a line that a winner is writing, of a device revoked in between",
             |w| {
                 w.pool(A, 0, 3);
                 let response = A.frame(false).udp(&w.response(A).bytes(A));
@@ -190,14 +190,14 @@ fn refused() -> Vec<Record> {
             "the gateway is stopping",
             |w| {
                 w.pool(A, 4, 3);
-                w.stopping(true);
+                w.set_stopping(true);
             },
             request,
             ReplyNak,
         ),
         record(
             "stopping, unknown device: no reply",
-            |w| w.stopping(true),
+            |w| w.set_stopping(true),
             request,
             DropUnknownDevice,
         ),
@@ -231,7 +231,7 @@ fn refused() -> Vec<Record> {
     ]
 }
 
-/// A device without rows, and a clock that is not about to tick, since rate limits count per second.
+/// Installs a device without rows, and waits until the clock is not about to tick: rate limits count per second.
 fn without_rows(w: &mut TestFixture) {
     w.pool(A, 0, 1);
     w.open_bound(A, false);

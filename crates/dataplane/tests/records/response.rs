@@ -2,16 +2,16 @@
 
 use linewarden_protocol::verdict::Verdict::{self, *};
 
-use super::{Group, Record, from, group, record, right};
+use super::{Group, Record, from, group, record, valid_response};
 use crate::support::device::{A, B, UNKNOWN};
 use crate::support::fixture::TestFixture;
 use crate::support::test_config::{SESSION_LIFETIME_S, TestConfig};
 
 fn accepted() -> Vec<Record> {
-    let plain = |description: &str, given: fn(&mut TestFixture), v6: bool, bound: bool| {
+    let plain = |description: &str, setup: fn(&mut TestFixture), v6: bool, bound: bool| {
         record(
             description,
-            given,
+            setup,
             move |w| {
                 let response = w.response(A);
                 let response = if bound { response.bound(A.mac()) } else { response };
@@ -22,7 +22,7 @@ fn accepted() -> Vec<Record> {
     };
     vec![
         plain(
-            "the right answer, IPv4, not BOUND",
+            "a valid RESPONSE, IPv4, not BOUND",
             |w| w.pool(A, 7, 3),
             false,
             false,
@@ -58,7 +58,7 @@ fn accepted() -> Vec<Record> {
             true,
         ),
         plain(
-            "again, from the address of its session",
+            "during a session, from its address",
             |w| {
                 w.pool(A, 0, 3);
                 w.open_bound(A, false);
@@ -67,7 +67,7 @@ fn accepted() -> Vec<Record> {
             true,
         ),
         plain(
-            "again, from another address: the session moves",
+            "during a session, from another address: the session moves",
             |w| {
                 w.pool(A, 0, 3);
                 w.open_bound(A, false);
@@ -76,7 +76,7 @@ fn accepted() -> Vec<Record> {
             true,
         ),
         plain(
-            "again, not BOUND any more",
+            "during a BOUND session, not BOUND",
             |w| {
                 w.pool(A, 0, 3);
                 w.open_bound(A, false);
@@ -85,7 +85,7 @@ fn accepted() -> Vec<Record> {
             false,
         ),
         plain(
-            "again, after its session",
+            "after the session has expired",
             |w| {
                 w.pool(A, 0, 3);
                 w.open_bound(A, false);
@@ -150,7 +150,7 @@ fn accepted() -> Vec<Record> {
             "while the gateway stops: started handshakes may complete",
             |w| {
                 w.pool(A, 0, 2);
-                w.stopping(true);
+                w.set_stopping(true);
             },
             false,
             true,
@@ -168,16 +168,16 @@ fn accepted() -> Vec<Record> {
 }
 
 fn refused() -> Vec<Record> {
-    let one = |description: &str, packet: fn(&TestFixture) -> Vec<u8>, verdict: Verdict| {
+    let case = |description: &str, packet: fn(&TestFixture) -> Vec<u8>, verdict: Verdict| {
         record(description, |w| w.pool(A, 7, 3), packet, verdict)
     };
     let mut records = vec![
-        one(
+        case(
             "another gateway",
             |w| A.frame(false).udp(&w.response(A).gateway(78).bytes(A)),
             DropGateway,
         ),
-        one(
+        case(
             "another gateway, and unknown: the gateway is checked first",
             |w| {
                 A.frame(false)
@@ -185,42 +185,42 @@ fn refused() -> Vec<Record> {
             },
             DropGateway,
         ),
-        one(
+        case(
             "an unknown device",
             |w| A.frame(false).udp(&w.response(UNKNOWN).bytes(UNKNOWN)),
             DropUnknownDevice,
         ),
-        one(
+        case(
             "a row ahead",
             |w| A.frame(false).udp(&w.response(A).idx(8).bytes(A)),
             DropIndex,
         ),
-        one(
+        case(
             "two rows back",
             |w| A.frame(false).udp(&w.response(A).idx(5).bytes(A)),
             DropIndex,
         ),
-        one(
+        case(
             "the previous row, without a record",
             |w| A.frame(false).udp(&w.response(A).idx(6).bytes(A)),
             DropReplay,
         ),
-        one(
+        case(
             "row 2^32 - 1",
             |w| A.frame(false).udp(&w.response(A).idx(u32::MAX).bytes(A)),
             DropIndex,
         ),
-        one(
+        case(
             "a zero fresh value",
             |w| A.frame(false).udp(&w.response(A).fresh([0; 8]).bytes(A)),
             DropFresh,
         ),
-        one(
+        case(
             "an invented fresh value",
             |w| A.frame(false).udp(&w.response(A).fresh([9; 8]).bytes(A)),
             DropFresh,
         ),
-        one(
+        case(
             "BOUND, sent from another MAC address",
             |w| {
                 let response = w.response(A).bound(A.mac()).bytes(A);
@@ -228,7 +228,7 @@ fn refused() -> Vec<Record> {
             },
             DropTag,
         ),
-        one(
+        case(
             "a tag for BOUND, with the flag removed",
             |w| {
                 let mut response = w.response(A).bound(A.mac()).bytes(A);
@@ -237,7 +237,7 @@ fn refused() -> Vec<Record> {
             },
             DropTag,
         ),
-        one(
+        case(
             "with the flag BOUND added",
             |w| {
                 let mut response = w.response(A).bytes(A);
@@ -246,7 +246,7 @@ fn refused() -> Vec<Record> {
             },
             DropTag,
         ),
-        one(
+        case(
             "another device's key",
             |w| {
                 let mut response = w.response(A).bytes(B);
@@ -255,7 +255,7 @@ fn refused() -> Vec<Record> {
             },
             DropTag,
         ),
-        one(
+        case(
             "zeros as a tag",
             |w| {
                 let mut response = w.response(A).bytes(A);
@@ -280,7 +280,7 @@ fn refused() -> Vec<Record> {
                 w.pool(A, 0, 3);
                 w.revoke(A);
             },
-            |w| right(w, A, true),
+            |w| valid_response(w, A, true),
             DropRevoked,
         ),
         record(
@@ -289,13 +289,13 @@ fn refused() -> Vec<Record> {
                 w.pool(A, 0, 1);
                 w.open_bound(A, false);
             },
-            |w| right(w, A, true),
+            |w| valid_response(w, A, true),
             DropNoRows,
         ),
         record(
-            "right, but without a mark",
+            "valid, but without a mark",
             |w| w.pool_on_credit(A, 7, 3, 0),
-            |w| right(w, A, true),
+            |w| valid_response(w, A, true),
             DropMark,
         ),
         record(
@@ -314,7 +314,7 @@ fn refused() -> Vec<Record> {
                 w.pool_on_credit(A, 7, 3, 1);
                 w.open_bound(A, false);
             },
-            |w| right(w, A, true),
+            |w| valid_response(w, A, true),
             DropMark,
         ),
         record(
@@ -324,7 +324,7 @@ fn refused() -> Vec<Record> {
                 w.open_bound(A, false);
                 assert!(w.refill(A, 5, 2));
             },
-            |w| right(w, A, true),
+            |w| valid_response(w, A, true),
             DropMark,
         ),
         record(
@@ -334,13 +334,13 @@ fn refused() -> Vec<Record> {
                 // Here it is `drop_mark`: no mark is above that number.
                 w.leave_switch_behind();
             },
-            |w| right(w, A, true),
+            |w| valid_response(w, A, true),
             DropNoRows,
         ),
         record(
             "key mode at the last possible number",
             |w| w.key(A, u32::MAX),
-            |w| right(w, A, true),
+            |w| valid_response(w, A, true),
             DropNoRows,
         ),
         record(
@@ -357,29 +357,29 @@ fn refused() -> Vec<Record> {
             DropFresh,
         ),
         record(
-            "everything right, but the gateway's fresh value is too old",
+            "a valid RESPONSE, but the gateway's fresh value is too old",
             |w| {
                 w.pool(A, 0, 3);
                 w.advance(17);
             },
-            |w| right(w, A, true),
+            |w| valid_response(w, A, true),
             DropStopped,
         ),
         record(
             "a line that a winner is writing",
             |w| {
                 w.pool(A, 0, 3);
-                let frame = right(w, A, true);
+                let frame = valid_response(w, A, true);
                 w.interrupted_win(A, &frame);
             },
-            |w| right(w, A, true),
+            |w| valid_response(w, A, true),
             DropBusy,
         ),
         record(
             "the winning message, while its winner is writing",
             |w| {
                 w.pool(A, 0, 3);
-                let frame = right(w, A, true);
+                let frame = valid_response(w, A, true);
                 w.interrupted_win(A, &frame);
             },
             |w| A.frame(false).udp(&w.response(A).idx(0).bound(A.mac()).bytes(A)),
@@ -389,7 +389,7 @@ fn refused() -> Vec<Record> {
             "a line cleaned up after a crash: the row is spent, and there is no session",
             |w| {
                 w.pool(A, 0, 3);
-                let frame = right(w, A, true);
+                let frame = valid_response(w, A, true);
                 w.interrupted_win(A, &frame);
                 w.recover();
             },
@@ -399,13 +399,13 @@ fn refused() -> Vec<Record> {
     ];
     // Each bit that the tag covers.
     let covered = (16..32).chain(48..64);
-    records.extend(covered.map(|at| {
+    records.extend(covered.map(|index| {
         record(
-            format!("bit {} of byte {at} flipped", at % 8),
+            format!("bit {} of byte {index} flipped", index % 8),
             |w| w.pool(A, 7, 3),
             move |w| {
                 let mut response = w.response(A).bound(A.mac()).bytes(A);
-                response[at] ^= 1 << (at % 8);
+                response[index] ^= 1 << (index % 8);
                 A.frame(false).udp(&response)
             },
             DropTag,

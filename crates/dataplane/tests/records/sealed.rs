@@ -37,11 +37,11 @@ fn plain(w: &TestFixture, seq: u32) -> Vec<u8> {
 }
 
 /// A frame of A whose sealed message is changed.
-fn modified(at: usize, bytes: &'static [u8]) -> impl Fn(&TestFixture) -> Vec<u8> {
+fn modified(offset: usize, bytes: &'static [u8]) -> impl Fn(&TestFixture) -> Vec<u8> {
     move |w| {
         let to = service_end(false);
         let mut message = w.device_session(A).seal(1, &to, b"a measurement");
-        message[at..at + bytes.len()].copy_from_slice(bytes);
+        message[offset..offset + bytes.len()].copy_from_slice(bytes);
         sealed_frame(A, &to).udp(&message)
     }
 }
@@ -50,7 +50,7 @@ fn modified(at: usize, bytes: &'static [u8]) -> impl Fn(&TestFixture) -> Vec<u8>
 fn opened() -> Vec<Record> {
     let mut records = Vec::new();
     for v6 in [false, true] {
-        let given = if v6 { with_session6 } else { with_session };
+        let setup = if v6 { with_session6 } else { with_session };
         for tags in 0..=2 {
             for bytes in [0usize, 1, 7, 8, 9, 63, 64, 65, 1400, 1416] {
                 let name = format!("{bytes} B, {tags} tags, IPv6 {v6}");
@@ -60,20 +60,20 @@ fn opened() -> Vec<Record> {
                         (0..tags).fold(builder, |builder, tag| builder.vlan(7 + tag))
                     })
                 };
-                records.push(record(name, given, packet, PassData));
+                records.push(record(name, setup, packet, PassData));
             }
         }
         let padded = move |w: &TestFixture| sealed(w, v6, 1, b"x", |builder| builder.padding(&[0xaa; 9]));
         records.push(record(
-            format!("bytes behind the packet, IPv6 {v6}"),
-            given,
+            format!("bytes after the packet, IPv6 {v6}"),
+            setup,
             padded,
             PassData,
         ));
         let fields = move |w: &TestFixture| sealed(w, v6, 1, b"x", |builder| builder.ip_fields(0xff, 7, 1));
         records.push(record(
             format!("header fields, IPv6 {v6}"),
-            given,
+            setup,
             fields,
             PassData,
         ));
@@ -84,7 +84,7 @@ fn opened() -> Vec<Record> {
         };
         records.push(record(
             format!("a wrong UDP checksum, IPv6 {v6}"),
-            given,
+            setup,
             wrong_sum,
             PassData,
         ));
@@ -96,19 +96,19 @@ fn opened() -> Vec<Record> {
         };
         records.push(record(
             format!("no UDP checksum, IPv6 {v6}"),
-            given,
+            setup,
             no_sum,
             PassData,
         ));
-        let local = move |w: &TestFixture| {
+        let to_gateway = move |w: &TestFixture| {
             let mut to = gateway_end(v6);
             to.port = 53;
             sealed_frame(A, &to).udp(&w.device_session(A).seal(1, &to, b"x"))
         };
         records.push(record(
             format!("to the gateway itself, IPv6 {v6}"),
-            given,
-            local,
+            setup,
+            to_gateway,
             PassData,
         ));
     }
@@ -142,7 +142,7 @@ fn opened() -> Vec<Record> {
 }
 
 fn numbers() -> Vec<Record> {
-    let seen = |numbers: &'static [u32]| {
+    let after_numbers = |numbers: &'static [u32]| {
         move |w: &mut TestFixture| {
             with_session(w);
             for seq in numbers {
@@ -170,32 +170,47 @@ fn numbers() -> Vec<Record> {
             DropSequence,
         ),
         record("number 2^32 - 1", with_session, next(u32::MAX), PassData),
-        record("the same again", seen(&[1]), next(1), DropSequence),
-        record("2^32 - 1 again", seen(&[u32::MAX]), next(u32::MAX), DropSequence),
-        record("one that was skipped", seen(&[1, 3]), next(2), PassData),
-        record("and again", seen(&[1, 3, 2]), next(2), DropSequence),
-        record("far ahead", seen(&[1, 2, 3]), next(1_000_000), PassData),
+        record("number 1, repeated", after_numbers(&[1]), next(1), DropSequence),
+        record(
+            "number 2^32 - 1, repeated",
+            after_numbers(&[u32::MAX]),
+            next(u32::MAX),
+            DropSequence,
+        ),
+        record(
+            "a number that was skipped",
+            after_numbers(&[1, 3]),
+            next(2),
+            PassData,
+        ),
+        record(
+            "a number that was skipped and then used",
+            after_numbers(&[1, 3, 2]),
+            next(2),
+            DropSequence,
+        ),
+        record("far ahead", after_numbers(&[1, 2, 3]), next(1_000_000), PassData),
         record(
             "far behind the end",
-            seen(&[u32::MAX]),
+            after_numbers(&[u32::MAX]),
             next(u32::MAX - 23),
             PassData,
         ),
         record(
             "too far behind the end",
-            seen(&[u32::MAX]),
+            after_numbers(&[u32::MAX]),
             next(u32::MAX - 24),
             DropSequence,
         ),
         record(
             "an old number, within the small window",
-            seen(&[24]),
+            after_numbers(&[24]),
             next(1),
             PassData,
         ),
         record(
             "an old number, outside the small window",
-            seen(&[25]),
+            after_numbers(&[25]),
             next(1),
             DropSequence,
         ),
@@ -208,18 +223,18 @@ fn numbers() -> Vec<Record> {
         (25, DropSequence),
     ] {
         let name = format!("{back} back");
-        records.push(record(name, seen(&[1000]), next(1000 - back), verdict));
+        records.push(record(name, after_numbers(&[1000]), next(1000 - back), verdict));
     }
     for ahead in [1, 22, 23, 24, 25] {
-        let given = move |w: &mut TestFixture| {
-            seen(&[1000, 999, 990])(w);
+        let setup = move |w: &mut TestFixture| {
+            after_numbers(&[1000, 999, 990])(w);
             let frame = plain(w, 1000 + ahead);
             assert_eq!(w.send(&frame), PassData);
         };
         let verdict = if ahead > 23 { DropSequence } else { PassData };
         records.push(record(
-            format!("an old one that was skipped, after {ahead} more"),
-            given,
+            format!("an old number that was skipped, after {ahead} more"),
+            setup,
             next(998),
             // 998 is `ahead` + 2 back.
             if ahead + 2 > 23 { DropSequence } else { verdict },
@@ -228,7 +243,7 @@ fn numbers() -> Vec<Record> {
     records
 }
 
-fn wrong() -> Vec<Record> {
+fn refused() -> Vec<Record> {
     let to_port = |port: u16| {
         move |w: &TestFixture| {
             let to = Endpoint {
@@ -444,9 +459,9 @@ fn ended() -> Vec<Record> {
             },
             |w| {
                 let response = A.response(&w.response(A).bound(A.mac()).idx(0));
-                let before = crate::support::device::DeviceSession::of(A, w.mode(A), &response);
+                let previous = crate::support::device::DeviceSession::of(A, w.mode(A), &response);
                 let to = service_end(false);
-                sealed_frame(A, &to).udp(&before.seal(1, &to, b"x"))
+                sealed_frame(A, &to).udp(&previous.seal(1, &to, b"x"))
             },
             DropSession,
         ),
@@ -516,7 +531,11 @@ fn unsealed() -> Vec<Record> {
             through(true).extension(60).udp(b"x"),
             DropGateExtension,
         ),
-        ("cut off", through(false).udp(b"x")[..40].to_vec(), DropTruncated),
+        (
+            "truncated",
+            through(false).udp(b"x")[..40].to_vec(),
+            DropTruncated,
+        ),
         (
             "an empty datagram to the LAP port",
             sealed_frame(A, &service_end(false)).udp(b""),
@@ -587,6 +606,6 @@ fn unsealed() -> Vec<Record> {
 }
 
 pub fn groups() -> Vec<Group> {
-    let records = [opened(), numbers(), wrong(), ended(), unsealed()];
+    let records = [opened(), numbers(), refused(), ended(), unsealed()];
     vec![group(TestConfig::SEALED, records.into_iter().flatten().collect())]
 }

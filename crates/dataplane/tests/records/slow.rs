@@ -2,7 +2,7 @@
 
 use linewarden_protocol::verdict::Verdict::*;
 
-use super::{Group, Record, group, record, right};
+use super::{Group, Record, group, record, valid_response};
 use crate::support::device::{A, UNKNOWN};
 use crate::support::fixture::TestFixture;
 use crate::support::test_config::TestConfig;
@@ -25,7 +25,7 @@ fn messages() -> Vec<Record> {
         record(
             "a BOUND RESPONSE of an unknown device",
             |_| {},
-            |w| right(w, UNKNOWN, true),
+            |w| valid_response(w, UNKNOWN, true),
             SlowPath,
         ),
         record(
@@ -40,7 +40,7 @@ fn messages() -> Vec<Record> {
         record(
             "a known device is served here",
             |w| w.pool(A, 0, 3),
-            |w| right(w, A, true),
+            |w| valid_response(w, A, true),
             ReplyAck,
         ),
     ]

@@ -111,19 +111,19 @@ impl TestDevice {
         }
     }
 
-    /// A right RESPONSE; `what` can be changed to get a wrong one with a right tag.
-    pub fn response(self, what: &Response) -> wire::Response {
-        let flags = if what.bound.is_some() { FLAG_BOUND } else { 0 };
+    /// A RESPONSE with these fields and a valid tag.
+    pub fn response(self, fields: &Response) -> wire::Response {
+        let flags = if fields.bound.is_some() { FLAG_BOUND } else { 0 };
         let mut message = wire::Response {
             header: Header::new(message_type::RESPONSE, Suite::SipHash128, flags, self.id()),
-            nonce: what.nonce,
-            idx: what.idx.into(),
-            gateway_id: what.gateway.0.into(),
-            fresh: what.fresh,
+            nonce: fields.nonce,
+            idx: fields.idx.into(),
+            gateway_id: fields.gateway.0.into(),
+            fresh: fields.fresh,
             tag: [0; 16],
         };
-        let key = self.auth_key(what.mode, RowIndex(what.idx));
-        message.tag = tag::response(&key, &message, &tag::location(what.bound));
+        let key = self.auth_key(fields.mode, RowIndex(fields.idx));
+        message.tag = tag::response(&key, &message, &tag::location(fields.bound));
         message
     }
 }

@@ -40,7 +40,7 @@ use switch::SwitchSide;
 
 /// The ingress interface of `BPF_PROG_TEST_RUN`: the loopback interface.
 const INGRESS: u32 = 1;
-/// The MAC address of the loopback interface.
+/// The MTU of the loopback interface.
 const LOOPBACK_MTU: usize = 65_536;
 
 struct HostSide {
@@ -81,7 +81,7 @@ pub struct TestFixture {
     nonces: u64,
     provers: BTreeSet<TestDevice>,
     rounds: Vec<Round>,
-    /// All sessions that were opened; they outlive [`TestFixture::reset`].
+    /// All rounds of `p4dra-classic` that were opened; they outlive [`TestFixture::reset`].
     p4dra_rounds: Vec<P4draRound>,
     /// Frames that went through the oracle, and through `xdp` and `host`.
     pub sent: [u64; 3],
@@ -141,7 +141,7 @@ impl TestFixture {
         Self::build(shape, None)
     }
 
-    /// With a switch.
+    /// Like [`TestFixture::new`], with a switch.
     pub fn with_switch(shape: TestConfig) -> Self {
         Self::build(shape, Some(SwitchSide::start(&shape.config())))
     }
@@ -188,7 +188,7 @@ impl TestFixture {
         fixture
     }
 
-    /// No device, two fresh values, not stopping, the first settings.
+    /// Returns to the first state: no device, two fresh values, not stopping, the first settings.
     pub fn reset(&mut self) {
         self.recover();
         let devices: Vec<TestDevice> = self.installed.keys().copied().collect();
@@ -196,7 +196,7 @@ impl TestFixture {
             self.wipe(device);
         }
         self.reset_switch();
-        self.stopping(false);
+        self.set_stopping(false);
         self.forget_provers();
         self.forget_settings();
         // No test reads these events here, and the ring would fill up.
@@ -218,7 +218,7 @@ impl TestFixture {
         real_now().plus_ms(self.shift_ms)
     }
 
-    /// All data planes, with their places in [`Installed::generations`].
+    /// Calls `work` for each data plane, with its index in [`Installed::generations`].
     fn each_data_plane(&mut self, mut work: impl FnMut(&mut dyn DataPlane, usize)) {
         if let Some(host) = &mut self.host {
             work(&mut host.host, 0);
@@ -238,7 +238,8 @@ impl TestFixture {
     }
 
     fn each_region(&self, mut work: impl FnMut(&Regions, usize)) {
-        self.stores().for_each(|(store, at)| work(store.regions(), at));
+        self.stores()
+            .for_each(|(store, index)| work(store.regions(), index));
     }
 
     // ---- messages ----
@@ -488,17 +489,22 @@ impl TestFixture {
     fn compare_line(&self, device: TestDevice) {
         let (expected, until) = view::of_oracle(&self.oracle.line(device.id()).unwrap());
         let installed = &self.installed[&device];
-        for (store, at) in self.stores() {
-            let name = ["host", "xdp"][at];
+        for (store, index) in self.stores() {
+            let name = ["host", "xdp"][index];
             let had_session = expected.session.is_some();
-            let (got, got_until) = view::of_store(store, device.id(), installed.generations[at], had_session);
+            let (got, got_until) =
+                view::of_store(store, device.id(), installed.generations[index], had_session);
             assert_eq!(got, expected, "memory of {name}, {device:?}");
             if had_session {
                 // `xdp` has read the clock itself, and its clock was not moved.
-                let shift_s = if at == 1 { (self.shift_ms / 1000) as u32 } else { 0 };
+                let shift_s = if index == 1 {
+                    (self.shift_ms / 1000) as u32
+                } else {
+                    0
+                };
                 let difference = got_until.saturating_add(shift_s).abs_diff(until);
                 assert!(
-                    difference <= at as u32,
+                    difference <= index as u32,
                     "session end in {name}: {got_until} + {shift_s}, {until}"
                 );
             }

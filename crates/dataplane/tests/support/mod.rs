@@ -45,10 +45,10 @@ pub fn cpus() -> Vec<usize> {
 pub fn pin_to(cpu: usize) {
     // SAFETY: all zeros is an empty set, and the number is within it; the call reads it within its size.
     unsafe {
-        let mut one: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(cpu, &mut one);
+        let mut cpu_set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut cpu_set);
         assert_eq!(
-            libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const one),
+            libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const cpu_set),
             0
         );
     }

@@ -7,14 +7,14 @@ use std::process::Command;
 /// Moves the calling thread to a new network namespace; `false`, with the reason printed, if that is not allowed.
 pub fn leave_namespace() -> bool {
     // SAFETY: takes no pointer; affects the calling thread only.
-    let left = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
-    if !left {
+    let has_left = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
+    if !has_left {
         println!(
             "SKIPPED: no network namespace: {}",
             std::io::Error::last_os_error()
         );
     }
-    left
+    has_left
 }
 
 /// The index of an interface of the calling thread's namespace; 0 if no interface has that name.
@@ -24,7 +24,7 @@ pub fn index_of(interface: &str) -> u32 {
     unsafe { libc::if_nametoindex(name.as_ptr()) }
 }
 
-/// A packet socket on an interface (packet(7)), for frames of this Ethernet type; 0 is for sending only.
+/// A packet socket on an interface (packet(7)), for frames of this Ethernet type. A socket for type 0 only sends.
 pub fn packet_socket(interface: &str, ether_type: u16) -> OwnedFd {
     // SAFETY: takes no pointer.
     let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW, 0) };
@@ -37,11 +37,11 @@ pub fn packet_socket(interface: &str, ether_type: u16) -> OwnedFd {
     name.sll_protocol = ether_type.to_be();
     name.sll_ifindex = index_of(interface).cast_signed();
     // SAFETY: the pointer is to a sockaddr_ll of that size, which the call only reads.
-    let bound = unsafe {
+    let result = unsafe {
         let bytes = size_of::<libc::sockaddr_ll>() as u32;
         libc::bind(socket.as_raw_fd(), (&raw const name).cast(), bytes)
     };
-    assert_eq!(bound, 0, "{}", std::io::Error::last_os_error());
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
     socket
 }
 

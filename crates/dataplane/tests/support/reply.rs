@@ -1,4 +1,4 @@
-//! Checks a reply against LAP/1 without the oracle: swapped headers, right checksums, right message.
+//! Checks a reply against LAP/1 without the oracle: swapped headers, correct checksums, correct message.
 
 use std::net::IpAddr;
 
@@ -24,7 +24,7 @@ fn folded(parts: &[&[u8]]) -> u32 {
     sum
 }
 
-/// Of pseudo header and datagram, RFC 768.
+/// The sum of pseudo header and datagram (RFC 768).
 fn udp_sum(frame: &[u8], parsed: &Frame) -> u32 {
     let (ip, udp) = parsed.datagram().unwrap();
     let datagram = &frame[udp.at..udp.payload().end];
@@ -36,7 +36,7 @@ fn udp_sum(frame: &[u8], parsed: &Frame) -> u32 {
     folded(&[src, dst, &[0, 17], &length, datagram])
 }
 
-/// RFC 768, 791: over a correct packet, checksum included, the folded sum is all ones.
+/// Checks the checksums: the folded sum of a correct packet, checksum included, is all ones (RFC 768, 791).
 fn check_sums(frame: &[u8], parsed: &Frame) {
     let (ip, udp) = parsed.datagram().unwrap();
     if ip.src.is_ipv4() {
@@ -51,7 +51,7 @@ fn check_sums(frame: &[u8], parsed: &Frame) {
 }
 
 /// The frame of an ACK with another session lifetime: tag and UDP checksum are recomputed.
-pub fn with_session_lifetime(reply: &[u8], key: &SessionKey, lease_s: u32) -> Vec<u8> {
+pub fn with_session_lifetime(reply: &[u8], key: &SessionKey, lifetime_s: u32) -> Vec<u8> {
     let mut out = reply.to_vec();
     let parsed = parse(reply).unwrap();
     let (_, udp) = parsed.datagram().unwrap();
@@ -59,7 +59,7 @@ pub fn with_session_lifetime(reply: &[u8], key: &SessionKey, lease_s: u32) -> Ve
         panic!("no ACK");
     };
     let mut ack = *ack;
-    ack.session_lifetime_s = lease_s.into();
+    ack.session_lifetime_s = lifetime_s.into();
     ack.tag = tag::ack(key, &ack);
     out[udp.payload()].copy_from_slice(ack.as_bytes());
     out[udp.at + 6..udp.at + 8].fill(0);
@@ -71,23 +71,23 @@ pub fn with_session_lifetime(reply: &[u8], key: &SessionKey, lease_s: u32) -> Ve
     out
 }
 
-/// All bytes around the payload.
+/// Checks all bytes of a reply except its payload.
 pub fn check_headers(sent: &[u8], got: &[u8]) {
     assert_eq!(sent.len(), got.len(), "no reply is longer than its request");
     let (request_frame, reply_frame) = (parse(sent).unwrap(), parse(got).unwrap());
     check_sums(got, &reply_frame);
-    let ((ip, udp), (back_ip, back_udp)) =
+    let ((ip, udp), (reply_ip, reply_udp)) =
         (request_frame.datagram().unwrap(), reply_frame.datagram().unwrap());
     assert_eq!(
         (reply_frame.dst_mac, reply_frame.src_mac),
         (request_frame.src_mac, request_frame.dst_mac)
     );
-    assert_eq!((back_ip.dst, back_ip.src), (ip.src, ip.dst));
+    assert_eq!((reply_ip.dst, reply_ip.src), (ip.src, ip.dst));
     assert_eq!(
-        (back_udp.dst_port, back_udp.src_port),
+        (reply_udp.dst_port, reply_udp.src_port),
         (udp.src_port, udp.dst_port)
     );
-    assert_eq!(back_udp.payload_bytes, udp.payload_bytes);
+    assert_eq!(reply_udp.payload_bytes, udp.payload_bytes);
     // VLAN tags with their priority bits, and Ethernet padding.
     assert_eq!(sent[12..ip.at], got[12..ip.at]);
     assert_eq!(sent[udp.payload().end..], got[udp.payload().end..]);
@@ -121,13 +121,13 @@ pub struct Expected {
     pub session_lifetime_s: u32,
 }
 
-/// The message in a LAP reply.
+/// Checks the message in a LAP reply.
 pub fn check_message(sent: &[u8], got: &[u8], verdict: Verdict, expected: &Expected) {
     let (request_frame, reply_frame) = (parse(sent).unwrap(), parse(got).unwrap());
     let (ip, udp) = request_frame.datagram().unwrap();
-    let (_, back) = reply_frame.datagram().unwrap();
+    let (_, reply_udp) = reply_frame.datagram().unwrap();
     let request = wire::parse(&sent[udp.payload()]).unwrap();
-    match (request, wire::parse(&got[back.payload()]).unwrap(), verdict) {
+    match (request, wire::parse(&got[reply_udp.payload()]).unwrap(), verdict) {
         (Message::Request(request), Message::Challenge(reply), Verdict::ReplyChallenge) => {
             let idx = RowIndex(expected.idx);
             assert_eq!(

@@ -77,15 +77,15 @@ impl TestConfig {
         inband_evidence: None,
         lists: false,
     };
-    pub const OPEN: Self = Self {
-        gate: Gate::Open,
+    pub const BOUND: Self = Self {
+        gate: Gate::Bound,
         ..Self::OFF
     };
 
     /// With the operator's lists of what passes.
     pub const LISTED: Self = Self {
         lists: true,
-        ..Self::OPEN
+        ..Self::BOUND
     };
 
     /// With a slow path.
@@ -189,7 +189,7 @@ impl TestConfig {
         let mut gateway = Gateway::new(GatewayConfig {
             gate: match self.gate {
                 Gate::Off => OracleGate::Off,
-                Gate::Open => OracleGate::Open,
+                Gate::Bound => OracleGate::Bound,
                 Gate::Sealed => OracleGate::Sealed,
             },
             sources: Some(self.config().sources()),
@@ -246,7 +246,7 @@ impl TestConfig {
     }
 }
 
-/// More devices with the same home than the four it holds.
+/// Devices, of which the first six have the same home, which holds only four.
 pub fn devices_with_one_home(count: usize) -> Vec<TestDevice> {
     let geometry = TestConfig::OFF.config().geometry;
     let home = |device: &TestDevice| geometry.home(geometry.device_hash(device.id()));

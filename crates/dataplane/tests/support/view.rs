@@ -35,11 +35,11 @@ pub struct SessionView {
     pub bound: bool,
     pub ingress: u32,
     pub window_top_and_bitmap: u64,
-    /// Of the window, counted like `wins`, modulo 256.
+    /// The window's generation, counted like `wins`, modulo 256.
     pub window_wins: u8,
 }
 
-/// The oracle's view, with the end of the session, whose clock may tick between two data planes.
+/// The oracle's view, and the end of the session: it is compared separately, since the clock may tick in between.
 pub fn of_oracle(line: &LineView) -> (View, u32) {
     let session = &line.session;
     let view = View {
@@ -66,8 +66,8 @@ pub fn of_oracle(line: &LineView) -> (View, u32) {
     (view, line.session_expires_s)
 }
 
-/// The view of a store. `had_session`: whether there was one since the installation, at which `generation` was the
-/// line's.
+/// The view of a store, and the end of the session. `generation` is that of the line at its installation;
+/// `had_session`: whether the device has had a session since.
 pub fn of_store(store: &Store, device: DeviceId, generation: u32, had_session: bool) -> (View, u32) {
     let (line, place) = store.line(device).unwrap();
     let session = &store.regions().sessions[place.slot as usize];

@@ -20,24 +20,24 @@ pub struct Appraisal {
     differences: Vec<Difference>,
 }
 
-/// A difference from the reference values. `Display` prints a line, and one more for each entry.
+/// A difference from the reference values. `Display` prints one line, and one further line for each differing entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Difference {
-    /// Another data plane.
+    /// The statement is about another data plane than the reference values.
     Switch {
         /// In the reference values.
         expected: SwitchId,
         /// In the statement.
         found: SwitchId,
     },
-    /// Another type of data plane.
+    /// The data plane is of another type.
     Kind {
         /// In the reference values.
         expected: DataPlaneKind,
         /// In the statement.
         found: DataPlaneKind,
     },
-    /// Another program.
+    /// The data plane runs another program.
     Program {
         /// In the reference values.
         expected: Digest,
@@ -70,7 +70,7 @@ pub struct EntryChange {
     pub found: Option<Entry>,
 }
 
-/// Compares the statement of a data plane with its reference values. `proven` are its entries, if it has sent them.
+/// Compares the statement of a data plane with its reference values. `proven` are its entries, if available.
 ///
 /// # Errors
 /// The reference values contradict themselves, which cannot happen for values read from a file.
@@ -93,8 +93,13 @@ pub fn appraise(
         let (expected, found) = (reference.program, snapshot.digests.program);
         differences.push(Difference::Program { expected, found });
     }
-    let known = reference.entries()?;
-    differences.extend(object_differences(evidence, reference, &known, proven));
+    let reference_entries = reference.entries()?;
+    differences.extend(object_differences(
+        evidence,
+        reference,
+        &reference_entries,
+        proven,
+    ));
     differences.extend(class_differences(evidence, reference, &differences));
     Ok(Appraisal {
         reference: reference.name.clone(),
@@ -108,7 +113,7 @@ pub fn appraise(
 fn object_differences(
     evidence: &VerifiedStatement,
     reference: &Reference,
-    known: &BTreeMap<Object, Vec<Encoded>>,
+    reference_entries: &BTreeMap<Object, Vec<Encoded>>,
     proven: Option<&ProvenEntries>,
 ) -> Vec<Difference> {
     let expected: BTreeMap<_, _> = reference
@@ -139,7 +144,7 @@ fn object_differences(
                 expected,
                 found,
                 entries: entry_changes(
-                    known_entries(known.get(object).map(Vec::as_slice), expected),
+                    known_entries(reference_entries.get(object).map(Vec::as_slice), expected),
                     known_entries(proven.and_then(|proven| proven.entries(object)), found),
                 ),
             });
@@ -151,10 +156,10 @@ fn object_differences(
     differences
 }
 
-/// The entries of an object as far as they are known: the given ones, and none if the object is empty.
-fn known_entries(given: Option<&[Encoded]>, digest: Option<Digest>) -> Option<&[Encoded]> {
+/// The entries of an object, if they are known: `entries`, or an empty list if the object is empty.
+fn known_entries(entries: Option<&[Encoded]>, digest: Option<Digest>) -> Option<&[Encoded]> {
     let is_empty = digest.is_none_or(|digest| digest == LtHash::EMPTY.digest(DigestKind::Object));
-    given.or(is_empty.then_some(&[]))
+    entries.or(is_empty.then_some(&[]))
 }
 
 /// The differences between two lists of entries, if both are known.
@@ -167,8 +172,9 @@ fn entry_changes(expected: Option<&[Encoded]>, found: Option<&[Encoded]>) -> Opt
     };
     let (expected, found) = (by_identity(expected?), by_identity(found?));
     let identities: BTreeSet<_> = expected.keys().chain(found.keys()).collect();
-    let entry =
-        |of: &BTreeMap<_, Encoded>, identity| of.get(identity).and_then(|entry| decode_entry(entry).ok());
+    let entry = |entries: &BTreeMap<_, Encoded>, identity| {
+        entries.get(identity).and_then(|entry| decode_entry(entry).ok())
+    };
     let changed = identities.into_iter().map(|identity| EntryChange {
         expected: entry(&expected, identity),
         found: entry(&found, identity),
@@ -180,32 +186,33 @@ fn entry_changes(expected: Option<&[Encoded]>, found: Option<&[Encoded]>) -> Opt
 fn class_differences(
     evidence: &VerifiedStatement,
     reference: &Reference,
-    before: &[Difference],
+    object_differences: &[Difference],
 ) -> Vec<Difference> {
     let digests = evidence.snapshot().digests;
     let differs = |class: Class| {
         let is_register = class == Class::Register;
-        let is_reported = before.iter().any(|difference| match difference {
+        let is_reported = object_differences.iter().any(|difference| match difference {
             Difference::Object { object, .. } | Difference::NowVolatile(object) => {
                 (object.class == Class::Register) == is_register
             }
             _ => false,
         });
-        // Excluded and volatile objects leave the class digest undefined, unless neither side includes them.
-        let left_out = |object: &Object| {
+        // If any content of an object is accepted, the class digest cannot be compared, unless both sides exclude the
+        // object from it.
+        let is_excluded = |object: &Object| {
             let found = evidence.objects().iter().find(|found| found.object == *object);
             found.is_some_and(|found| found.is_volatile)
         };
-        let is_open = reference.objects.iter().any(|listed| {
+        let is_undefined = reference.objects.iter().any(|listed| {
             (listed.object.class == Class::Register) == is_register
                 && listed.is_volatile
-                && !(listed.is_excluded && left_out(&listed.object))
+                && !(listed.is_excluded && is_excluded(&listed.object))
         });
         let equal = match is_register {
             true => digests.registers == reference.registers,
             false => digests.tables == reference.tables,
         };
-        !is_reported && !is_open && !equal
+        !is_reported && !is_undefined && !equal
     };
     [Class::Table, Class::Register]
         .into_iter()
@@ -255,11 +262,11 @@ impl fmt::Display for Difference {
             Self::Program { expected, found } => write!(f, "program: {expected} is now {found}"),
             Self::NowVolatile(object) => write!(f, "{object}: now excluded from the registers' digest as volatile"),
             Self::ClassDigest(Class::Register) => f.write_str(
-                "registers: the digest over all arrays differs, though each array is as it should be: do not trust this \
+                "registers: the digest over all arrays differs, although each array matches: do not trust this \
                  data plane's measurements",
             ),
             Self::ClassDigest(_) => f.write_str(
-                "tables: the digest over all objects differs, though each is as it should be: do not trust this data \
+                "tables: the digest over all objects differs, although each object matches: do not trust this data \
                  plane's measurements",
             ),
             Self::Object {
@@ -301,7 +308,7 @@ impl fmt::Display for EntryChange {
                 expected.entry_name(),
                 expected.content_text()
             ),
-            // Comparisons do not produce this.
+            // Comparisons never produce this case.
             (None, None) => f.write_str("nothing"),
         }
     }

@@ -1,4 +1,4 @@
-//! Attestation results: the claims of an EAR (draft-ietf-rats-ear-04). The controller signs them.
+//! Attestation results: the claims of an EAR (draft-ietf-rats-ear-04). The controller signs the claims.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ const PROFILE: &str = "tag:ietf.org,2026:rats/ear#04";
 /// AR4SI values: 2 affirming, 96 contraindicated.
 const AFFIRMING: i8 = 2;
 const CONTRAINDICATED: i8 = 96;
-/// Maximum number of differences in a result; the result states how many more there are.
+/// Maximum number of lines about differences in a submodule, which states the number of further lines.
 const DIFFERENCES_MAX: usize = 100;
 
 /// An EAR claims-set with the JSON names of draft-ietf-rats-ear-04: one submodule each for program, tables and
@@ -53,7 +53,7 @@ struct VerifierClaims {
     more_differences: usize,
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref)] // serde calls it so.
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde passes a reference.
 const fn is_zero(count: &usize) -> bool {
     *count == 0
 }
@@ -73,7 +73,7 @@ impl SubmoduleKind {
         (Self::Registers, "registers"),
     ];
 
-    /// `None` for differences that concern all submodules.
+    /// The submodule that a difference concerns; `None` if the difference concerns all submodules.
     const fn of(difference: &Difference) -> Option<Self> {
         match difference {
             Difference::Switch { .. } | Difference::Kind { .. } => None,
@@ -126,7 +126,8 @@ impl Appraisal {
     }
 
     fn submodule(&self, part: SubmoduleKind) -> Submodule {
-        let concerns = |difference: &&Difference| SubmoduleKind::of(difference).is_none_or(|of| of == part);
+        let concerns =
+            |difference: &&Difference| SubmoduleKind::of(difference).is_none_or(|kind| kind == part);
         let reported: Vec<_> = self
             .differences()
             .iter()
@@ -139,7 +140,7 @@ impl Appraisal {
                     .collect::<Vec<_>>()
             })
             .collect();
-        let is_other = self
+        let identity_differs = self
             .differences()
             .iter()
             .any(|difference| SubmoduleKind::of(difference).is_none());
@@ -158,7 +159,7 @@ impl Appraisal {
                 "contraindicated"
             },
             ear_trustworthiness_vector: [
-                ("instance-identity", value(!is_other)),
+                ("instance-identity", value(!identity_differs)),
                 (part.claim(), value(is_affirmed)),
             ]
             .into(),

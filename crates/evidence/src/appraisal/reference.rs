@@ -19,7 +19,7 @@ const SIGNATURE_PREFIX: &[u8] = b"linewarden reference values 1\0";
 
 /// The expected state of a data plane. Its file is JSON: `{"reference": {...}, "sha256": "...", "signature": "..."}`.
 /// The hash covers `reference` in compact form. The optional signature covers `linewarden reference values 1`, a zero
-/// byte and the same bytes.
+/// byte and the hashed bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reference {
@@ -40,10 +40,10 @@ pub struct Reference {
     /// All register arrays that the data plane does not declare volatile.
     #[serde(with = "hexadecimal")]
     pub registers: Digest,
-    /// Its objects.
+    /// All objects of the data plane.
     pub objects: Vec<ReferenceObject>,
-    /// Encodings of entries, in hexadecimal: all entries of an object or none. They allow a comparison entry by
-    /// entry.
+    /// Encodings of entries, in hexadecimal: all entries of an object or none. The encodings allow a comparison entry
+    /// by entry.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     entries: Vec<String>,
 }
@@ -54,13 +54,13 @@ pub struct Reference {
 pub struct ReferenceObject {
     /// The object.
     pub object: Object,
-    /// Its digest.
+    /// The digest of the object.
     #[serde(with = "hexadecimal")]
     pub digest: Digest,
     /// Whether any content is accepted, as for an array that counts packets.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_volatile: bool,
-    /// Whether the data plane itself excludes it from the registers' digest.
+    /// Whether the data plane itself excludes the object from the registers' digest.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_excluded: bool,
 }
@@ -102,13 +102,13 @@ struct File {
 /// Why reference values are rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum ReferenceError {
-    /// Longer than the maximum.
+    /// The file is longer than the maximum.
     #[error("reference values too long: {0} bytes, the maximum is {REFERENCE_BYTES_MAX}")]
     TooLong(usize),
     /// Invalid JSON.
     #[error("invalid reference values: {0}")]
     InvalidJson(#[from] serde_json::Error),
-    /// Damaged, or edited manually.
+    /// The file is damaged, or was edited manually.
     #[error("reference values damaged or edited: their SHA-256 is {found}, the file states {stated}")]
     HashMismatch {
         /// The hash in the file.
@@ -119,7 +119,7 @@ pub enum ReferenceError {
     /// The signature is missing, but a key was given.
     #[error("reference values rejected: they are not signed, but a verification key is configured")]
     Unsigned,
-    /// Signed by another key, or changed.
+    /// The values were signed by another key, or changed.
     #[error(
         "signature of the reference values does not verify with this key: they were signed by another key, or changed"
     )]
@@ -138,7 +138,7 @@ pub enum ReferenceError {
         /// The cause.
         reason: String,
     },
-    /// Contradicting entries.
+    /// An entry is invalid, or occurs twice.
     #[error("invalid entries of the reference values: {0}")]
     InvalidEntries(#[from] InventoryError),
     /// Entries of an unlisted object, or entries that do not match the object's digest.
@@ -148,8 +148,8 @@ pub enum ReferenceError {
 
 impl Reference {
     /// The reference values for the current state of a data plane. `proven` provides entries for detailed
-    /// comparisons; `is_volatile` selects objects with any content, in addition to those that the data plane itself
-    /// declares volatile.
+    /// comparisons; `is_volatile` selects objects of which any content is accepted, in addition to the objects that
+    /// the data plane itself declares volatile.
     #[must_use]
     pub fn from_statement(
         name: &str,
@@ -189,7 +189,7 @@ impl Reference {
         }
     }
 
-    /// The digests that packets of such a data plane carry.
+    /// The full digests of a data plane in the expected state; packets carry the first 16 bytes of each digest.
     #[must_use]
     pub const fn digests(&self) -> Digests {
         Digests {
@@ -222,7 +222,7 @@ impl Reference {
     /// Reads a file. With a key, its signature must verify.
     ///
     /// # Errors
-    /// The file is damaged, not signed, or contradicts itself.
+    /// The file is too long or damaged, its signature is missing or does not verify, or the file contradicts itself.
     pub fn read(bytes: &[u8], key: Option<&PublicKey>) -> Result<Self, ReferenceError> {
         if bytes.len() > REFERENCE_BYTES_MAX {
             return Err(ReferenceError::TooLong(bytes.len()));
@@ -232,18 +232,18 @@ impl Reference {
             sha256,
             signature,
         } = serde_json::from_slice(bytes)?;
-        let hashed = serde_json::to_vec(&reference)?;
-        let found = Digest(Sha256::digest(&hashed).into());
-        if found != sha256 {
+        let hashed_bytes = serde_json::to_vec(&reference)?;
+        let computed = Digest(Sha256::digest(&hashed_bytes).into());
+        if computed != sha256 {
             return Err(ReferenceError::HashMismatch {
                 stated: sha256,
-                found,
+                found: computed,
             });
         }
         if let Some(key) = key {
             let signature = signature.ok_or(ReferenceError::Unsigned)?;
             let signature = hex::decode(signature).map_err(|_| ReferenceError::InvalidSignature)?;
-            if !key.verifies(&[SIGNATURE_PREFIX, &hashed].concat(), &signature) {
+            if !key.verifies(&[SIGNATURE_PREFIX, &hashed_bytes].concat(), &signature) {
                 return Err(ReferenceError::InvalidSignature);
             }
         }
@@ -253,9 +253,9 @@ impl Reference {
 
     /// The entries, by object; objects without known entries have none.
     pub(super) fn entries(&self) -> Result<BTreeMap<Object, Vec<Encoded>>, ReferenceError> {
-        let mut named = BTreeSet::new();
+        let mut listed_objects = BTreeSet::new();
         for listed in &self.objects {
-            if !named.insert(&listed.object) {
+            if !listed_objects.insert(&listed.object) {
                 return Err(ReferenceError::DuplicateObject(listed.object.clone()));
             }
         }
@@ -268,10 +268,10 @@ impl Reference {
             .collect();
         let encodings = encodings?;
         let inventory = Inventory::new(encodings.iter().map(Vec::as_slice))?;
-        let mut given = inventory.into_objects();
+        let mut remaining = inventory.into_objects();
         let mut entries = BTreeMap::new();
         for ReferenceObject { object, digest, .. } in &self.objects {
-            let Some(listed) = given.remove(object) else {
+            let Some(listed) = remaining.remove(object) else {
                 continue;
             };
             if hash(&listed).digest(DigestKind::Object) != *digest {
@@ -279,7 +279,7 @@ impl Reference {
             }
             entries.insert(object.clone(), listed);
         }
-        match given.into_keys().next() {
+        match remaining.into_keys().next() {
             Some(object) => Err(ReferenceError::Inconsistent(object)),
             None => Ok(entries),
         }

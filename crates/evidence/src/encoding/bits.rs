@@ -15,7 +15,7 @@ pub struct Bits {
     bytes: Box<[u8]>,
 }
 
-/// Why a value does not have its width.
+/// Why a value is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BitsError {
     /// More bits than the width.
@@ -27,37 +27,37 @@ pub enum BitsError {
 }
 
 impl Bits {
-    /// From a big-endian number of any length.
+    /// A value from a big-endian number of any length.
     ///
     /// # Errors
-    /// The number does not fit.
+    /// The number does not fit, or the width is above [`WIDTH_MAX`].
     pub fn new(width: u32, number: &[u8]) -> Result<Self, BitsError> {
         if width > WIDTH_MAX {
             return Err(BitsError::Width(width));
         }
         let mut bytes = vec![0; byte_len(width)].into_boxed_slice();
         let skipped = number.len().saturating_sub(bytes.len());
-        let (above, number) = number.split_at_checked(skipped).unwrap_or_default();
+        let (excess, number) = number.split_at_checked(skipped).unwrap_or_default();
         if let Some(out) = bytes
             .len()
             .checked_sub(number.len())
-            .and_then(|at| bytes.get_mut(at..))
+            .and_then(|start| bytes.get_mut(start..))
         {
             out.copy_from_slice(number);
         }
         let is_above = bytes
             .first()
             .is_some_and(|&first| first & !first_mask(width) != 0);
-        match is_above || above.iter().any(|&byte| byte != 0) {
+        match is_above || excess.iter().any(|&byte| byte != 0) {
             true => Err(BitsError::TooWide(width)),
             false => Ok(Self { width, bytes }),
         }
     }
 
-    /// From a number.
+    /// A value from a number.
     ///
     /// # Errors
-    /// The number does not fit.
+    /// The number does not fit, or the width is above [`WIDTH_MAX`].
     pub fn from_u64(width: u32, number: u64) -> Result<Self, BitsError> {
         Self::new(width, &number.to_be_bytes())
     }
@@ -74,7 +74,7 @@ impl Bits {
         &self.bytes
     }
 
-    /// Whether it is zero.
+    /// Whether the value is zero.
     #[must_use]
     pub fn is_zero(&self) -> bool {
         self.bytes.iter().all(|&byte| byte == 0)
@@ -92,9 +92,9 @@ impl Bits {
     pub(crate) fn prefix(width: u32, ones: u32) -> Self {
         let mut bytes = vec![0; byte_len(width)].into_boxed_slice();
         let padding = padding(width);
-        for (place, byte) in (0u32..).zip(&mut bytes) {
+        for (byte_index, byte) in (0u32..).zip(&mut bytes) {
             for bit in 0..8 {
-                let position = place * 8 + bit;
+                let position = byte_index * 8 + bit;
                 if position >= padding && position - padding < ones {
                     *byte |= 0x80 >> bit;
                 }
@@ -117,13 +117,13 @@ impl Bits {
     }
 }
 
-/// Bytes of a value.
+/// Number of bytes of a value with this width.
 pub(crate) const fn byte_len(width: u32) -> usize {
     // No width exceeds the range of `usize`.
     width.div_ceil(8) as usize
 }
 
-/// Unused bits of the first byte.
+/// Number of unused bits in the first byte.
 const fn padding(width: u32) -> u32 {
     width.wrapping_neg() & 7
 }

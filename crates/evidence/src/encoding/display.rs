@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::entry::{
-    Action, ActionRef, BpfAttachment, BpfMapEntry, MeterCell, MirrorSession, PortSetting, ProfileGroup,
+    Action, ActionRef, BpfAttachment, BpfMapEntry, CloneSession, MeterCell, PortSetting, ProfileGroup,
     Replica, Replicas, Unit,
 };
 use super::{Entry, KeyField};
@@ -48,9 +48,9 @@ struct Key<'a>(&'a [KeyField]);
 
 impl fmt::Display for Key<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, field) in self.0.iter().enumerate() {
-            let gap = if place == 0 { "" } else { ", " };
-            write!(f, "{gap}{}={}", EscapedText(&field.name), field.matches)?;
+        for (index, field) in self.0.iter().enumerate() {
+            let separator = if index == 0 { "" } else { ", " };
+            write!(f, "{separator}{}={}", EscapedText(&field.name), field.matches)?;
         }
         Ok(())
     }
@@ -80,9 +80,9 @@ impl fmt::Display for Copies<'_> {
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}(", EscapedText(&self.name))?;
-        for (place, value) in self.data.iter().enumerate() {
-            let gap = if place == 0 { "" } else { ", " };
-            write!(f, "{gap}{value}")?;
+        for (index, value) in self.data.iter().enumerate() {
+            let separator = if index == 0 { "" } else { ", " };
+            write!(f, "{separator}{value}")?;
         }
         f.write_str(")")
     }
@@ -143,7 +143,7 @@ impl fmt::Display for EntryName<'_> {
             Entry::ProfileMember(member) => write!(f, "member {}", member.member),
             Entry::ProfileGroup(ProfileGroup { group, .. }) => write!(f, "group {group}"),
             Entry::MulticastGroup(group) => write!(f, "group {}", group.group),
-            Entry::MirrorSession(MirrorSession { session, .. }) => write!(f, "session {session}"),
+            Entry::CloneSession(CloneSession { session, .. }) => write!(f, "session {session}"),
             Entry::ValueSetMember(member) => write!(f, "member {}", Key(&member.key)),
             Entry::MeterConfig(meter) => match &meter.cell {
                 MeterCell::Index(index) => write!(f, "meter {index}"),
@@ -190,7 +190,11 @@ impl fmt::Display for EntryContent<'_> {
             }
             Entry::ProfileMember(member) => write!(f, "{}", member.action),
             Entry::ProfileGroup(group) => {
-                write!(f, "at most {} members:", group.size_max)?;
+                write!(
+                    f,
+                    "maximum size {} (0: that of the selector), members:",
+                    group.size_max
+                )?;
                 for (member, settings) in &group.members {
                     write!(f, " {member}×{}", settings.weight)?;
                     if !settings.watch_port.is_empty() {
@@ -200,25 +204,25 @@ impl fmt::Display for EntryContent<'_> {
                 Ok(())
             }
             Entry::MulticastGroup(group) => write!(f, "{}", Copies(&group.replicas)),
-            Entry::MirrorSession(session) => {
+            Entry::CloneSession(session) => {
                 if let Some(port) = session.port {
                     write!(f, "port {port}, ")?;
                 }
                 if let Some(group) = session.multicast_group {
                     write!(f, "multicast group {group}, ")?;
                 }
-                let MirrorSession {
+                let CloneSession {
                     class_of_service,
                     truncate_bytes,
                     ..
                 } = session;
                 write!(
                     f,
-                    "{}, class {class_of_service}, truncated to {truncate_bytes} bytes",
+                    "{}, class {class_of_service}, truncated to {truncate_bytes} bytes (0: not truncated)",
                     Copies(&session.replicas)
                 )
             }
-            Entry::ValueSetMember(_) => f.write_str("there"),
+            Entry::ValueSetMember(_) => f.write_str("present"),
             Entry::MeterConfig(meter) => {
                 write!(f, "{}", meter.unit)?;
                 meter

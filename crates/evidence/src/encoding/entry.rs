@@ -9,7 +9,7 @@ use super::wire::{DecodeError, DecodeProblem, Reader, Writer};
 /// A nonzero register cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegisterCell {
-    /// The array.
+    /// Name of the array.
     pub array: String,
     /// The index of the cell, from 0.
     pub index: u32,
@@ -20,24 +20,24 @@ pub struct RegisterCell {
 /// An entry of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableEntry {
-    /// The table.
+    /// Name of the table.
     pub table: String,
     /// All key fields, in the order of the table.
     pub key: Vec<KeyField>,
     /// Priority among matching entries; 0 in tables without priorities.
     pub priority: u32,
-    /// The action.
+    /// The action, or its member or group.
     pub action: ActionRef,
     /// Time without a packet after which the entry is reported as idle, ns; 0: never.
     pub idle_timeout_ns: u64,
 }
 
-/// The action of a table without a matching entry.
+/// The action that a table runs if no entry matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DefaultAction {
-    /// The table, which may have no entries.
+    /// Name of the table, which may have no entries.
     pub table: String,
-    /// Whether the program makes it constant.
+    /// Whether the program declares the default action constant.
     pub is_const: bool,
     /// The action; `None` if the program defines none.
     pub action: Option<ActionRef>,
@@ -57,7 +57,7 @@ pub enum ActionRef {
 /// An action with its parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Action {
-    /// The action.
+    /// Name of the action.
     pub name: String,
     /// The parameters in order, each with its width.
     pub data: Vec<Bits>,
@@ -66,18 +66,18 @@ pub struct Action {
 /// A member of an action profile or selector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProfileMember {
-    /// The profile.
+    /// Name of the profile or selector.
     pub profile: String,
     /// The member id.
     pub member: u32,
-    /// Its action.
+    /// The action of the member.
     pub action: Action,
 }
 
 /// A group of an action selector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProfileGroup {
-    /// The selector.
+    /// Name of the selector.
     pub profile: String,
     /// The group id.
     pub group: u32,
@@ -90,7 +90,7 @@ pub struct ProfileGroup {
 /// The membership of a member in a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupMember {
-    /// Its weight relative to the others.
+    /// The weight of the member relative to the other members.
     pub weight: u32,
     /// The port that must be up for the member to be selected; empty if none is watched.
     pub watch_port: Vec<u8>,
@@ -99,7 +99,7 @@ pub struct GroupMember {
 /// A port and an instance that distinguishes copies of one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Replica {
-    /// The port.
+    /// Number of the port.
     pub port: u32,
     /// The instance (`egress_rid`).
     pub instance: u32,
@@ -119,7 +119,7 @@ pub struct MulticastGroup {
 
 /// A session of packet mirroring (clone).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MirrorSession {
+pub struct CloneSession {
     /// The session id.
     pub session: u32,
     /// The destination port of clones, if any.
@@ -137,9 +137,9 @@ pub struct MirrorSession {
 /// A member of a parser's value set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ValueSetMember {
-    /// The value set.
+    /// Name of the value set.
     pub set: String,
-    /// The match.
+    /// The match of each field.
     pub key: Vec<KeyField>,
 }
 
@@ -150,16 +150,16 @@ pub enum Unit {
     Packets,
     /// Bytes.
     Bytes,
-    /// Both.
+    /// Packets and bytes.
     Both,
 }
 
-/// A meter of an array.
+/// One meter: a cell of a meter array, or the direct meter of one table entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MeterCell {
-    /// By its index.
+    /// The cell with this index.
     Index(u64),
-    /// By the table entry of a direct meter.
+    /// The cell of a direct meter, which belongs to a table entry.
     Entry {
         /// The entry's key.
         key: Vec<KeyField>,
@@ -168,16 +168,16 @@ pub enum MeterCell {
     },
 }
 
-/// The configuration of one meter. The bucket levels are not part of it.
+/// The configuration of one meter, without the bucket levels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MeterConfig {
-    /// The meter array, or the direct meter.
+    /// Name of the meter array or direct meter.
     pub meter: String,
-    /// The meter.
+    /// The meter of this array, or of this direct meter.
     pub cell: MeterCell,
     /// The unit.
     pub unit: Unit,
-    /// Its rates, the committed one first.
+    /// The rates, the committed rate first.
     pub rates: Vec<MeterRate>,
 }
 
@@ -190,10 +190,10 @@ pub struct MeterRate {
     pub burst: u64,
 }
 
-/// The configuration of a counter array or direct counter. The counts are not part of it.
+/// The configuration of a counter array or direct counter, without the counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CounterConfig {
-    /// The counter array, or the direct counter.
+    /// Name of the counter array or direct counter.
     pub counter: String,
     /// The unit.
     pub unit: Unit,
@@ -204,7 +204,7 @@ pub struct CounterConfig {
 /// A hash or checksum with its configurable parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Calculation {
-    /// The calculation.
+    /// Name of the calculation.
     pub name: String,
     /// The algorithm, such as `crc16_custom`.
     pub algorithm: String,
@@ -215,9 +215,9 @@ pub struct Calculation {
 /// A setting of a port, or of one of its queues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortSetting {
-    /// The port.
+    /// Number of the port.
     pub port: u32,
-    /// The queue, for a queue setting.
+    /// Number of the queue; `None` for a setting of the port itself.
     pub queue: Option<u32>,
     /// The name of the setting, such as `depth_packets` or `rate_packets_per_s`.
     pub name: String,
@@ -228,7 +228,7 @@ pub struct PortSetting {
 /// The instructions of a loaded eBPF program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BpfProgram {
-    /// The program.
+    /// Name of the program.
     pub name: String,
     /// SHA-256 over the instructions in the kernel, before translation.
     pub instructions: [u8; 32],
@@ -237,7 +237,7 @@ pub struct BpfProgram {
 /// The definition of an eBPF map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BpfMap {
-    /// The map.
+    /// Name of the map.
     pub name: String,
     /// `BPF_MAP_TYPE_*`.
     pub map_type: u32,
@@ -254,7 +254,7 @@ pub struct BpfMap {
 /// An entry of a configuration map. Zeros in an array map are encoded too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BpfMapEntry {
-    /// The map.
+    /// Name of the map.
     pub map: String,
     /// The key.
     pub key: Vec<u8>,
@@ -265,11 +265,11 @@ pub struct BpfMapEntry {
 /// An attachment of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BpfAttachment {
-    /// The interface.
+    /// Name of the interface.
     pub interface: String,
     /// The hook, such as `xdp` or `tc-egress`.
     pub hook: String,
-    /// The program.
+    /// Name of the program.
     pub program: String,
 }
 
@@ -479,7 +479,7 @@ impl Body for MulticastGroup {
     }
 }
 
-impl Body for MirrorSession {
+impl Body for CloneSession {
     fn write_identity(&self, out: &mut Writer) {
         out.u32(self.session);
     }

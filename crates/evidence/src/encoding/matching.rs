@@ -32,15 +32,15 @@ enum Kind {
 pub enum MatchError {
     /// Values of different widths.
     #[error(
-        "invalid match: widths {0} and {1} bits differ; value and mask, or both ends of the range, need one width"
+        "invalid match: widths {0} and {1} bits differ; value and mask, or both ends of the range, need the same width"
     )]
     WidthMismatch(u32, u32),
     /// The prefix is longer than the field.
     #[error("invalid match: a prefix of {prefix_bits} bits in a field of {width} bits")]
     PrefixTooLong {
-        /// The prefix.
+        /// Length of the prefix, bits.
         prefix_bits: u32,
-        /// The field.
+        /// Width of the field, bits.
         width: u32,
     },
     /// The start of the range is above its end.
@@ -55,7 +55,7 @@ impl Match {
         Self(Kind::Exact(value))
     }
 
-    /// The values with the same leading bits; the other bits are ignored.
+    /// The values that equal `value` in the first `prefix_bits` bits; the other bits are ignored.
     ///
     /// # Errors
     /// A prefix longer than the field.
@@ -68,7 +68,7 @@ impl Match {
         Ok(Self(Kind::Lpm { value, prefix_bits }))
     }
 
-    /// The values that equal this one in the bits of the mask; the other bits are ignored.
+    /// The values that equal `value` in the bits of `mask`; the other bits are ignored.
     ///
     /// # Errors
     /// Different widths.
@@ -94,7 +94,7 @@ impl Match {
         }
     }
 
-    /// This value, or any.
+    /// Exactly this value; any value if `None`.
     #[must_use]
     pub const fn optional(value: Option<Bits>) -> Self {
         Self(Kind::Optional(value))
@@ -133,8 +133,8 @@ impl Match {
             return Ok(Self::optional(value));
         }
         let first = Bits::read(reader, FIELD)?;
-        let written = first.clone();
-        let made = match kind {
+        let encoded_value = first.clone();
+        let parsed = match kind {
             1 => return Ok(Self::exact(first)),
             2 => Self::lpm(first, reader.u32(FIELD)?),
             3 => Self::ternary(first, Bits::read(reader, FIELD)?),
@@ -142,11 +142,11 @@ impl Match {
             _ => return Err(reader.refuse(FIELD, DecodeProblem::InvalidValue)),
         }
         .map_err(|_| reader.refuse(FIELD, DecodeProblem::InvalidValue))?;
-        match &made.0 {
-            Kind::Lpm { value, .. } | Kind::Ternary { value, .. } if *value != written => {
+        match &parsed.0 {
+            Kind::Lpm { value, .. } | Kind::Ternary { value, .. } if *value != encoded_value => {
                 Err(reader.refuse(FIELD, DecodeProblem::NotCanonical))
             }
-            _ => Ok(made),
+            _ => Ok(parsed),
         }
     }
 }

@@ -1,10 +1,11 @@
 //! Canonical encodings of everything that the behavior of a data plane depends on.
 //!
-//! An encoding is `version u8 = 1 | kind u8 | identity | content`. The identity distinguishes an entry from all others that
-//! are active at the same time. Numbers are big-endian. A *text* or *bytes* is its length `u32` and that many bytes, a *list*
-//! its count `u32` and the items, *bits* are their width `u32` and the minimum number of bytes, big-endian, the bits above the
-//! width zero; an *option* is 0, or 1 and the value; a *flag* is 0 or 1. So the encoding is unambiguous, and [`Entry::decode`]
-//! accepts only what [`Entry::encode`] writes: the mapping is one to one.
+//! An encoding is `version u8 = 1 | kind u8 | identity | content`. The identity distinguishes an entry from all other
+//! entries that are active at the same time. Numbers are big-endian. A *text* or *bytes* is its length `u32` and that
+//! many bytes, a *list* its count `u32` and the items, *bits* are their width `u32` and the minimum number of bytes,
+//! big-endian, the bits above the width zero; an *option* is 0, or 1 and the value; a *flag* is 0 or 1. So the
+//! encoding is unambiguous, and [`Entry::decode`] accepts only what [`Entry::encode`] writes: the mapping is one to
+//! one.
 //!
 //! | kind | identity | content |
 //! |---|---|---|
@@ -14,7 +15,7 @@
 //! | 4 profile member | profile text, member u32 | action name text, data list of bits |
 //! | 5 profile group | profile text, group u32 | size u32, list of (member u32, weight u32, watched port bytes), members increasing |
 //! | 6 multicast group | group u32 | replicas |
-//! | 7 mirror session | session u32 | option of port u32, option of group u32, replicas, class of service u32, truncation u32 |
+//! | 7 clone session | session u32 | option of port u32, option of group u32, replicas, class of service u32, truncation u32 |
 //! | 8 value-set member | set text, key | empty |
 //! | 9 meter | meter text, then 1 and index u64, or 2, priority u32, key | unit u8, list of (rate u64, burst u64) |
 //! | 10 counter | counter text | unit u8, size u64 |
@@ -25,10 +26,10 @@
 //! | 15 eBPF map's entry | map text, key bytes | value bytes |
 //! | 16 attachment | interface text, hook text | program text |
 //!
-//! A *key* is a list of (field name text, match), a match one of: 1 exact bits; 2 LPM bits, prefix u32; 3 ternary bits, mask
-//! bits; 4 range bits, bits; 5 optional, option of bits. Ignored bits are zero in LPM and ternary values. An *action* is 1, name
-//! text, data list of bits; or 2, member u32; or 3, group u32. *Replicas* are a list of (port u32, instance u32, copies u32),
-//! increasing. *Units* are 1 packets, 2 bytes, 3 both.
+//! A *key* is a list of (field name text, match), a match is one of: 1 exact bits; 2 LPM bits, prefix u32; 3 ternary
+//! bits, mask bits; 4 range bits, bits; 5 optional, option of bits. Ignored bits are zero in LPM and ternary values. An
+//! *action* is 1, name text, data list of bits; or 2, member u32; or 3, group u32. *Replicas* are a list of (port u32,
+//! instance u32, copies u32), increasing. *Units* are 1 packets, 2 bytes, 3 both.
 //!
 //! ```
 //! use linewarden_evidence::encoding::{Bits, Entry, RegisterCell};
@@ -74,7 +75,7 @@ pub enum Entry {
     ProfileMember(ProfileMember),
     ProfileGroup(ProfileGroup),
     MulticastGroup(MulticastGroup),
-    MirrorSession(MirrorSession),
+    CloneSession(CloneSession),
     ValueSetMember(ValueSetMember),
     MeterConfig(MeterConfig),
     CounterConfig(CounterConfig),
@@ -119,8 +120,8 @@ pub enum Class {
     Profile,
     /// All multicast groups.
     Multicast,
-    /// All mirror sessions.
-    Mirror,
+    /// All clone sessions.
+    CloneSession,
     /// A value set.
     ValueSet,
     /// An array of meters, or a direct meter.
@@ -144,7 +145,7 @@ impl Class {
         Self::Table,
         Self::Profile,
         Self::Multicast,
-        Self::Mirror,
+        Self::CloneSession,
         Self::ValueSet,
         Self::Meter,
         Self::Counter,
@@ -194,7 +195,7 @@ entry_kinds! {
     ProfileMember = 4,
     ProfileGroup = 5,
     MulticastGroup = 6,
-    MirrorSession = 7,
+    CloneSession = 7,
     ValueSetMember = 8,
     MeterConfig = 9,
     CounterConfig = 10,
@@ -251,21 +252,21 @@ impl Entry {
             class,
             name: name.clone(),
         };
-        let only = |class| named(class, &String::new());
+        let unnamed = |class| named(class, &String::new());
         match self {
             Self::RegisterCell(cell) => named(Class::Register, &cell.array),
             Self::TableEntry(entry) => named(Class::Table, &entry.table),
             Self::DefaultAction(default) => named(Class::Table, &default.table),
             Self::ProfileMember(member) => named(Class::Profile, &member.profile),
             Self::ProfileGroup(group) => named(Class::Profile, &group.profile),
-            Self::MulticastGroup(_) => only(Class::Multicast),
-            Self::MirrorSession(_) => only(Class::Mirror),
+            Self::MulticastGroup(_) => unnamed(Class::Multicast),
+            Self::CloneSession(_) => unnamed(Class::CloneSession),
             Self::ValueSetMember(member) => named(Class::ValueSet, &member.set),
             Self::MeterConfig(meter) => named(Class::Meter, &meter.meter),
             Self::CounterConfig(counter) => named(Class::Counter, &counter.counter),
             Self::Calculation(calculation) => named(Class::Calculation, &calculation.name),
-            Self::PortSetting(_) => only(Class::Ports),
-            Self::BpfProgram(_) | Self::BpfAttachment(_) => only(Class::Bpf),
+            Self::PortSetting(_) => unnamed(Class::Ports),
+            Self::BpfProgram(_) | Self::BpfAttachment(_) => unnamed(Class::Bpf),
             Self::BpfMap(map) => named(Class::BpfMap, &map.name),
             Self::BpfMapEntry(entry) => named(Class::BpfMap, &entry.map),
         }
@@ -284,40 +285,40 @@ impl Encoded {
 #[derive(Clone, Debug)]
 pub(crate) struct CellEncoder {
     bytes: Vec<u8>,
-    index_at: usize,
-    value_at: usize,
+    index_offset: usize,
+    value_offset: usize,
 }
 
 impl CellEncoder {
     pub fn new(array: &str, width: u32) -> Self {
         let mut out = Writer::default();
         out.u8(VERSION).u8(1).text(array);
-        let index_at = out.len();
+        let index_offset = out.len();
         out.u32(0).u32(width);
-        let value_at = out.len();
+        let value_offset = out.len();
         let mut bytes = out.into_bytes();
-        bytes.resize(value_at + byte_len(width), 0);
+        bytes.resize(value_offset + byte_len(width), 0);
         Self {
             bytes,
-            index_at,
-            value_at,
+            index_offset,
+            value_offset,
         }
     }
 
-    /// The encoding of a cell, or `None` if it is zero. `value` has the length of the width.
+    /// The encoding of a cell, or `None` if it is zero. `value` has the length of a cell.
     pub fn encode(&mut self, index: u32, value: &[u8]) -> Option<&[u8]> {
         if value.iter().all(|&byte| byte == 0) {
             return None;
         }
         self.bytes
-            .get_mut(self.index_at..)?
+            .get_mut(self.index_offset..)?
             .first_chunk_mut::<4>()?
             .copy_from_slice(&index.to_be_bytes());
-        let place = self.bytes.get_mut(self.value_at..)?;
-        if place.len() != value.len() {
+        let value_field = self.bytes.get_mut(self.value_offset..)?;
+        if value_field.len() != value.len() {
             return None;
         }
-        place.copy_from_slice(value);
+        value_field.copy_from_slice(value);
         Some(&self.bytes)
     }
 }
@@ -351,7 +352,7 @@ impl fmt::Display for Class {
             Self::Table => "table",
             Self::Profile => "action profile",
             Self::Multicast => "multicast groups",
-            Self::Mirror => "mirror sessions",
+            Self::CloneSession => "clone sessions",
             Self::ValueSet => "value set",
             Self::Meter => "meter",
             Self::Counter => "counter",

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-/// Maximum length of a text or byte string; no name or key of a data plane is longer.
+/// Maximum length of a text or byte string; names, and keys of eBPF map entries, are shorter.
 pub const BYTES_MAX: usize = 1 << 20;
 
 /// Why bytes are not a canonical encoding.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("invalid encoding of an entry at byte {offset}, {field}: {problem}")]
+#[error("invalid entry encoding at byte {offset}, {field}: {problem}")]
 pub struct DecodeError {
     /// The offset where reading stopped.
     pub offset: usize,
@@ -68,7 +68,7 @@ impl Writer {
     }
 
     pub fn count(&mut self, count: usize) -> &mut Self {
-        // Lists in memory are never longer.
+        // No list or byte string has more than u32::MAX elements.
         self.u32(u32::try_from(count).unwrap_or(u32::MAX))
     }
 
@@ -170,14 +170,14 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A list of items, with its count in front.
+    /// Reads a list: the count, then the items.
     pub fn list<T>(
         &mut self,
         field: &'static str,
         mut item: impl FnMut(&mut Self) -> Result<T, DecodeError>,
     ) -> Result<Vec<T>, DecodeError> {
         let count = self.u32(field)?;
-        // Grows with the available bytes, not with the stated count.
+        // The list grows with the available bytes, not with the stated count.
         (0..count).map(|_| item(self)).collect()
     }
 

@@ -11,7 +11,7 @@ use super::tag::{MasterKey, Midstate};
 use crate::ids::{BootCount, SwitchId};
 use crate::state::{Digests, Snapshot};
 
-/// Maximum reordering, in packets.
+/// Size of the replay window, in packets: a packet that is this many packets late, or more, is rejected.
 pub const WINDOW: u64 = 1024;
 
 /// Why evidence of a packet is rejected.
@@ -48,7 +48,7 @@ pub enum PacketEvidenceError {
         /// The highest proven boot count.
         known: BootCount,
     },
-    /// The packet was seen before, or is too late to decide.
+    /// The packet was received before, or is too late to decide.
     #[error("packet evidence rejected: packet {} was received before, or is more than {WINDOW} packets late", .0.0)]
     Replayed(Counter),
 }
@@ -129,24 +129,24 @@ impl Appraiser {
         if !bool::from(expected.ct_eq(&tag)) {
             return Err(PacketEvidenceError::InvalidTag);
         }
-        let seen = self.switches.entry(switch).or_insert_with(|| SwitchState {
+        let state = self.switches.entry(switch).or_insert_with(|| SwitchState {
             boot_count,
             window: Window::default(),
         });
-        if boot_count < seen.boot_count {
-            let known = seen.boot_count;
+        if boot_count < state.boot_count {
+            let known = state.boot_count;
             return Err(PacketEvidenceError::OldBootCount {
                 received: boot_count,
                 known,
             });
         }
-        if boot_count > seen.boot_count {
-            *seen = SwitchState {
+        if boot_count > state.boot_count {
+            *state = SwitchState {
                 boot_count,
                 window: Window::default(),
             };
         }
-        match seen.window.accept(counter) {
+        match state.window.accept(counter) {
             true => Ok(PacketEvidence { snapshot, counter }),
             false => Err(PacketEvidenceError::Replayed(counter)),
         }
@@ -169,7 +169,7 @@ fn digest_mismatch(content: &DefaultContent, known: &Snapshot) -> Result<(), Pac
     }
 }
 
-/// The last 1,024 counters: those up to `top`, one bit each.
+/// The last 1,024 counters up to `top`, one bit for each counter.
 #[derive(Clone, Debug, Default)]
 struct Window {
     top: u64,
@@ -177,7 +177,7 @@ struct Window {
 }
 
 impl Window {
-    /// Whether the counter is new; if so, it is recorded. Zero is not a counter.
+    /// Records the counter; returns whether it is new. Zero is not a counter.
     fn accept(&mut self, Counter(counter): Counter) -> bool {
         if counter > self.top {
             match counter - self.top >= WINDOW {
@@ -200,12 +200,12 @@ impl Window {
     }
 
     fn word(&mut self, number: u64, change: impl FnOnce(&mut u64, u64)) {
-        let place = number % WINDOW;
-        let word = usize::try_from(place / 64)
+        let bit_index = number % WINDOW;
+        let word = usize::try_from(bit_index / 64)
             .ok()
             .and_then(|word| self.seen.get_mut(word));
         if let Some(word) = word {
-            change(word, 1 << (place % 64));
+            change(word, 1 << (bit_index % 64));
         }
     }
 }
@@ -224,14 +224,14 @@ mod tests {
         #[test]
         fn the_window_accepts_each_counter_once(steps in prop::collection::vec(prop_oneof![-40i64..60, -2_000i64..2_000], 1..300)) {
             let mut window = Window::default();
-            let mut taken = BTreeSet::new();
-            let mut at = 0i64;
+            let mut accepted = BTreeSet::new();
+            let mut position = 0i64;
             for step in steps {
-                at = (at + step).max(0);
-                let counter = at as u64;
-                let top = taken.last().copied().unwrap_or(0);
-                let is_in = counter > 0 && counter + WINDOW > top;
-                prop_assert_eq!(window.accept(Counter(counter)), is_in && taken.insert(counter), "{}", counter);
+                position = (position + step).max(0);
+                let counter = position as u64;
+                let top = accepted.last().copied().unwrap_or(0);
+                let is_in_window = counter > 0 && counter + WINDOW > top;
+                prop_assert_eq!(window.accept(Counter(counter)), is_in_window && accepted.insert(counter), "{}", counter);
             }
         }
     }

@@ -5,12 +5,12 @@ use super::packet::{Ethernet, Invariants, Ipv6};
 use super::{CLONE_ETHERTYPE, Counter, FrameError, Tag};
 use crate::ids::{BootCount, Sequence, SwitchId};
 
-/// The three fields of a switch.
+/// Length of the three fields of a switch: registers, tables and program.
 pub(super) const SWITCH_BYTES: usize = 48;
 /// Length of the option content.
 pub(super) const CONTENT_BYTES: usize = 96;
 
-/// The XOR of the three fields of all switches on the route of a packet.
+/// For each of the three fields, the XOR over all switches on the route of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route(pub [u8; 48]);
 
@@ -19,7 +19,7 @@ pub struct Route(pub [u8; 48]);
 pub struct CarriedEvidence {
     /// The content.
     pub content: Content,
-    /// Of the packet, or as recorded in the clone.
+    /// The invariants of the packet, or those in the clone.
     pub invariants: Invariants,
 }
 
@@ -30,7 +30,7 @@ pub enum Content {
     Classic {
         /// Registers, tables, program of the last switch, 16 bytes each.
         fields: [u8; 48],
-        /// Over all switches; `None` for a clone.
+        /// The XOR over all switches; `None` for a clone.
         route: Option<Route>,
     },
     /// Default content.
@@ -40,15 +40,15 @@ pub enum Content {
 /// The default content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DefaultContent {
-    /// The first 16 bytes of the digests of registers, tables and program.
+    /// The first 16 bytes of each digest: registers, tables and program.
     pub fields: [u8; 48],
-    /// The switch.
+    /// The id of the switch.
     pub switch: SwitchId,
-    /// The start of the switch.
+    /// The number of starts of the switch.
     pub boot_count: BootCount,
-    /// The state.
+    /// The number of the state since this start.
     pub sequence: Sequence,
-    /// The packet.
+    /// The number of the packet.
     pub counter: Counter,
     /// The tag.
     pub tag: Tag,
@@ -67,7 +67,7 @@ impl Route {
         Self(joined)
     }
 
-    /// The route of a packet through these switches, in any order; two equal ones cancel out.
+    /// The route of a packet through these switches, in any order; two equal snapshots cancel out.
     #[must_use]
     pub fn of_switches<'a>(switches: impl IntoIterator<Item = &'a crate::state::Snapshot>) -> Self {
         let join = |route, snapshot| Self::with_switch(Some(&route), &super::stamper::fields(snapshot));
@@ -76,7 +76,7 @@ impl Route {
 }
 
 impl Content {
-    /// The content of the option, without its first 4 bytes.
+    /// The 96 bytes of content, which follow the first 4 bytes of the option data.
     pub(super) fn to_bytes(self) -> [u8; CONTENT_BYTES] {
         let mut bytes = [0; CONTENT_BYTES];
         let (first, rest) = bytes.split_at_mut(SWITCH_BYTES);
@@ -96,8 +96,8 @@ impl Content {
                 } = content;
                 let (numbers, tag) = rest.split_at_mut(32);
                 let values = [switch.0, boot_count.0, sequence.0, counter.0];
-                for (place, value) in numbers.as_chunks_mut::<8>().0.iter_mut().zip(values) {
-                    *place = value.to_be_bytes();
+                for (field, value) in numbers.as_chunks_mut::<8>().0.iter_mut().zip(values) {
+                    *field = value.to_be_bytes();
                 }
                 tag.copy_from_slice(&content.tag);
             }
@@ -135,22 +135,22 @@ impl Content {
     }
 }
 
-/// Whether a frame has the Ethernet type of evidence, after its VLAN tags.
+/// Whether a frame has the Ethernet type of clones, after its VLAN tags.
 #[must_use]
 pub fn is_clone(frame: &[u8]) -> bool {
     Ethernet::parse(frame).is_ok_and(|ethernet| ethernet.ethertype == CLONE_ETHERTYPE)
 }
 
-/// Parses the evidence of an IPv6 packet; `None` if it has none. A frame with contradicting evidence is malformed.
+/// Parses the evidence of an IPv6 packet; `None` if it has none.
 ///
 /// # Errors
-/// The frame is not an IPv6 packet.
+/// The frame is not an IPv6 packet or is malformed, or it has several options 0x37 or one of another length or format.
 pub fn read_option(frame: &[u8]) -> Result<Option<CarriedEvidence>, FrameError> {
     let packet = Ipv6::parse(&Ethernet::parse(frame)?)?;
-    let found = find(packet.options)?;
-    let data = match found.as_slice() {
+    let ranges = find(packet.options)?;
+    let data = match ranges.as_slice() {
         [] => return Ok(None),
-        [one] => packet.options.get(one.clone()),
+        [range] => packet.options.get(range.clone()),
         _ => None,
     };
     let content = data
@@ -161,10 +161,10 @@ pub fn read_option(frame: &[u8]) -> Result<Option<CarriedEvidence>, FrameError> 
     Ok(Some(CarriedEvidence { content, invariants }))
 }
 
-/// Parses a clone; `None` if the frame is not one.
+/// Parses a clone; `None` if the frame is not a clone.
 ///
 /// # Errors
-/// The Ethernet type is that of a clone, but the content is missing.
+/// The frame is truncated, or has the Ethernet type of a clone but neither classic nor default content.
 pub fn read_clone(frame: &[u8]) -> Result<Option<CarriedEvidence>, FrameError> {
     let ethernet = Ethernet::parse(frame)?;
     if ethernet.ethertype != CLONE_ETHERTYPE {

@@ -12,21 +12,21 @@ const HOP_BY_HOP: u8 = 0;
 const PAD_1: u8 = 0;
 const OPTION: u8 = 0x37;
 
-/// Whether a frame has, after any number of tags, evidence's Ethernet type, or an option of evidence's type in a
-/// hop-by-hop header, independent of the lengths around it. All evidence matches; a match is not necessarily
+/// Whether a frame has, after any number of tags, the Ethernet type of clones, or an option 0x37 in a hop-by-hop
+/// header, even if the lengths of the frame contradict each other. All evidence matches; a match is not necessarily
 /// evidence.
 #[must_use]
 pub fn resembles_evidence(frame: &[u8]) -> bool {
-    let mut at = 12;
+    let mut offset = 12;
     loop {
-        let rest = frame.get(at..).unwrap_or_default();
+        let rest = frame.get(offset..).unwrap_or_default();
         let Some((ethertype, payload)) = rest.split_first_chunk::<2>() else {
             return false;
         };
         match u16::from_be_bytes(*ethertype) {
             CLONE_ETHERTYPE => return true,
             IPV6 => return has_option(payload),
-            tag if TAGS.contains(&tag) => at += TAG_BYTES,
+            tag if TAGS.contains(&tag) => offset += TAG_BYTES,
             _ => return false,
         }
     }

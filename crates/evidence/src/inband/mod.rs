@@ -6,9 +6,9 @@
 //! 0x5241 | content`.
 //!
 //! **Classic content** (of the attesting BMv2): three fields of 16 bytes, registers, tables, program. In the option
-//! the 4 bytes are zero, and three more fields follow, each the XOR over the switches on the route; they come from
-//! the received packet, never from the output of the P4 program. The clone has only the first three fields. Classic
-//! content is not authenticated.
+//! the 4 bytes are zero, and three more fields follow, each the XOR over the switches on the route. The values of
+//! earlier switches come from the received packet, never from the output of the P4 program. The clone has only the
+//! first three fields. Classic content is not authenticated.
 //!
 //! **Default content**, 96 bytes: `registers[16] | tables[16] | program[16] | switch id u64 | boot count u64 |
 //! sequence u64 | counter u64 | tag[16]`. In the option the 4 bytes are `1 | 0 | 0 | 0`; in the clone `1 | 0[7] |
@@ -20,11 +20,11 @@
 //!
 //! over the full digests, which the appraiser knows from a signed statement or from reference values. All but the
 //! last 56 bytes are the same for every packet of a state and are hashed once. The counter never repeats under one
-//! key; the appraiser keeps a window of it. [`Invariants`] are the part of the packet that the tag binds: the rest of
-//! its payload is not bound.
+//! key; the appraiser records the last counters in a window. [`Invariants`] are the part of the packet that the tag
+//! binds: the tag does not bind the remaining payload.
 //!
-//! Options 0x37 written by a P4 program are overwritten. If a packet passes several switches, it carries the default
-//! content of the last one.
+//! Options 0x37 written by a P4 program are overwritten. A packet that passes several switches carries the default
+//! content of the last switch.
 
 mod appraiser;
 mod content;
@@ -46,7 +46,7 @@ pub use template::Template;
 /// The Ethernet type of clones.
 pub const CLONE_ETHERTYPE: u16 = 0x5241;
 
-/// A tag.
+/// The tag of default content.
 pub type Tag = [u8; 16];
 
 /// The number of a packet under one key, from 1; never repeated.

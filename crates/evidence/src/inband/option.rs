@@ -20,29 +20,29 @@ const HEADER_BYTES_MAX: usize = 2048;
 /// # Errors
 /// An option extends beyond the header.
 pub(super) fn find(header: &[u8]) -> Result<Vec<Range<usize>>, FrameError> {
-    let mut found = Vec::new();
-    let mut at = 2;
-    while let Some(&option) = header.get(at) {
+    let mut ranges = Vec::new();
+    let mut offset = 2;
+    while let Some(&option) = header.get(offset) {
         if option == PAD_1 {
-            at += 1;
+            offset += 1;
             continue;
         }
-        let length = *header.get(at + 1).ok_or(FrameError::Malformed)?;
-        let data = at + 2..at + 2 + usize::from(length);
+        let length = *header.get(offset + 1).ok_or(FrameError::Malformed)?;
+        let data = offset + 2..offset + 2 + usize::from(length);
         if data.end > header.len() {
             return Err(FrameError::Malformed);
         }
-        at = data.end;
+        offset = data.end;
         if option == OPTION {
-            found.push(data);
+            ranges.push(data);
         }
     }
-    Ok(found)
+    Ok(ranges)
 }
 
-/// Writes a hop-by-hop header with one evidence option and all other options of the original. `next` is the next
-/// header if there was none. The first option 0x37 of the right length is overwritten, all others become padding.
-/// Returns the range of the data in `out`.
+/// Writes a hop-by-hop header with one evidence option and all other options of `before`. `next` is the next
+/// header if `before` is empty. The first option 0x37 of the right length is overwritten, all other options 0x37
+/// become padding. Returns the offset of the data in `out`.
 ///
 /// # Errors
 /// The options cannot be parsed, or there is no room.
@@ -53,31 +53,31 @@ pub(super) fn write(
     out: &mut Vec<u8>,
 ) -> Result<usize, FrameError> {
     if before.is_empty() {
-        // 12 units of 8 bytes beyond the first.
+        // The header has 13 units of 8 bytes; its length field, 12, does not count the first unit.
         out.extend_from_slice(&[next, 12, OPTION, 100]);
         out.extend_from_slice(data);
         return Ok(out.len() - DATA_BYTES);
     }
-    let found = find(before)?;
+    let ranges = find(before)?;
     let start = out.len();
-    let existing = found.iter().position(|range| range.len() == DATA_BYTES);
+    let existing = ranges.iter().position(|range| range.len() == DATA_BYTES);
     if existing.is_none() && before.len() + GROWTH > HEADER_BYTES_MAX {
         return Err(FrameError::TooLong);
     }
     out.extend_from_slice(before);
     let header = out.get_mut(start..).unwrap_or_default();
     let mut data_at = None;
-    for (place, range) in found.into_iter().enumerate() {
+    for (index, range) in ranges.into_iter().enumerate() {
         let type_at = range.start.saturating_sub(2);
-        let Some(place_of_data) = header.get_mut(range) else {
+        let Some(data_field) = header.get_mut(range) else {
             continue;
         };
-        if Some(place) == existing {
-            place_of_data.copy_from_slice(data);
+        if Some(index) == existing {
+            data_field.copy_from_slice(data);
             data_at = Some(start + type_at + 2);
             continue;
         }
-        place_of_data.fill(0);
+        data_field.fill(0);
         if let Some(option) = header.get_mut(type_at) {
             *option = PAD_N;
         }

@@ -23,7 +23,7 @@ const TRANSPORT_BYTES: usize = 8;
 ///
 /// * IPv6: the next header and the length are those after the hop-by-hop header, because its options may change. The
 ///   destination is zero if a routing header follows, which changes it.
-/// * IPv4: protocol, bytes after the header, addresses as `::ffff:a.b.c.d`; fragments have no transport bytes.
+/// * IPv4: protocol, bytes after the header, addresses as `::ffff:a.b.c.d`; fragments after the first have zeros as transport bytes.
 /// * Other frames: bytes after the Ethernet type, and both MAC addresses padded with zeros.
 /// * Transport: the first 8 bytes of TCP, UDP, SCTP, ESP and ICMP with zero checksums, because network cards write them last;
 ///   zeros for everything else.
@@ -77,11 +77,11 @@ impl Invariants {
         let (Some(after), 4, true) = (after, version >> 4, header_bytes >= 20) else {
             return Err(FrameError::Malformed);
         };
-        let mapped = |at: usize| {
+        let mapped = |offset: usize| {
             let mut address = [0; 16];
             let (prefix, v4) = address.split_at_mut(12);
             prefix.copy_from_slice(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]);
-            v4.copy_from_slice(header.get(at..at + 4).unwrap_or(&[0; 4]));
+            v4.copy_from_slice(header.get(offset..offset + 4).unwrap_or(&[0; 4]));
             address
         };
         let protocol = header.get(9).copied().unwrap_or_default();
@@ -102,10 +102,10 @@ impl Invariants {
     }
 
     pub(super) fn of_other(ethernet: &Ethernet<'_>) -> Self {
-        let mac = |at: usize| {
+        let mac = |offset: usize| {
             let mut padded = [0; 16];
-            let place = padded.split_at_mut(6).0;
-            place.copy_from_slice(ethernet.frame.get(at..at + 6).unwrap_or(&[0; 6]));
+            let address = padded.split_at_mut(6).0;
+            address.copy_from_slice(ethernet.frame.get(offset..offset + 6).unwrap_or(&[0; 6]));
             padded
         };
         let length = u32::try_from(ethernet.payload.len()).unwrap_or(u32::MAX);
@@ -136,7 +136,7 @@ impl Invariants {
 }
 
 fn transport(protocol: u8, after: &[u8]) -> [u8; TRANSPORT_BYTES] {
-    let counted: u64 = match protocol {
+    let bound_mask: u64 = match protocol {
         // TCP, SCTP, ESP.
         6 | 132 | 50 => u64::MAX,
         17 => 0xffff_ffff_ffff_0000,
@@ -145,13 +145,13 @@ fn transport(protocol: u8, after: &[u8]) -> [u8; TRANSPORT_BYTES] {
         _ => 0,
     };
     match after.first_chunk::<TRANSPORT_BYTES>() {
-        Some(first) => (u64::from_be_bytes(*first) & counted).to_be_bytes(),
+        Some(first) => (u64::from_be_bytes(*first) & bound_mask).to_be_bytes(),
         None => [0; 8],
     }
 }
 
-fn be16(bytes: &[u8], at: usize) -> u16 {
-    match bytes.get(at..).and_then(<[u8]>::first_chunk::<2>) {
+fn be16(bytes: &[u8], offset: usize) -> u16 {
+    match bytes.get(offset..).and_then(<[u8]>::first_chunk::<2>) {
         Some(pair) => u16::from_be_bytes(*pair),
         None => 0,
     }
@@ -193,7 +193,7 @@ pub(super) struct Ipv6<'a> {
     pub header: &'a [u8; IPV6_BYTES],
     /// The hop-by-hop header; empty if there is none.
     pub options: &'a [u8],
-    /// The bytes after both headers, or their start.
+    /// The bytes after both headers; after [`Ipv6::parse_front`], possibly only the first of these bytes.
     pub after: &'a [u8],
     /// Number of bytes after both headers.
     pub after_bytes: usize,
@@ -206,11 +206,11 @@ impl<'a> Ipv6<'a> {
         Self::parse_front(ethernet, 0)
     }
 
-    /// Parses the start of a frame; `behind` bytes follow it.
+    /// Parses the start of a frame; `bytes_behind` bytes follow the start.
     ///
     /// # Errors
-    /// Also if the start is too short for the decision.
-    pub fn parse_front(ethernet: &Ethernet<'a>, behind: usize) -> Result<Self, FrameError> {
+    /// Those of [`Self::parse`], and a start of the frame that is too short to parse these headers.
+    pub fn parse_front(ethernet: &Ethernet<'a>, bytes_behind: usize) -> Result<Self, FrameError> {
         if ethernet.ethertype != IPV6 {
             return Err(FrameError::NotIpv6);
         }
@@ -223,10 +223,10 @@ impl<'a> Ipv6<'a> {
             return Err(FrameError::Malformed);
         }
         let length = usize::from(u16::from_be_bytes([*high, *low]));
-        if length == 0 && (*next == HOP_BY_HOP || rest.len() + behind > PADDING_MAX) {
+        if length == 0 && (*next == HOP_BY_HOP || rest.len() + bytes_behind > PADDING_MAX) {
             return Err(FrameError::TooLong);
         }
-        if length > rest.len() + behind {
+        if length > rest.len() + bytes_behind {
             return Err(FrameError::Malformed);
         }
         let payload = rest.get(..length).unwrap_or(rest);

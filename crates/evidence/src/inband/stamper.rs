@@ -30,22 +30,24 @@ pub struct StamperCounters {
     pub not_ipv6: u64,
     /// Unchanged: malformed or truncated.
     pub malformed: u64,
-    /// Unchanged: no room.
+    /// Unchanged: no room for the option.
     pub too_long: u64,
 }
 
-/// Writes evidence of one state into packets, for one core. Contains the hash state of a key, which is never printed.
+/// Writes evidence of one state into packets. Each worker has its own stamper. The Debug output omits the key and the
+/// hash state computed from it.
 #[derive(Clone, Debug)]
 pub struct Stamper {
     key: EvidenceKey,
     form: ContentFormat,
     snapshot: Snapshot,
-    /// Computed for the snapshot with its first packet: where packets write registers, many states are never used.
+    /// Computed only at the first packet of the snapshot, because many snapshots get no packet if packets write
+    /// registers.
     prepared: Option<PreparedState>,
     counters: StamperCounters,
 }
 
-/// The part that is the same for all packets of a state.
+/// The part of the evidence that is the same for all packets of a state.
 #[derive(Clone, Debug)]
 struct PreparedState {
     midstate: Midstate,
@@ -89,8 +91,8 @@ impl Stamper {
     }
 
     /// Writes the new headers to `out` and returns the number of replaced bytes at the front of the frame: the frame
-    /// to send is `out`, then the frame from there on. `upstream` is [`super::content::read_option`]'s route of the
-    /// received packet.
+    /// to send is `out`, then the frame without the replaced bytes. `upstream` is [`super::content::read_option`]'s
+    /// route of the received packet.
     ///
     /// # Errors
     /// The packet must be sent unchanged; it is counted. `out` is empty.
@@ -112,41 +114,43 @@ impl Stamper {
         stamped
     }
 
-    /// The same with the front of a frame, so that a long frame need not be contiguous: `behind` more bytes follow.
-    /// `None` if more bytes are required or nothing can be stamped; then [`Self::stamp`] decides and counts. The
-    /// content of `out` is then unspecified.
+    /// Like [`Self::stamp`] with only the front of a frame, so that a long frame need not be contiguous: `bytes_behind`
+    /// bytes follow. `None` if more bytes are required or nothing can be stamped; then [`Self::stamp`] decides and
+    /// counts. The content of `out` is then unspecified.
     pub fn stamp_front(
         &mut self,
         front: &[u8],
-        behind: usize,
+        bytes_behind: usize,
         counter: Counter,
         upstream: Option<&Route>,
         out: &mut Vec<u8>,
     ) -> Option<usize> {
-        let taken = self.write_headers((front, behind), counter, upstream, out).ok()?;
+        let replaced = self
+            .write_headers((front, bytes_behind), counter, upstream, out)
+            .ok()?;
         self.counters.stamped += 1;
-        Some(taken)
+        Some(replaced)
     }
 
     fn write_headers(
         &mut self,
-        (front, behind): (&[u8], usize),
+        (front, bytes_behind): (&[u8], usize),
         counter: Counter,
         upstream: Option<&Route>,
         out: &mut Vec<u8>,
     ) -> Result<usize, FrameError> {
         out.clear();
-        let packet = Ipv6::parse_front(&Ethernet::parse(front)?, behind)?;
+        let packet = Ipv6::parse_front(&Ethernet::parse(front)?, bytes_behind)?;
         let form = self.form;
         let prepared = self.prepared();
-        // First, so that the computation overlaps with the copy.
+        // The tag is computed first, so that its computation overlaps with the copy.
         let tag = match form {
             ContentFormat::Classic => Tag::default(),
             ContentFormat::Default => prepared.midstate.tag(counter, &Invariants::of_ipv6(&packet)),
         };
         let at = packet.at;
         let options_at = at + packet.header.len();
-        let taken = options_at + packet.options.len();
+        let replaced = options_at + packet.options.len();
         out.extend_from_slice(front.get(..options_at).unwrap_or_default());
         let data_at = write(packet.options, packet.next(), &prepared.data, out)?;
         let length = packet.after_bytes + out.len() - options_at;
@@ -163,16 +167,16 @@ impl Stamper {
             }
         }
         debug_assert!(
-            out.len() == taken || out.len() == taken + GROWTH,
+            out.len() == replaced || out.len() == replaced + GROWTH,
             "one option added or replaced"
         );
-        Ok(taken)
+        Ok(replaced)
     }
 
     /// Writes a clone of the frame.
     ///
     /// # Errors
-    /// Not a valid frame; it is counted. `out` is empty.
+    /// The frame is not valid; it is counted. `out` is empty.
     pub fn clone_frame(
         &mut self,
         frame: &[u8],
@@ -181,7 +185,7 @@ impl Stamper {
     ) -> Result<(), FrameError> {
         out.clear();
         let (ethernet, invariants) = match Ethernet::parse(frame) {
-            // For a truncated packet, the invariants of the frame are used.
+            // A truncated IP packet gets the invariants of a frame that is not IP: the MAC addresses and the length.
             Ok(ethernet) => {
                 let invariants = Invariants::of(frame).unwrap_or_else(|_| Invariants::of_other(&ethernet));
                 (ethernet, invariants)
@@ -198,7 +202,7 @@ impl Stamper {
         let prepared = self.prepared();
         match form {
             ContentFormat::Classic => {
-                out.extend_from_slice(fields_mut(&prepared.data).unwrap_or(&[0; SWITCH_BYTES]))
+                out.extend_from_slice(fields_in(&prepared.data).unwrap_or(&[0; SWITCH_BYTES]))
             }
             ContentFormat::Default => {
                 let mut data = prepared.data;
@@ -249,23 +253,23 @@ pub(super) fn option_data(form: ContentFormat, snapshot: &Snapshot) -> [u8; DATA
 
 /// Writes the per-packet fields of default content.
 fn write_counter_and_tag(counter: Counter, tag: &Tag, data: &mut [u8; DATA_BYTES]) {
-    let (before, place) = data.split_at_mut(DATA_BYTES - tag.len());
-    place.copy_from_slice(tag);
-    if let Some(place) = before.last_chunk_mut() {
-        *place = counter.0.to_be_bytes();
+    let (before, field) = data.split_at_mut(DATA_BYTES - tag.len());
+    field.copy_from_slice(tag);
+    if let Some(field) = before.last_chunk_mut() {
+        *field = counter.0.to_be_bytes();
     }
 }
 
 /// Writes the route of classic content.
 pub(super) fn write_route(upstream: Option<&Route>, data: &mut [u8; DATA_BYTES]) {
-    let route = fields_mut(data).map(|fields| Route::with_switch(upstream, fields));
-    if let (Some(place), Some(route)) = (data.last_chunk_mut(), route) {
-        *place = route.0;
+    let route = fields_in(data).map(|fields| Route::with_switch(upstream, fields));
+    if let (Some(field), Some(route)) = (data.last_chunk_mut(), route) {
+        *field = route.0;
     }
 }
 
 /// The three fields in the option data.
-fn fields_mut(data: &[u8; DATA_BYTES]) -> Option<&[u8; SWITCH_BYTES]> {
+fn fields_in(data: &[u8; DATA_BYTES]) -> Option<&[u8; SWITCH_BYTES]> {
     let (_, content) = data.split_at(HEAD_BYTES);
     content.first_chunk()
 }
@@ -275,8 +279,8 @@ pub(super) fn fields(snapshot: &Snapshot) -> [u8; SWITCH_BYTES] {
     let digests = &snapshot.digests;
     let mut fields = [0; SWITCH_BYTES];
     let shorts = [digests.registers, digests.tables, digests.program].map(|digest| digest.short());
-    for (place, short) in fields.as_chunks_mut::<16>().0.iter_mut().zip(shorts) {
-        *place = short;
+    for (field, short) in fields.as_chunks_mut::<16>().0.iter_mut().zip(shorts) {
+        *field = short;
     }
     fields
 }

@@ -13,8 +13,8 @@ use crate::state::Snapshot;
 /// Prefix of every tag input; it separates tags from key derivation.
 const LABEL: [u8; 8] = *b"evidence";
 
-/// A secret shared only by the appraiser and the switches of one network. Each switch gets only its own key for one
-/// start.
+/// The secret shared by the appraiser and all switches and gateways of one network. The key of a switch for one start
+/// is derived from this secret. An attacker with this secret can forge the packet evidence of every switch.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub struct MasterKey([u8; 16]);
 
@@ -23,7 +23,7 @@ pub struct MasterKey([u8; 16]);
 pub struct EvidenceKey([u8; 16]);
 
 impl MasterKey {
-    /// From 16 random bytes.
+    /// A key from 16 random bytes.
     #[must_use]
     pub const fn new(bytes: [u8; 16]) -> Self {
         Self(bytes)
@@ -40,7 +40,7 @@ impl MasterKey {
 }
 
 impl EvidenceKey {
-    /// From the 16 bytes given to a switch.
+    /// A key from its 16 bytes.
     #[must_use]
     pub const fn new(bytes: [u8; 16]) -> Self {
         Self(bytes)
@@ -70,8 +70,8 @@ pub(super) fn prefix(snapshot: &Snapshot) -> [u8; PREFIX_BYTES] {
         &sequence,
     ];
     let mut bytes = [0; PREFIX_BYTES];
-    let all = parts.into_iter().flatten();
-    bytes.iter_mut().zip(all).for_each(|(to, from)| *to = *from);
+    let input = parts.into_iter().flatten();
+    bytes.iter_mut().zip(input).for_each(|(to, from)| *to = *from);
     bytes
 }
 
@@ -88,7 +88,7 @@ impl Midstate {
 
     pub fn tag(&self, counter: Counter, invariants: &Invariants) -> Tag {
         let mut hasher = self.0;
-        // Word by word, which needs no byte loop.
+        // In words: for byte slices, the hasher also has to handle incomplete words.
         hasher.write_u64(counter.0.to_be());
         for word in invariants.0.as_chunks().0 {
             hasher.write_u64(u64::from_ne_bytes(*word));

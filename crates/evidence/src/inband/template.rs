@@ -12,10 +12,11 @@ use crate::state::Snapshot;
 /// [`Template::COUNTER_AT`], and the tag after it.
 #[derive(Clone)]
 pub struct Template {
-    /// The hop-by-hop header with the option; zeros in the fields of the writer.
+    /// The hop-by-hop header with the option; zeros in the fields that the writer fills in.
     pub option: [u8; Template::BYTES],
-    /// SipHash-2-4's four words after the first fifteen words of the tag input; seven more follow: the counter,
-    /// [`super::Invariants`], and the length. A holder of these words can forge evidence. Zeros in classic content.
+    /// SipHash-2-4's four state words after the first fifteen words of the tag input. The writer absorbs the other
+    /// seven, which are the counter and [`super::Invariants`], and then SipHash's length word. A holder of the state
+    /// words can forge evidence. Zeros in classic content.
     pub midstate: Zeroizing<[u64; 4]>,
 }
 
@@ -31,7 +32,7 @@ impl Template {
         let mut data: [u8; DATA_BYTES] = option_data(form, snapshot);
         let midstate = match form {
             ContentFormat::Classic => {
-                // No switch precedes it: its packets arrive without options.
+                // The packets arrive without options: no other switch precedes the writer.
                 write_route(None, &mut data);
                 Zeroizing::new([0; 4])
             }
@@ -53,7 +54,7 @@ impl std::fmt::Debug for Template {
     }
 }
 
-/// As [`super::tag::Midstate`], whose hasher does not expose its words.
+/// Computes the words of [`super::tag::Midstate`], whose hasher does not expose them.
 fn midstate(key: &EvidenceKey, snapshot: &Snapshot) -> Zeroizing<[u64; 4]> {
     let (low, high) = key.halves();
     let mut v = Zeroizing::new([

@@ -1,7 +1,7 @@
 //! BLAKE3, eight or sixteen compressions side by side.
 //!
 //! One BLAKE3 over the 2,048 bytes of a state is a chain of 32 dependent compressions: 1.1 µs, more than the update
-//! of an element itself. Eight chains of four, one lane each, take a third of that.
+//! of an element itself. Eight chains of four compressions, one lane for each chain, take a third of this time.
 //!
 //! An element's expansion is 32 independent compressions that differ only in a counter. For a replacement, both
 //! elements are expanded side by side, and only the difference leaves the registers and is added to the states:
@@ -29,7 +29,7 @@ const ROOT: u32 = 8;
 const KEYED_HASH: u32 = 16;
 /// SHA-256's initial values, which BLAKE3 uses too.
 const IV: [u32; 4] = [0x6a09_e667, 0xbb67_ae85, 0x3c6e_f372, 0xa54f_f53a];
-/// The order of the message words in each round: the paper's permutation, applied repeatedly.
+/// The order of the message words in each round: the permutation of the BLAKE3 paper (table 2), applied repeatedly.
 const SCHEDULE: [[usize; BLOCK_WORDS]; 7] = schedule();
 
 #[allow(clippy::indexing_slicing)] // Computed while compiling: an index out of bounds does not compile.
@@ -70,16 +70,16 @@ trait Lanes<const N: usize>: Copy {
     }
     /// Subtracts the 16-bit halves of words separately.
     fn sub_halves(self, other: Self) -> Self;
-    /// Adds blocks, each made of one word of each of these, to the blocks in all of the states, with separate 16-bit
-    /// halves.
+    /// Adds `N` blocks to each state from block `first_block` on: lane `i` of all `words` is block `i`. The 16-bit
+    /// halves of words are added separately.
     fn add_blocks(words: &[Self; BLOCK_WORDS], states: &mut [&mut LtHash], first_block: usize);
 }
 
 /// Operations on leaves.
 trait Leaves: Lanes<LEAVES> {
-    /// From halves of words, the low one first.
+    /// Words from their halves, the low half first.
     fn from_halves(halves: &[u16; 2 * LEAVES]) -> Self;
-    /// Transposes: the words of each leaf from each word of all leaves.
+    /// Transposes word `i` of all leaves to all words of leaf `i`.
     fn rows(words: [Self; 8]) -> [Self; LEAVES];
 }
 
@@ -193,7 +193,7 @@ impl<L> ExpansionStart<L> {
         }
     }
 
-    /// Computes this number of blocks, word by word.
+    /// Computes `N` blocks from `first_block` on, word by word.
     #[inline(always)]
     #[allow(clippy::indexing_slicing)] // All indices are constants of the algorithm.
     fn expand<const N: usize>(&self, first_block: usize) -> [L; BLOCK_WORDS]
@@ -350,10 +350,15 @@ fn round<L: Lanes<N>, const N: usize, const ROUND: usize>(v: &mut [L; 16], block
 fn column<L: Lanes<N>, const N: usize, const ROUND: usize>(
     v: &mut [L; 16],
     block: &[L; BLOCK_WORDS],
-    at: usize,
+    index: usize,
 ) {
     let m = |i: usize| block[const { SCHEDULE[ROUND] }[i]];
-    mix(v, [at, at + 4, at + 8, at + 12], m(2 * at), m(2 * at + 1));
+    mix(
+        v,
+        [index, index + 4, index + 8, index + 12],
+        m(2 * index),
+        m(2 * index + 1),
+    );
 }
 
 #[inline(always)]
@@ -406,7 +411,8 @@ impl<const N: usize> Lanes<N> for [u32; N] {
     fn rotate<const BITS: u32>(self) -> Self {
         self.map(|word| word.rotate_right(BITS))
     }
-    /// A separate function: inlined everywhere, eight lanes of integers take 300 KB and are slower by a fifth.
+    /// A separate function: if it were inlined, the code for eight lanes of integers would take 300 KB and be slower
+    /// by a fifth.
     #[inline(never)]
     fn round<const ROUND: usize>(v: &mut [Self; BLOCK_WORDS], block: &[Self; BLOCK_WORDS]) {
         round::<Self, N, ROUND>(v, block);
@@ -458,7 +464,7 @@ mod tests {
 
     use super::*;
 
-    /// The same, one leaf after the other, by the library.
+    /// The reference hashes, computed one leaf after the other by the library.
     fn expected(key: &[u8; 32], state: &[u16; WORDS]) -> Vec<u8> {
         let bytes: Vec<u8> = state.iter().flat_map(|word| word.to_le_bytes()).collect();
         let leaf = |l: usize| -> Vec<u8> {
@@ -508,9 +514,9 @@ mod tests {
             }
             let (old, new) = (block(&old), block(&new));
             let check = |exchange: &dyn Fn(&mut [&mut LtHash])| {
-                let (mut one, mut other) = (before.clone(), before.clone());
-                exchange(&mut [&mut one, &mut other]);
-                prop_assert!(one == reference_state && other == reference_state);
+                let (mut first, mut second) = (before.clone(), before.clone());
+                exchange(&mut [&mut first, &mut second]);
+                prop_assert!(first == reference_state && second == reference_state);
                 Ok(())
             };
             let (old, new) = (old.as_ref(), new.as_ref());
@@ -524,7 +530,7 @@ mod tests {
         }
     }
 
-    /// By the library; zeros for no element.
+    /// The reference expansion, computed by the library; zeros for no element.
     fn expanded(key: &[u8; 32], element: Option<&[u8]>) -> Vec<u16> {
         let mut bytes = vec![0; 2 * WORDS];
         if let Some(element) = element {

@@ -2,8 +2,8 @@
 
 use crate::encoding::byte_len;
 
-/// The changed cells, each with its value at the last measurement. Owned by the owner of the array memory, and
-/// protected by the same lock.
+/// The changed cells, each with its value at the last measurement. The owner of the array stores the changed cells
+/// next to the array, and protects them with the lock of the array.
 ///
 /// There is one bit per cell, and the old value of each dirty cell: marking a dirty cell again only checks its bit.
 #[derive(Clone, Debug)]
@@ -16,7 +16,7 @@ pub struct DirtyCells {
 }
 
 impl DirtyCells {
-    /// For an array of `size` cells of `width` bits, none of them dirty.
+    /// Creates the record for an array of `size` cells of `width` bits; no cell is dirty.
     #[must_use]
     pub fn new(width: u32, size: u32) -> Self {
         let words = usize::try_from(size.div_ceil(64)).unwrap_or(usize::MAX);
@@ -29,7 +29,8 @@ impl DirtyCells {
         }
     }
 
-    /// Marks a cell before it is written; `old` is its current value, big-endian with the length of the width.
+    /// Marks a cell before it is written; `old` is its current value, big-endian, in as many bytes as the width
+    /// requires.
     ///
     /// A cell beyond the array, or a value of another length, does not belong to this array: it is not marked, and a
     /// rescan detects the change.
@@ -51,8 +52,8 @@ impl DirtyCells {
     #[inline]
     pub fn mark_u64(&mut self, index: u32, old: u64) {
         let bytes = old.to_be_bytes();
-        if let Some(at) = bytes.len().checked_sub(self.value_bytes) {
-            self.mark(index, bytes.get(at..).unwrap_or_default());
+        if let Some(start) = bytes.len().checked_sub(self.value_bytes) {
+            self.mark(index, bytes.get(start..).unwrap_or_default());
         }
     }
 

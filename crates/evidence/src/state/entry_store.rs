@@ -25,7 +25,7 @@ pub struct EntryDrift {
     /// The measured entry; `None` if it was not measured.
     pub measured: Option<Entry>,
     /// The entry in memory; `None` if it is missing.
-    pub found: Option<Entry>,
+    pub in_memory: Option<Entry>,
 }
 
 /// Identity → content. Each identity occurs once, so no element is in a sum twice.
@@ -53,17 +53,17 @@ impl EntryStore {
         let set = self.sets.entry(object).or_default();
         let Encoded { identity, content } = encoded;
         match set.entries.entry(identity) {
-            btree_map::Entry::Occupied(there) if *there.get() == content => PutOutcome::Unchanged,
-            btree_map::Entry::Occupied(mut there) => {
-                let old = [&**there.key(), &**there.get()].concat();
-                let new = [&**there.key(), &*content].concat();
-                there.insert(content);
+            btree_map::Entry::Occupied(occupied) if *occupied.get() == content => PutOutcome::Unchanged,
+            btree_map::Entry::Occupied(mut occupied) => {
+                let old = [&**occupied.key(), &**occupied.get()].concat();
+                let new = [&**occupied.key(), &*content].concat();
+                occupied.insert(content);
                 LtHash::exchange(&mut [&mut set.hash, &mut self.sum], Some(&old), Some(&new));
                 PutOutcome::Replaced
             }
-            btree_map::Entry::Vacant(place) => {
-                let new = [&**place.key(), &*content].concat();
-                place.insert(content);
+            btree_map::Entry::Vacant(vacant) => {
+                let new = [&**vacant.key(), &*content].concat();
+                vacant.insert(content);
                 LtHash::exchange(&mut [&mut set.hash, &mut self.sum], None, Some(&new));
                 PutOutcome::Added
             }
@@ -135,8 +135,8 @@ impl EntryStore {
         sum == *self.sum
     }
 
-    /// Differences between memory and measurement. An entry that is in memory twice is reported with its second
-    /// position.
+    /// Differences between memory and measurement. An entry that occurs twice in memory is reported at
+    /// its second occurrence, as not measured.
     pub fn compare(&self, object: &Object, found: impl IntoIterator<Item = Entry>) -> Vec<EntryDrift> {
         let mut missing: BTreeMap<&[u8], &[u8]> = match self.sets.get(object) {
             Some(set) => set
@@ -147,19 +147,19 @@ impl EntryStore {
             None => BTreeMap::new(),
         };
         let mut drifts = Vec::new();
-        for found in found {
-            let Encoded { identity, content } = found.encode_parts();
+        for entry in found {
+            let Encoded { identity, content } = entry.encode_parts();
             let measured = missing.remove(&*identity);
             if measured != Some(&*content) {
                 drifts.push(EntryDrift {
                     measured: measured.and_then(|content| decode_entry(&identity, content)),
-                    found: Some(found),
+                    in_memory: Some(entry),
                 });
             }
         }
         drifts.extend(missing.into_iter().map(|(identity, content)| EntryDrift {
             measured: decode_entry(identity, content),
-            found: None,
+            in_memory: None,
         }));
         drifts
     }
@@ -172,21 +172,21 @@ fn decode_entry(identity: &[u8], content: &[u8]) -> Option<Entry> {
 
 impl fmt::Display for EntryDrift {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.measured, &self.found) {
-            (Some(measured), Some(found)) => write!(
+        match (&self.measured, &self.in_memory) {
+            (Some(measured), Some(in_memory)) => write!(
                 f,
                 "{}, {}: measured as {}, in memory {}",
-                found.object(),
-                found.entry_name(),
+                in_memory.object(),
+                in_memory.entry_name(),
                 measured.content_text(),
-                found.content_text()
+                in_memory.content_text()
             ),
-            (None, Some(found)) => write!(
+            (None, Some(in_memory)) => write!(
                 f,
                 "{}, {}: in memory {}, not measured",
-                found.object(),
-                found.entry_name(),
-                found.content_text()
+                in_memory.object(),
+                in_memory.entry_name(),
+                in_memory.content_text()
             ),
             (Some(measured), None) => write!(
                 f,
@@ -195,7 +195,7 @@ impl fmt::Display for EntryDrift {
                 measured.entry_name(),
                 measured.content_text()
             ),
-            // Comparisons do not produce this.
+            // Comparisons never produce this case.
             (None, None) => f.write_str("nothing"),
         }
     }
@@ -210,7 +210,7 @@ mod tests {
     /// A flipped bit in the memory of the hashes.
     #[test]
     fn a_hash_that_does_not_match_its_entries_is_reported() {
-        let mut ledger = EntryStore::default();
+        let mut store = EntryStore::default();
         let setting = |port| {
             Entry::from(PortSetting {
                 port,
@@ -224,16 +224,16 @@ mod tests {
             key: Vec::new(),
         });
         for entry in [setting(1), setting(2), member.clone()] {
-            ledger.put(entry.object(), entry.encode_parts());
+            store.put(entry.object(), entry.encode_parts());
         }
-        assert_eq!(ledger.damaged_objects().count(), 0);
-        assert!(ledger.is_sum_valid());
+        assert_eq!(store.damaged_objects().count(), 0);
+        assert!(store.is_sum_valid());
         let stray = Expansion::of(b"stray");
-        ledger.sum.add(&stray);
-        assert_eq!(ledger.damaged_objects().count(), 0);
-        assert!(!ledger.is_sum_valid());
-        ledger.sets.get_mut(&member.object()).unwrap().hash.add(&stray);
-        assert!(ledger.damaged_objects().eq([member.object()]));
-        assert!(ledger.is_sum_valid());
+        store.sum.add(&stray);
+        assert_eq!(store.damaged_objects().count(), 0);
+        assert!(!store.is_sum_valid());
+        store.sets.get_mut(&member.object()).unwrap().hash.add(&stray);
+        assert!(store.damaged_objects().eq([member.object()]));
+        assert!(store.is_sum_valid());
     }
 }

@@ -1,10 +1,11 @@
 //! The measured state of a running data plane, updated with every change.
 //!
-//! [`MeasuredState`] has the digest of the program and a set hash for each table, register array and other object, with two
-//! sums over them: *tables* (all objects except registers) and *registers* (the arrays that are not volatile). Settings of the
-//! control plane are stored as entries, so that no entry is added twice and the inventory can be exported. Register cells are
-//! not stored, because packets write them constantly. The owner of their memory records in [`DirtyCells`] the value of a cell
-//! before its first change, and [`MeasuredState::fold`] replaces the old values by the current ones when evidence is made.
+//! [`MeasuredState`] has the digest of the program, a set hash for each table, register array and other object, and
+//! two sums of set hashes: *tables* (all objects except registers) and *registers* (the arrays that are not
+//! volatile). Settings of the control plane are stored as entries, so that no entry is added twice and the inventory
+//! can be exported. Register cells are not stored, because packets write them constantly. The owner of an array's
+//! memory records in [`DirtyCells`] the value of a cell before its first change, and [`MeasuredState::fold`] replaces
+//! the old values by the current values when evidence is created.
 //!
 //! ```
 //! use linewarden_evidence::encoding::{Action, ActionRef, DefaultAction};
@@ -68,7 +69,7 @@ pub fn bpf_digest(programs: impl IntoIterator<Item = BpfProgram>) -> Digest {
     Digest(hash.finalize().into())
 }
 
-/// Why a change cannot be measured. Always an error of the data plane.
+/// Why a change cannot be measured: always an error of the data plane.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StateError {
     /// Registers are measured as arrays.
@@ -85,11 +86,11 @@ pub enum StateError {
 /// The three digests of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Digests {
-    /// Of the program.
+    /// The digest of the program.
     pub program: Digest,
-    /// Of all tables and related objects.
+    /// The digest of all tables and related objects.
     pub tables: Digest,
-    /// Of all register arrays that are not volatile.
+    /// The digest of all register arrays that are not volatile.
     pub registers: Digest,
 }
 
@@ -111,11 +112,11 @@ pub struct Snapshot {
 pub struct ObjectDigest {
     /// The object.
     pub object: Object,
-    /// Of its entries, or of its nonzero cells.
+    /// The digest of the object's entries, or of its nonzero cells.
     pub digest: Digest,
     /// Number of these entries or cells.
     pub entries: u64,
-    /// Whether it is a register array excluded from the registers' digest.
+    /// Whether the object is a register array excluded from the registers' digest.
     pub is_volatile: bool,
 }
 
@@ -125,7 +126,7 @@ pub struct ArrayDrift {
     /// The digest from the folded changes.
     pub measured: Digest,
     /// The digest of the memory.
-    pub found: Digest,
+    pub in_memory: Digest,
 }
 
 /// Errors in the hashes themselves.
@@ -137,7 +138,7 @@ pub struct HashDrift {
     pub are_sums_valid: bool,
 }
 
-/// The range of state numbers of a program: enough for years of changes.
+/// Number of low bits of a state number, which count the states of one program: enough for years of changes.
 const PROGRAM_SHIFT: u32 = 40;
 
 /// The measured state of a running data plane.
@@ -181,15 +182,15 @@ impl MeasuredState {
         }
     }
 
-    /// Reserves the number of a state that is not measured here but assembled by the data plane from parts of this
-    /// one.
+    /// Reserves a number for a state that the data plane assembles from parts of different measured states. The
+    /// current state gets the number after the reserved number.
     pub fn reserve_sequence(&mut self) -> Sequence {
         let skipped = Sequence(self.sequence.0.wrapping_add(1));
         self.sequence = Sequence(skipped.0.wrapping_add(1));
         skipped
     }
 
-    /// Adds an entry, or replaces the one with the same identity.
+    /// Adds an entry, or replaces the entry with the same identity.
     ///
     /// # Errors
     /// A register cell.
@@ -197,14 +198,14 @@ impl MeasuredState {
         if matches!(entry, Entry::RegisterCell(_)) {
             return Err(StateError::RegisterAsEntry);
         }
-        let put = self.entry_store.put(entry.object(), entry.encode_parts());
-        if put != PutOutcome::Unchanged {
+        let outcome = self.entry_store.put(entry.object(), entry.encode_parts());
+        if outcome != PutOutcome::Unchanged {
             self.tables_changed();
         }
-        Ok(put)
+        Ok(outcome)
     }
 
-    /// Removes the entry with the identity of this one; returns whether there was one.
+    /// Removes the entry with the same identity; returns whether it existed.
     ///
     /// # Errors
     /// A register cell.
@@ -212,17 +213,17 @@ impl MeasuredState {
         if matches!(entry, Entry::RegisterCell(_)) {
             return Err(StateError::RegisterAsEntry);
         }
-        let was_there = self
+        let was_present = self
             .entry_store
             .remove(&entry.object(), &entry.encode_parts().identity);
-        if was_there {
+        if was_present {
             self.tables_changed();
         }
-        Ok(was_there)
+        Ok(was_present)
     }
 
-    /// Removes all entries of an object, as when a table is cleared; returns their number. The default action of a
-    /// table is one of them.
+    /// Removes all entries of an object, including the default action of a table, as when a table is cleared; returns
+    /// their number.
     pub fn clear(&mut self, object: &Object) -> usize {
         let removed = self.entry_store.clear(object);
         if removed > 0 {
@@ -252,20 +253,21 @@ impl MeasuredState {
     }
 
     /// Applies the changes of an array since the last call. `read` writes a cell's value into its argument,
-    /// big-endian with the length of the width, zeros above the width. Returns the number of changed cells.
+    /// big-endian, in as many bytes as the width requires, with zeros above the width. Returns the number of changed
+    /// cells.
     ///
     /// # Errors
-    /// The array does not exist, or the width of the cells is another one; then nothing is applied.
+    /// The array does not exist, or its cells have another width; then nothing is applied.
     pub fn fold(
         &mut self,
         array: ArrayId,
         dirty: &mut DirtyCells,
         read: impl FnMut(u32, &mut [u8]),
     ) -> Result<usize, StateError> {
-        let (changed, counts) = self.registers.fold(array, dirty, read)?;
+        let (changed, is_attested) = self.registers.fold(array, dirty, read)?;
         if changed > 0 {
             self.sequence.0 = self.sequence.0.wrapping_add(1);
-            if counts {
+            if is_attested {
                 self.registers_digest = None;
             }
         }
@@ -274,10 +276,10 @@ impl MeasuredState {
 
     /// The current state; dirty cells still count with their old values.
     pub fn snapshot(&mut self) -> Snapshot {
-        let (ledger, registers) = (&self.entry_store, &self.registers);
+        let (entry_store, registers) = (&self.entry_store, &self.registers);
         let tables = *self
             .tables_digest
-            .get_or_insert_with(|| ledger.sum().digest(DigestKind::Tables));
+            .get_or_insert_with(|| entry_store.sum().digest(DigestKind::Tables));
         let registers = *self
             .registers_digest
             .get_or_insert_with(|| registers.sum().digest(DigestKind::Registers));
@@ -302,7 +304,7 @@ impl MeasuredState {
         objects
     }
 
-    /// All active entries, by object. Register cells are not among them.
+    /// All active entries except register cells, by object.
     pub fn entries(&self) -> impl Iterator<Item = Encoded> {
         self.entries_of(|_| true)
     }
@@ -328,7 +330,7 @@ impl MeasuredState {
     }
 
     /// The current measurement of an array: the encodings of its cells, and a comparison with a copy of its memory.
-    /// Dirty cells must be folded when the copy is made; the comparison itself needs no lock.
+    /// Dirty cells must be folded when the copy is created; the comparison itself needs no lock.
     ///
     /// # Errors
     /// The array does not exist.

@@ -14,7 +14,7 @@ pub struct ArrayId(usize);
 pub enum Stability {
     /// Part of the attested state.
     Static,
-    /// It counts packets or the like: its digest is in statements, but not in the registers' digest.
+    /// The array counts packets or the like: its digest is in statements, but not in the registers' digest.
     Volatile,
 }
 
@@ -24,7 +24,7 @@ struct Array {
     size: u32,
     value_bytes: usize,
     stability: Stability,
-    /// For the old and the new value of a cell.
+    /// The encoders of the old and of the new value of a cell.
     encoders: [CellEncoder; 2],
     hash: LtHash,
     /// Number of nonzero cells.
@@ -35,7 +35,7 @@ struct Array {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Registers {
     arrays: Vec<Array>,
-    /// Of all arrays that are not volatile.
+    /// The sum over all arrays that are not volatile.
     sum: LtHash,
     /// A scratch buffer.
     value: Vec<u8>,
@@ -68,7 +68,7 @@ impl Registers {
         Ok(ArrayId(self.arrays.len().saturating_sub(1)))
     }
 
-    /// The number of changed cells, and whether the sum has changed.
+    /// Applies the changes of an array; returns the number of changed cells and whether the sum has changed.
     pub fn fold(
         &mut self,
         id: ArrayId,
@@ -80,23 +80,23 @@ impl Registers {
             .get_mut(id.0)
             .filter(|array| array.value_bytes == dirty.value_bytes())
             .ok_or(StateError::UnknownArray(id.0))?;
-        let counts = array.stability == Stability::Static;
+        let is_attested = array.stability == Stability::Static;
         if dirty.is_empty() {
             return Ok((0, false));
         }
         let mut changed = 0;
         let value = &mut self.value;
         value.resize(array.value_bytes, 0);
-        dirty.drain(|index, was_present| {
+        dirty.drain(|index, old_value| {
             value.fill(0);
             read(index, value);
-            if value != was_present {
+            if value != old_value {
                 changed += 1;
-                let sum = counts.then_some(&mut self.sum);
-                array.change(index, was_present, value, sum);
+                let sum = is_attested.then_some(&mut self.sum);
+                array.change(index, old_value, value, sum);
             }
         });
-        Ok((changed, counts && changed > 0))
+        Ok((changed, is_attested && changed > 0))
     }
 
     pub fn objects(&self) -> Vec<ObjectDigest> {
@@ -115,11 +115,11 @@ impl Registers {
     /// Whether the sum matches the arrays' hashes.
     pub fn is_sum_valid(&self) -> bool {
         let mut sum = LtHash::EMPTY;
-        let counted = self
+        let static_arrays = self
             .arrays
             .iter()
             .filter(|array| array.stability == Stability::Static);
-        counted.for_each(|array| sum.add_all(&array.hash));
+        static_arrays.for_each(|array| sum.add_all(&array.hash));
         sum == self.sum
     }
 
@@ -138,7 +138,7 @@ pub struct ArrayCheck(Array);
 
 impl ArrayCheck {
     /// Visits the encodings of the nonzero cells; `read` as in [`super::MeasuredState::fold`].
-    pub fn each_cell(&self, mut read: impl FnMut(u32, &mut [u8]), mut each: impl FnMut(&[u8])) {
+    pub fn each_cell(&self, mut read: impl FnMut(u32, &mut [u8]), mut on_cell: impl FnMut(&[u8])) {
         let array = &self.0;
         let [mut encoder, _] = array.encoders.clone();
         let mut value = vec![0; array.value_bytes];
@@ -146,22 +146,23 @@ impl ArrayCheck {
             value.fill(0);
             read(index, &mut value);
             if let Some(element) = encoder.encode(index, &value) {
-                each(element);
+                on_cell(element);
             }
         }
     }
 
-    /// Compares memory of the same moment with the measurement.
+    /// Compares the memory of the array with the measurement. `read` must return the memory at the moment of the
+    /// measurement.
     #[must_use]
     pub fn compare(&self, read: impl FnMut(u32, &mut [u8])) -> Option<ArrayDrift> {
-        let mut found = LtHash::EMPTY;
+        let mut memory_hash = LtHash::EMPTY;
         self.each_cell(read, |element| {
-            LtHash::exchange(&mut [&mut found], None, Some(element))
+            LtHash::exchange(&mut [&mut memory_hash], None, Some(element))
         });
         let measured = &self.0.hash;
-        (found != *measured).then(|| ArrayDrift {
+        (memory_hash != *measured).then(|| ArrayDrift {
             measured: measured.digest(DigestKind::Object),
-            found: found.digest(DigestKind::Object),
+            in_memory: memory_hash.digest(DigestKind::Object),
         })
     }
 }
@@ -170,8 +171,8 @@ impl Array {
     /// Replaces the old value of a cell by the new one in the set, and in a sum that includes the array. Zeros are in
     /// no set.
     fn change(&mut self, index: u32, old: &[u8], new: &[u8], sum: Option<&mut LtHash>) {
-        let [for_old, for_new] = &mut self.encoders;
-        let (old, new) = (for_old.encode(index, old), for_new.encode(index, new));
+        let [old_encoder, new_encoder] = &mut self.encoders;
+        let (old, new) = (old_encoder.encode(index, old), new_encoder.encode(index, new));
         let (present_before, present_after) = (u64::from(old.is_some()), u64::from(new.is_some()));
         self.cells = self
             .cells

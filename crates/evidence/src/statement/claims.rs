@@ -32,7 +32,7 @@ const PROGRAM: u64 = 4;
 const TABLES: u64 = 5;
 const REGISTERS: u64 = 6;
 const OBJECTS: u64 = 7;
-const LEFT_OUT: u64 = 8;
+const EXCLUSIONS: u64 = 8;
 
 /// All claims of a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl Claims {
                 Value::Array(self.objects.iter().map(object_value).collect()),
             ),
             (
-                LEFT_OUT,
+                EXCLUSIONS,
                 Value::Array(self.exclusions.iter().map(|text| text.clone().into()).collect()),
             ),
         ]);
@@ -110,7 +110,7 @@ impl Claims {
         let boot_count = BootCount(outer.number(BOOT_COUNT)?);
         let measurements = outer.array(MEASUREMENTS)?;
         let measured = match measurements.as_slice() {
-            [Value::Array(one)] => match one.as_slice() {
+            [Value::Array(measurement)] => match measurement.as_slice() {
                 [format, Value::Bytes(measured)] if *format == Value::from(CONTENT_FORMAT) => measured,
                 _ => return Err(outer.refuse(MEASUREMENTS, "unsupported format")),
             },
@@ -136,7 +136,7 @@ impl Claims {
                 },
             },
             objects: inner.objects()?,
-            exclusions: inner.texts(LEFT_OUT)?,
+            exclusions: inner.texts(EXCLUSIONS)?,
         };
         inner.finish()?;
         Ok(claims)
@@ -202,33 +202,33 @@ fn object_of(value: Value) -> Option<ObjectDigest> {
 
 /// A map with integer keys, each taken once.
 struct Fields {
-    of: &'static str,
+    map_name: &'static str,
     fields: Vec<(Value, Value)>,
 }
 
 impl Fields {
-    fn read(of: &'static str, bytes: &[u8]) -> Result<Self, StatementError> {
-        let refuse = |reason: String| StatementError::InvalidClaims(of, reason);
+    fn read(map_name: &'static str, bytes: &[u8]) -> Result<Self, StatementError> {
+        let refuse = |reason: String| StatementError::InvalidClaims(map_name, reason);
         let mut rest = bytes;
         let value: Value = coset::cbor::from_reader(&mut rest).map_err(|error| refuse(error.to_string()))?;
         match value {
-            Value::Map(fields) if rest.is_empty() => Ok(Self { of, fields }),
+            Value::Map(fields) if rest.is_empty() => Ok(Self { map_name, fields }),
             Value::Map(_) => Err(refuse("trailing bytes".to_owned())),
             _ => Err(refuse("not a map".to_owned())),
         }
     }
 
     fn refuse(&self, key: u64, reason: &str) -> StatementError {
-        StatementError::InvalidClaims(self.of, format!("claim {key}: {reason}"))
+        StatementError::InvalidClaims(self.map_name, format!("claim {key}: {reason}"))
     }
 
     fn take(&mut self, key: u64) -> Result<Value, StatementError> {
-        let found = self
+        let position = self
             .fields
             .iter()
-            .position(|(there, _)| *there == Value::from(key));
-        match found {
-            Some(place) => Ok(self.fields.swap_remove(place).1),
+            .position(|(field_key, _)| *field_key == Value::from(key));
+        match position {
+            Some(position) => Ok(self.fields.swap_remove(position).1),
             None => Err(self.refuse(key, "missing")),
         }
     }
@@ -260,7 +260,7 @@ impl Fields {
         texts.map_err(|_| self.refuse(key, "not a list of texts"))
     }
 
-    /// In increasing order: no duplicates.
+    /// Reads the objects, which are in increasing order, without duplicates.
     fn objects(&mut self) -> Result<Vec<ObjectDigest>, StatementError> {
         let objects: Option<Vec<_>> = self.array(OBJECTS)?.into_iter().map(object_of).collect();
         objects
@@ -272,7 +272,7 @@ impl Fields {
         match self.fields.as_slice() {
             [] => Ok(()),
             _ => Err(StatementError::InvalidClaims(
-                self.of,
+                self.map_name,
                 "an unknown or duplicate claim".to_owned(),
             )),
         }

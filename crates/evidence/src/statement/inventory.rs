@@ -12,7 +12,8 @@ const MAGIC: &[u8] = b"linewarden evidence inventory 1\n";
 pub const INVENTORY_BYTES_MAX: usize = 1 << 30;
 
 /// The entries of a data plane: the text `linewarden evidence inventory 1` with its end of line, then each entry's
-/// encoding with its length `u32` in front. Not signed: [`Inventory::prove`] verifies it with a statement.
+/// encoding with its length `u32` in front. An inventory is not signed: [`Inventory::prove`] verifies it with a
+/// statement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inventory {
     objects: BTreeMap<Object, Vec<Encoded>>,
@@ -102,34 +103,36 @@ impl Inventory {
         if bytes.len() > INVENTORY_BYTES_MAX {
             return Err(InventoryError::TooLong(bytes.len()));
         }
-        let at = |rest: &[u8]| InventoryError::InvalidFormat(bytes.len() - rest.len());
+        let invalid_format = |rest: &[u8]| InventoryError::InvalidFormat(bytes.len() - rest.len());
         let mut rest = bytes
             .strip_prefix(MAGIC)
             .ok_or(InventoryError::InvalidFormat(0))?;
         let mut encodings = Vec::new();
         while let Some((length, following)) = rest.split_first_chunk::<4>() {
             let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
-            let (encoding, following) = following.split_at_checked(length).ok_or_else(|| at(rest))?;
+            let (encoding, following) = following
+                .split_at_checked(length)
+                .ok_or_else(|| invalid_format(rest))?;
             encodings.push(encoding);
             rest = following;
         }
         match rest {
             [] => Self::new(encodings),
-            _ => Err(at(rest)),
+            _ => Err(invalid_format(rest)),
         }
     }
 
-    /// Verifies the inventory with a statement: each object with entries in it must have exactly these. Other objects
-    /// are not proven, unless they are empty.
+    /// Verifies the inventory with a statement: the entries of each object must have the digest that the statement
+    /// lists. Objects without entries in the inventory are proven only if they are empty.
     ///
     /// # Errors
     /// Entries that the data plane did not sign.
     pub fn prove(self, evidence: &VerifiedStatement) -> Result<ProvenEntries, InventoryError> {
-        let mut given = self.objects;
+        let mut remaining = self.objects;
         let mut entries = BTreeMap::new();
         for signed in evidence.objects() {
             let object = &signed.object;
-            let listed = match given.remove(object) {
+            let listed = match remaining.remove(object) {
                 Some(listed) => listed,
                 None if signed.entries == 0 => Vec::new(),
                 None => continue,
@@ -139,7 +142,7 @@ impl Inventory {
             }
             entries.insert(object.clone(), listed);
         }
-        match given.into_keys().next() {
+        match remaining.into_keys().next() {
             Some(object) => Err(InventoryError::UnknownObject(object)),
             None => Ok(ProvenEntries { entries }),
         }
@@ -167,7 +170,7 @@ pub struct ProvenEntries {
 }
 
 impl ProvenEntries {
-    /// The entries of an object, by their identities; `None` if the inventory does not contain it.
+    /// The entries of an object, by their identities; `None` if they are not proven.
     #[must_use]
     pub fn entries(&self, object: &Object) -> Option<&[Encoded]> {
         self.entries.get(object).map(Vec::as_slice)

@@ -1,4 +1,4 @@
-//! Signed statements of a data plane about its state, made on request.
+//! Signed statements of a data plane about its state, created on request.
 //!
 //! A statement is a tagged COSE_Sign1 (RFC 9052) with EdDSA or ES256, content type `application/eat+cwt`, and the first 8 bytes
 //! of the key's SHA-256 as its kid. Its payload is the claims of an EAT (RFC 9711) in CBOR:
@@ -20,8 +20,8 @@
 //! | 7 | list of `[class, name, digest, entries, volatile]` by increasing class and name: the digest of each object; classes are numbered as in `Class::ALL` |
 //! | 8 | list of texts: the exclusions of the digests |
 //!
-//! [`verify`] accepts exactly this format. The entries themselves may accompany it, unsigned, in an [`Inventory`]: the signed
-//! digests prove them.
+//! [`verify`] accepts exactly this format. The entries themselves may accompany the statement, unsigned, in an
+//! [`Inventory`]: the signed digests prove the entries.
 
 mod claims;
 mod inventory;
@@ -43,7 +43,7 @@ pub const STATEMENT_BYTES_MAX: usize = 16 << 20;
 const CONTENT_TYPE: &str = "application/eat+cwt";
 const KID_BYTES: usize = 8;
 
-/// Drawn by the appraiser, so that an old statement is not accepted as a current one.
+/// A value drawn by the appraiser, so that an old statement is not accepted as a current statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nonce(pub [u8; NONCE_BYTES]);
 
@@ -72,7 +72,7 @@ impl DataPlaneKind {
     }
 }
 
-/// Why a statement could not be made, or is rejected.
+/// Why a statement could not be created, or is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum StatementError {
     /// Encoding failed.
@@ -81,15 +81,15 @@ pub enum StatementError {
     /// Signing failed.
     #[error(transparent)]
     SigningFailed(#[from] KeyError),
-    /// Longer than the maximum.
+    /// The statement is longer than the maximum.
     #[error("statement too long: {0} bytes, the maximum is {STATEMENT_BYTES_MAX}")]
     TooLong(usize),
-    /// Not a COSE_Sign1.
+    /// The statement is not a COSE_Sign1.
     #[error("invalid statement (COSE_Sign1): {0}")]
     InvalidCose(String),
-    /// Another scheme than that of the key.
+    /// The statement has another signature scheme than the key.
     #[error(
-        "statement rejected: its signature scheme is not that of the key; check that the key is that of this data plane"
+        "statement rejected: its signature scheme is not that of the key; check that the key belongs to this data plane"
     )]
     AlgorithmMismatch,
     /// The signature does not verify.
@@ -97,10 +97,10 @@ pub enum StatementError {
         "statement rejected: the signature does not verify; it is from another data plane, or was changed"
     )]
     InvalidSignature,
-    /// Signed, but not a statement of this profile.
+    /// The signature is valid, but the content is not a statement of this profile.
     #[error("statement rejected: not of the profile {PROFILE}: {0}: {1}")]
     InvalidClaims(&'static str, String),
-    /// The response to another request.
+    /// The statement is the response to another request.
     #[error("statement rejected: its nonce differs; it is for another or an old request")]
     NonceMismatch,
     /// The key in the UEID is not the signing key.
@@ -182,7 +182,8 @@ const fn algorithm(key: &PublicKey) -> iana::Algorithm {
     }
 }
 
-/// A statement with a verified signature and nonce. Created only by [`verify`].
+/// A statement with a verified signature, created only by [`verify`], which also verifies the nonce, and by
+/// [`verify_recorded`], which does not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerifiedStatement {
     claims: Claims,
@@ -226,7 +227,7 @@ impl VerifiedStatement {
     }
 }
 
-/// Verifies that the data plane with this key made the statement in response to this nonce.
+/// Verifies that the data plane with this key signed the statement in response to this nonce.
 ///
 /// # Errors
 /// The check that failed.
@@ -238,7 +239,7 @@ pub fn verify(statement: &[u8], key: &PublicKey, nonce: Nonce) -> Result<Verifie
     }
 }
 
-/// As [`verify`], for any nonce: the data plane with this key made the statement at an unknown time. For recorded
+/// As [`verify`], for any nonce: the data plane with this key signed the statement at an unknown time. For recorded
 /// statements only.
 ///
 /// # Errors

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use linewarden_evidence::encoding::*;
 use proptest::prelude::*;
 
-/// The number of cases; no files are written to the source tree.
+/// A configuration with this number of cases; no files are written to the source tree.
 pub fn config(cases: u32) -> ProptestConfig {
     ProptestConfig {
         cases,
@@ -15,7 +15,7 @@ pub fn config(cases: u32) -> ProptestConfig {
     }
 }
 
-/// Few different names, so that some collide.
+/// Names, most of them from a few, so that some collide.
 pub fn name() -> impl Strategy<Value = String> {
     prop_oneof![
         Just(String::new()),
@@ -87,7 +87,8 @@ fn unit() -> impl Strategy<Value = Unit> {
     prop_oneof![Just(Unit::Packets), Just(Unit::Bytes), Just(Unit::Both)]
 }
 
-fn small() -> impl Strategy<Value = u32> {
+/// Half of the numbers are below 4, so that some collide.
+fn number() -> impl Strategy<Value = u32> {
     prop_oneof![0u32..4, any::<u32>()]
 }
 
@@ -96,11 +97,11 @@ pub fn entry() -> BoxedStrategy<Entry> {
     prop_oneof![
         (
             name(),
-            small(),
+            number(),
             bits().prop_filter("zero is not written", |bits| !bits.is_zero())
         )
             .prop_map(|(array, index, value)| RegisterCell { array, index, value }.into()),
-        (name(), key(), small(), action_ref(), 0u64..2).prop_map(
+        (name(), key(), number(), action_ref(), 0u64..2).prop_map(
             |(table, key, priority, action, idle_timeout_ns)| {
                 TableEntry {
                     table,
@@ -120,7 +121,7 @@ pub fn entry() -> BoxedStrategy<Entry> {
             }
             .into()
         }),
-        (name(), small(), action()).prop_map(|(profile, member, action)| ProfileMember {
+        (name(), number(), action()).prop_map(|(profile, member, action)| ProfileMember {
             profile,
             member,
             action
@@ -128,8 +129,8 @@ pub fn entry() -> BoxedStrategy<Entry> {
         .into()),
         (
             name(),
-            small(),
-            small(),
+            number(),
+            number(),
             prop::collection::btree_map(0u32..4, (0u32..3, bytes()), 0..3)
         )
             .prop_map(|(profile, group, size_max, members)| {
@@ -145,18 +146,18 @@ pub fn entry() -> BoxedStrategy<Entry> {
                 }
                 .into()
             }),
-        (small(), replicas()).prop_map(|(group, replicas)| MulticastGroup { group, replicas }.into()),
+        (number(), replicas()).prop_map(|(group, replicas)| MulticastGroup { group, replicas }.into()),
         (
-            small(),
+            number(),
             prop::option::of(0u32..3),
             prop::option::of(0u32..3),
             replicas(),
-            small(),
-            small()
+            number(),
+            number()
         )
             .prop_map(
                 |(session, port, multicast_group, replicas, class_of_service, truncate_bytes)| {
-                    MirrorSession {
+                    CloneSession {
                         session,
                         port,
                         multicast_group,
@@ -172,7 +173,7 @@ pub fn entry() -> BoxedStrategy<Entry> {
             name(),
             prop_oneof![
                 any::<u64>().prop_map(MeterCell::Index),
-                (key(), small()).prop_map(|(key, priority)| MeterCell::Entry { key, priority }),
+                (key(), number()).prop_map(|(key, priority)| MeterCell::Entry { key, priority }),
             ],
             unit(),
             prop::collection::vec((any::<u64>(), any::<u64>()), 0..3),
@@ -203,7 +204,7 @@ pub fn entry() -> BoxedStrategy<Entry> {
             }
             .into()
         ),
-        (small(), prop::option::of(0u32..3), name(), any::<u64>()).prop_map(|(port, queue, name, value)| {
+        (number(), prop::option::of(0u32..3), name(), any::<u64>()).prop_map(|(port, queue, name, value)| {
             PortSetting {
                 port,
                 queue,
@@ -213,7 +214,7 @@ pub fn entry() -> BoxedStrategy<Entry> {
             .into()
         }),
         (name(), any::<[u8; 32]>()).prop_map(|(name, instructions)| BpfProgram { name, instructions }.into()),
-        (name(), small(), small(), small(), small(), small()).prop_map(
+        (name(), number(), number(), number(), number(), number()).prop_map(
             |(name, map_type, key_bytes, value_bytes, entries_max, flags)| {
                 BpfMap {
                     name,

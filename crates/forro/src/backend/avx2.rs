@@ -17,7 +17,7 @@ use crate::matrix::Matrix;
 use crate::permute::Word;
 use crate::rounds::Rounds;
 
-/// A word of eight matrices. Created only in the three functions below, and so only where the CPU has AVX2.
+/// A word of eight matrices. Only the three functions below create values, and only if the CPU has AVX2.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct Word8(__m256i);
@@ -58,7 +58,7 @@ impl Word for Word8 {
     }
 }
 
-/// Rotation by whole bytes is a shuffle, otherwise two shifts.
+/// Rotates words to the left: a rotation by 8 bits is a shuffle, any other rotation two shifts.
 ///
 /// # Safety
 /// The CPU has AVX2. (Not marked with `target_feature`, because such functions are not reliably inlined.)
@@ -107,13 +107,13 @@ impl Lanes for Word8 {
         let [first, second] = halves;
         // SAFETY: called only by the functions above, where the CPU has AVX2.
         let halves = unsafe { [transpose(first), transpose(second)] };
-        // SAFETY: both are 16 vectors.
+        // SAFETY: both types are 16 vectors.
         unsafe { transmute::<[[__m256i; 8]; 2], [Self; 16]>(halves) }
     }
 
     #[inline(always)]
     fn scatter(words: [Self; 16], out: &mut [[u8; BLOCK_BYTES]]) {
-        // SAFETY: both are 16 vectors.
+        // SAFETY: both types are 16 vectors.
         let [first, second] = unsafe { transmute::<[Self; 16], [[__m256i; 8]; 2]>(words) };
         // SAFETY: a value of this type exists only where the CPU has AVX2.
         let (first, second) = unsafe { (transpose(first), transpose(second)) };

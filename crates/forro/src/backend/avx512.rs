@@ -1,4 +1,4 @@
-//! AVX-512: sixteen lanes, two groups at once. The two matrices use all 32 registers.
+//! AVX-512: sixteen lanes, two groups of blocks at once. A group is a matrix in 16 registers, so two groups use all 32 registers.
 
 use core::arch::x86_64::{
     __m512i, _mm512_add_epi32, _mm512_cmpneq_epi32_mask, _mm512_rol_epi32, _mm512_shuffle_i32x4,
@@ -19,7 +19,7 @@ use crate::matrix::Matrix;
 use crate::permute::Word;
 use crate::rounds::Rounds;
 
-/// A word of sixteen matrices. Created only in the three functions below, and so only where the CPU has AVX-512F.
+/// A word of sixteen matrices. Only the three functions below create values, and only if the CPU has AVX-512F.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct Word16(__m512i);
@@ -86,11 +86,11 @@ impl Lanes for Word16 {
             unsafe { transmute::<[u32; 16], __m512i>(matrix.0) }
         };
         let rows = match matrices.as_array::<16>() {
-            Some(all) => all.each_ref().map(row),
+            Some(matrices) => matrices.each_ref().map(row),
             None => {
                 let mut rows = [Self::splat(0).0; 16];
-                for (place, matrix) in rows.iter_mut().zip(matrices) {
-                    *place = row(matrix);
+                for (out, matrix) in rows.iter_mut().zip(matrices) {
+                    *out = row(matrix);
                 }
                 rows
             }
@@ -195,7 +195,7 @@ unsafe fn transpose_quarters([r0, r1, r2, r3]: [__m512i; 4]) -> [__m512i; 4] {
     }
 }
 
-/// The first quarters of all four, then the second ones, and so on.
+/// Result `i` holds quarter `i` of each of the four registers.
 ///
 /// # Safety
 /// The CPU has AVX-512F. (Not marked with `target_feature`, because such functions are not reliably inlined.)
@@ -203,7 +203,7 @@ unsafe fn transpose_quarters([r0, r1, r2, r3]: [__m512i; 4]) -> [__m512i; 4] {
 unsafe fn collect_quarters([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
     // SAFETY: guaranteed by the caller.
     unsafe {
-        // Quarters 0 and 2 of both, and 1 and 3.
+        // Quarters 0 and 2 of both operands, or quarters 1 and 3.
         const EVEN: i32 = 0b10_00_10_00;
         const ODD: i32 = 0b11_01_11_01;
         let (ab_even, ab_odd) = (

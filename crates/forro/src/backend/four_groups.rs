@@ -1,10 +1,10 @@
-//! Four groups at once: more than the registers hold, but faster than two, whose chains of dependent instructions
-//! leave the CPU idle a third of the time.
+//! Four groups of blocks at once. They need more registers than the CPU has, but are faster than two groups: with two groups, chains of
+//! dependent instructions leave the CPU idle a third of the time.
 //!
-//! With AVX-512 the first three rows of four groups need 48 registers of 32, and compilers spill them arbitrarily.
-//! Keeping the last row always in memory reduces the spills: its words are loaded by the addition that needs them.
-//! (Cycles per block on Zen 4, where both the chain and the ports give a bound of 21: two groups 38.5, four with the
-//! compiler's spills 39.7, four with this layout 31.4.)
+//! With AVX-512 the first three rows of four groups need 48 registers, the CPU has 32, and compilers spill them
+//! arbitrarily. The last row is therefore always in memory, which reduces spills: the addition that uses a word loads
+//! it. (Cycles per block on Zen 4, where both the chain and the ports give a bound of 21: two groups 38.5, four with
+//! the compiler's spills 39.7, four with this layout 31.4.)
 
 use super::lanes::Compare;
 use crate::BLOCK_BYTES;
@@ -41,28 +41,28 @@ impl<W: Word> Word for FourGroups<W> {
     }
 
     #[inline(always)]
-    fn spill(self, place: &mut Self) {
-        for (place, word) in place.0.iter_mut().zip(self.0) {
+    fn spill(self, memory: &mut Self) {
+        for (memory, word) in memory.0.iter_mut().zip(self.0) {
             // SAFETY: a valid, borrowed location. The access is volatile, so that the value is not kept in a
             // register.
-            unsafe { core::ptr::from_mut(place).write_volatile(word) }
+            unsafe { core::ptr::from_mut(memory).write_volatile(word) }
         }
     }
     #[inline(always)]
-    fn reload(place: &Self) -> Self {
+    fn reload(memory: &Self) -> Self {
         // SAFETY: as above; the location holds a value.
-        let read = |place: &W| unsafe { core::ptr::from_ref(place).read_volatile() };
-        Self(place.0.each_ref().map(read))
+        let load = |memory: &W| unsafe { core::ptr::from_ref(memory).read_volatile() };
+        Self(memory.0.each_ref().map(load))
     }
 }
 
-/// As [`super::lanes::matching`]; the inputs are four groups.
+/// Like [`super::lanes::matching`], for inputs of four groups.
 #[inline(always)]
 pub(super) fn matching<R: Rounds, W: Compare>(inputs: &Inputs, expected: &[&[u8; BLOCK_BYTES]]) -> u64 {
     const { assert!(4 * W::LANES == Inputs::ROOM) };
     let load = |row: &[u32; Inputs::ROOM], group: usize| {
-        let of_group = row.get(group * W::LANES..).unwrap_or_default();
-        W::load(of_group)
+        let group_row = row.get(group * W::LANES..).unwrap_or_default();
+        W::load(group_row)
     };
     let words = inputs
         .rows

@@ -15,7 +15,7 @@ use crate::rounds::Rounds;
 
 /// The same word of several matrices, one per lane.
 pub(crate) trait Lanes: Word {
-    /// Number of lanes.
+    /// Number of lanes, as a type.
     type Count: ArraySize;
     /// Number of lanes.
     const LANES: usize = Self::Count::USIZE;
@@ -35,12 +35,12 @@ pub(crate) trait Lanes: Word {
     }
 }
 
-/// Lanes whose blocks can be compared with given ones.
+/// Lanes whose blocks can be compared with given blocks.
 pub(crate) trait Compare: Lanes {
-    /// The first `LANES` of these words, lane by lane; 0 where there are fewer.
+    /// The first `LANES` of these words, one per lane; all 0 if there are fewer.
     fn load(words: &[u32]) -> Self;
-    /// Compares the blocks of the first lanes with the given ones, one bit per lane; each comparison covers the whole
-    /// block.
+    /// Compares the blocks of the first lanes with `expected`. Returns one bit per lane, 1 if they are equal; each
+    /// comparison covers the whole block.
     fn equal(words: [Self; 16], expected: &[&[u8; BLOCK_BYTES]]) -> u64;
 }
 
@@ -52,8 +52,8 @@ pub(crate) trait BlockCounter: StreamCipherCounter {
     fn write(self, matrix: &mut Matrix);
     /// The counter advanced by `blocks`, modulo its size.
     fn advanced(self, blocks: usize) -> Self;
-    /// Words 4 and 5 at this counter; a 32-bit counter takes the second from `other`.
-    fn counter_words(self, other: u32) -> [u32; 2];
+    /// Words 4 and 5 at this counter. For a 32-bit counter, the second is the given `word_5`.
+    fn counter_words(self, word_5: u32) -> [u32; 2];
 }
 
 impl BlockCounter for u64 {
@@ -89,8 +89,8 @@ impl BlockCounter for u32 {
         self.wrapping_add(blocks as u32)
     }
     #[inline(always)]
-    fn counter_words(self, other: u32) -> [u32; 2] {
-        [self, other]
+    fn counter_words(self, word_5: u32) -> [u32; 2] {
+        [self, word_5]
     }
 }
 
@@ -100,14 +100,14 @@ pub(super) fn counter_blocks<R: Rounds, W: Lanes, N: BlockCounter>(
     matrix: &mut Matrix,
     out: &mut [[u8; BLOCK_BYTES]],
 ) {
-    let (first, low, other) = (N::read(matrix), matrix.0[4], matrix.0[5]);
+    let (first, low, word_5) = (N::read(matrix), matrix.0[4], matrix.0[5]);
     let mut input = matrix.0.map(W::splat);
     if low.checked_add(W::LANES as u32).is_some() {
         input[4] = input[4].add(W::from_lanes(|lane| lane as u32));
     } else {
         // The counter carries in some lanes.
-        input[4] = W::from_lanes(|lane| first.advanced(lane).counter_words(other)[0]);
-        input[5] = W::from_lanes(|lane| first.advanced(lane).counter_words(other)[1]);
+        input[4] = W::from_lanes(|lane| first.advanced(lane).counter_words(word_5)[0]);
+        input[5] = W::from_lanes(|lane| first.advanced(lane).counter_words(word_5)[1]);
     }
     W::scatter(block::<R, W>(&input), out);
     first.advanced(out.len()).write(matrix);
@@ -121,7 +121,7 @@ pub(crate) fn matrix_blocks<R: Rounds, W: Lanes>(matrices: &[Matrix], out: &mut 
     }
 }
 
-/// Compares blocks with the given ones, one bit per block.
+/// Compares blocks with `expected`. Returns one bit per block, 1 if they are equal.
 #[inline(always)]
 pub(crate) fn matching<R: Rounds, W: Compare>(inputs: &Inputs, expected: &[&[u8; BLOCK_BYTES]]) -> u64 {
     let mut equal = 0;
@@ -135,8 +135,8 @@ pub(crate) fn matching<R: Rounds, W: Compare>(inputs: &Inputs, expected: &[&[u8;
     equal
 }
 
-/// Compares rows with given ones. All bytes of a row are compared before the result: a constant-time comparison of a
-/// library, byte by byte, would cost as much as several blocks.
+/// Compares rows with `expected`. Returns one bit per row, 1 if they are equal. All bytes of a row are compared before
+/// the decision. A library's constant-time comparison, byte by byte, would cost as much as several blocks.
 #[inline(always)]
 pub(crate) fn equal_rows(rows: &[[u8; BLOCK_BYTES]], expected: &[&[u8; BLOCK_BYTES]]) -> u64 {
     let is_equal = |(row, expected): (&[u8; BLOCK_BYTES], &&[u8; BLOCK_BYTES])| {
@@ -149,7 +149,7 @@ pub(crate) fn equal_rows(rows: &[[u8; BLOCK_BYTES]], expected: &[&[u8; BLOCK_BYT
     let equal = rows.iter().zip(expected).map(is_equal);
     equal
         .enumerate()
-        .fold(0, |all, (lane, equal)| all | equal << lane)
+        .fold(0, |bits, (lane, equal)| bits | equal << lane)
 }
 
 /// The backend of the `cipher` crate.

@@ -65,7 +65,7 @@ impl Backend {
 
     /// All backends that this CPU supports, the widest last.
     pub fn available() -> impl Iterator<Item = Self> {
-        let of_this_cpu: [Option<Self>; 4] = [
+        let backends: [Option<Self>; 4] = [
             Some(Self::SCALAR),
             Some(Self::PORTABLE),
             #[cfg(target_arch = "x86_64")]
@@ -77,7 +77,7 @@ impl Backend {
             #[cfg(not(target_arch = "x86_64"))]
             None,
         ];
-        of_this_cpu.into_iter().flatten()
+        backends.into_iter().flatten()
     }
 
     /// The display name.
@@ -125,7 +125,8 @@ impl Backend {
     }
 }
 
-/// The blocks of the matrices, with any keys, counters and nonces: as many as both slices have.
+/// Computes the block of each matrix, up to the end of the shorter slice. Matrices may have any keys, counters and
+/// nonces.
 pub fn blocks<R: Rounds>(backend: Backend, matrices: &[Matrix], out: &mut [[u8; BLOCK_BYTES]]) {
     match backend.0 {
         BackendKind::Scalar => matrix_blocks::<R, u32>(matrices, out),
@@ -139,8 +140,9 @@ pub fn blocks<R: Rounds>(backend: Backend, matrices: &[Matrix], out: &mut [[u8; 
     }
 }
 
-/// Compares the first blocks of these inputs with the given ones, one bit per block. All 64 bytes of a block are
-/// compared before the result, and no block is written to memory. At most [`Inputs::ROOM`] blocks are compared.
+/// Compares the first blocks of `inputs` with `expected`. Returns one bit per block, 1 if they are equal. All 64 bytes
+/// of a block are compared before the decision, and no block is written to memory. At most [`Inputs::ROOM`] blocks are
+/// compared.
 #[must_use]
 pub fn matching_blocks<R: Rounds>(backend: Backend, inputs: &Inputs, expected: &[&[u8; BLOCK_BYTES]]) -> u64 {
     match backend.0 {

@@ -42,20 +42,20 @@ pub fn block_of_words(v: [u32; 16], rounds: usize) -> Vec<u8> {
         .collect()
 }
 
-fn word(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(bytes[4 * at..4 * at + 4].try_into().unwrap())
+fn word(bytes: &[u8], index: usize) -> u32 {
+    u32::from_le_bytes(bytes[4 * index..4 * index + 4].try_into().unwrap())
 }
 
 /// `input` are words 4, 5, 12 and 13.
 pub fn matrix(key: &[u8], input: [u32; 4]) -> [u32; 16] {
     let mut v = [0; 16];
-    for at in 0..4 {
-        v[at] = word(key, at);
-        v[at + 8] = word(key, at + 4);
+    for index in 0..4 {
+        v[index] = word(key, index);
+        v[index + 8] = word(key, index + 4);
     }
     [v[4], v[5], v[12], v[13]] = input;
-    for (at, four) in [6, 7, 14, 15].into_iter().zip(b"voltadaasabranca".chunks(4)) {
-        v[at] = u32::from_le_bytes(four.try_into().unwrap());
+    for (index, bytes) in [6, 7, 14, 15].into_iter().zip(b"voltadaasabranca".chunks(4)) {
+        v[index] = u32::from_le_bytes(bytes.try_into().unwrap());
     }
     v
 }

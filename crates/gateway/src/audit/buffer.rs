@@ -12,7 +12,7 @@ const RECORDS_MAX: usize = 8192;
 /// Interval of verdict records, ns.
 const VERDICTS_NS: u64 = 60_000_000_000;
 
-/// Records that were not taken yet. Disabled until a rate is set.
+/// Records that [`AuditBuffer::take`] has not returned yet. Disabled until a rate is set.
 #[derive(Debug, Default)]
 pub(crate) struct AuditBuffer {
     /// Maximum number of records of each kind a second; 0 disables recording.
@@ -52,7 +52,7 @@ impl AuditBuffer {
         self.per_s > 0
     }
 
-    /// Records an event.
+    /// Records an event, or counts it if its kind has reached the rate limit. Does nothing if recording is disabled.
     pub(crate) fn record(&mut self, event: AuditEvent) {
         if !self.is_on() {
             return;
@@ -69,7 +69,8 @@ impl AuditBuffer {
         self.push(event);
     }
 
-    /// Records what the data plane has counted since the previous record: once a minute, and at the `end`.
+    /// Records events that the data plane has lost since the previous call. Once a minute, or at once if `end`, also
+    /// records the numbers of verdicts since the previous record of verdicts.
     pub(crate) fn record_counters(&mut self, counters: &Counters, end: bool) {
         if !self.is_on() {
             self.events_lost = counters.events_lost;
@@ -89,7 +90,7 @@ impl AuditBuffer {
             return;
         }
         self.verdicts_due_ns = Some(now_ns.saturating_add(VERDICTS_NS));
-        let before: BTreeMap<_, _> = self
+        let previous: BTreeMap<_, _> = self
             .verdicts
             .nonzero()
             .map(|(verdict, count)| (verdict.name(), count))
@@ -98,7 +99,10 @@ impl AuditBuffer {
             .nonzero()
             .map(|(verdict, count)| {
                 let name = verdict.name();
-                (name, count.saturating_sub(before.get(name).copied().unwrap_or(0)))
+                (
+                    name,
+                    count.saturating_sub(previous.get(name).copied().unwrap_or(0)),
+                )
             })
             .filter(|(_, count)| *count > 0)
             .collect();
@@ -108,22 +112,22 @@ impl AuditBuffer {
         }
     }
 
-    /// Takes the records, oldest first; at the `end` also the counts of suppressed records of this second.
+    /// Takes the records, oldest first; with `end`, also the counts of records that are suppressed in this second.
     pub(crate) fn take(&mut self, end: bool) -> Vec<AuditRecord> {
         if end {
             for (of, count) in std::mem::take(&mut self.suppressed).into_iter().flatten() {
                 self.push(AuditEvent::Suppressed { of, count });
             }
         }
-        let mut taken = std::mem::take(&mut self.waiting);
+        let mut records = std::mem::take(&mut self.waiting);
         let lost = std::mem::take(&mut self.lost);
         if lost > 0 {
-            taken.push(AuditRecord {
+            records.push(AuditRecord {
                 boot_ns: self.now.boot_ns,
                 event: AuditEvent::RecordsLost { count: lost },
             });
         }
-        taken
+        records
     }
 
     fn push(&mut self, event: AuditEvent) {
@@ -165,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_one_kind_is_counted_and_hides_no_other() {
+    fn a_flood_of_one_kind_is_counted_and_suppresses_no_other_kind() {
         let mut buffer = AuditBuffer::default();
         buffer.record(evicted(1));
         assert!(buffer.take(true).is_empty(), "recording is disabled");
@@ -173,18 +177,18 @@ mod tests {
         buffer.set_time(at(1000));
         (0..7).for_each(|device| buffer.record(evicted(device)));
         buffer.record(revoked(9));
-        let taken: Vec<AuditEvent> = buffer
+        let records: Vec<AuditEvent> = buffer
             .take(false)
             .into_iter()
             .map(|record| record.event)
             .collect();
-        assert_eq!(taken, [evicted(0), evicted(1), revoked(9)]);
+        assert_eq!(records, [evicted(0), evicted(1), revoked(9)]);
         buffer.set_time(at(1999));
         buffer.record(evicted(7));
         assert!(buffer.take(false).is_empty());
         buffer.set_time(at(2000));
         buffer.record(evicted(8));
-        let taken: Vec<AuditEvent> = buffer
+        let records: Vec<AuditEvent> = buffer
             .take(false)
             .into_iter()
             .map(|record| record.event)
@@ -193,7 +197,7 @@ mod tests {
             of: "evicted",
             count: 6,
         };
-        assert_eq!(taken, [suppressed, evicted(8)]);
+        assert_eq!(records, [suppressed, evicted(8)]);
     }
 
     #[test]
@@ -202,9 +206,9 @@ mod tests {
         buffer.set_rate(u32::MAX);
         let total = RECORDS_MAX as u64 + 5;
         (0..total).for_each(|device| buffer.record(evicted(device)));
-        let taken = buffer.take(false);
-        assert_eq!(taken.len(), RECORDS_MAX + 1);
-        let last = taken.last().map(|record| record.event.clone());
+        let records = buffer.take(false);
+        assert_eq!(records.len(), RECORDS_MAX + 1);
+        let last = records.last().map(|record| record.event.clone());
         assert_eq!(last, Some(AuditEvent::RecordsLost { count: 5 }));
     }
 
@@ -219,12 +223,12 @@ mod tests {
         counters.events_lost = 2;
         buffer.set_time(at(30_000));
         buffer.record_counters(&counters, false);
-        let taken: Vec<AuditEvent> = buffer
+        let records: Vec<AuditEvent> = buffer
             .take(false)
             .into_iter()
             .map(|record| record.event)
             .collect();
-        assert_eq!(taken, [AuditEvent::EventsLost { count: 2 }]);
+        assert_eq!(records, [AuditEvent::EventsLost { count: 2 }]);
         buffer.set_time(at(60_000));
         buffer.record_counters(&counters, false);
         counters.by_verdict[57] = 4;
@@ -232,7 +236,7 @@ mod tests {
         let counts = |count| AuditEvent::Verdicts {
             counts: BTreeMap::from([("drop_tag", count)]),
         };
-        let taken: Vec<AuditEvent> = buffer.take(true).into_iter().map(|record| record.event).collect();
-        assert_eq!(taken, [counts(3), counts(1)]);
+        let records: Vec<AuditEvent> = buffer.take(true).into_iter().map(|record| record.event).collect();
+        assert_eq!(records, [counts(3), counts(1)]);
     }
 }

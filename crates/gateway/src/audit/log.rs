@@ -19,9 +19,9 @@ use crate::time::Clock;
 
 /// Maximum number of records that wait for the thread.
 const QUEUE_MAX: usize = 4096;
-/// The share of the file that is reserved for records that packets cannot cause: one part of this many.
+/// 1/`RESERVED_SHARE` of the file is reserved for records that packets cannot cause.
 const RESERVED_SHARE: u64 = 8;
-/// Interval between two attempts to write.
+/// Maximum interval between two attempts to write, after a failure.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// Timeout for writing the remaining records.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -44,8 +44,8 @@ pub struct AuditState {
     pub is_failing: bool,
 }
 
-/// A gateway's audit file. Dropping it writes the remaining records, which may take seconds: open the next file
-/// before.
+/// A gateway's audit file. The drop writes the remaining records, which may take seconds: open the next file before the
+/// drop.
 #[derive(Debug)]
 pub struct AuditLog {
     sender: Option<SyncSender<AuditRecord>>,
@@ -65,7 +65,7 @@ impl AuditLog {
     /// # Errors
     /// Opening failed, or the path is no regular file.
     pub fn open(gateway: GatewayId, options: &AuditOptions) -> io::Result<Self> {
-        let (mail, inbox) = sync_channel(QUEUE_MAX);
+        let (sender, inbox) = sync_channel(QUEUE_MAX);
         let (end, ended) = sync_channel(1);
         let shared = Arc::new(Shared::default());
         let mut writer = Writer {
@@ -84,7 +84,7 @@ impl AuditLog {
                 drop(end);
             })?;
         Ok(Self {
-            sender: Some(mail),
+            sender: Some(sender),
             shared,
             ended,
         })
@@ -92,11 +92,11 @@ impl AuditLog {
 
     /// Queues a record without waiting.
     pub fn submit(&self, record: AuditRecord) {
-        let sent = self
+        let is_sent = self
             .sender
             .as_ref()
-            .is_some_and(|mail| mail.try_send(record).is_ok());
-        if !sent {
+            .is_some_and(|sender| sender.try_send(record).is_ok());
+        if !is_sent {
             self.shared.lost.fetch_add(1, Relaxed);
         }
     }
@@ -141,7 +141,7 @@ struct Writer {
     file: File,
     /// The rest of a line that was written in part.
     unwritten: Vec<u8>,
-    /// Only records that packets cannot cause have room.
+    /// Whether only records that packets cannot cause have room.
     reserved_only: bool,
     /// Number of lost records that the file reports.
     reported_losses: u64,
@@ -178,9 +178,9 @@ impl Writer {
 
     /// Writes the rest of a line, and a report of lost records.
     fn flush_backlog(&mut self) -> io::Result<()> {
-        let rest = std::mem::take(&mut self.unwritten);
-        let (written, result) = self.append(&rest);
-        self.unwritten = rest.get(written..).unwrap_or_default().to_vec();
+        let remaining = std::mem::take(&mut self.unwritten);
+        let (written, result) = self.append(&remaining);
+        self.unwritten = remaining.get(written..).unwrap_or_default().to_vec();
         result?;
         let lost = self.shared.lost.load(Relaxed);
         if lost > self.reported_losses {
@@ -194,8 +194,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes a record. After an error, no part of the record is in the file. The rest of a partial line is written
-    /// later.
+    /// Writes a record. If the result is an error, no part of the record is in the file. If the file has only a part of
+    /// the line, the result is `Ok`, and the rest of the line is written later.
     fn write(&mut self, record: &AuditRecord) -> io::Result<()> {
         let age_ns = Clock::now().boot_ns.saturating_sub(record.boot_ns);
         let time = SystemTime::now()
@@ -204,11 +204,11 @@ impl Writer {
         let line = record.line(self.gateway, DateTime::<Utc>::from(time));
         let length = self.file.metadata().map_or(0, |metadata| metadata.len());
         let is_rare = record.event.is_rare();
-        let room = match is_rare {
+        let length_max = match is_rare {
             true => self.options.bytes_max,
             false => self.options.bytes_max - self.options.bytes_max / RESERVED_SHARE,
         };
-        let is_full = length.saturating_add(line.len() as u64) > room;
+        let is_full = length.saturating_add(line.len() as u64) > length_max;
         if is_full || !is_rare {
             self.reserved_only = is_full;
         }
@@ -228,11 +228,11 @@ impl Writer {
         }
     }
 
-    /// Appends bytes; returns how many were written, and the error if not all.
+    /// Appends bytes; returns how many were written, and the error if not all were written.
     fn append(&mut self, bytes: &[u8]) -> (usize, io::Result<()>) {
         let mut written = 0;
-        while let Some(left) = bytes.get(written..).filter(|left| !left.is_empty()) {
-            let error = match self.file.write(left) {
+        while let Some(remaining) = bytes.get(written..).filter(|remaining| !remaining.is_empty()) {
+            let error = match self.file.write(remaining) {
                 Ok(0) => io::ErrorKind::WriteZero.into(),
                 Ok(count) => {
                     written += count;
@@ -252,10 +252,10 @@ impl Writer {
 
     /// Logs when writing starts to fail, and when it works again.
     fn note_result(&self, problem: Option<&io::Error>) {
-        let before = self.shared.failing.swap(problem.is_some(), Relaxed);
+        let was_failing = self.shared.failing.swap(problem.is_some(), Relaxed);
         let path = self.options.path.display();
         match problem {
-            Some(error) if !before => {
+            Some(error) if !was_failing => {
                 tracing::error!(
                     %path,
                     %error,
@@ -263,7 +263,7 @@ impl Writer {
                     "writing the gateway audit log failed; retrying; lost records are counted"
                 )
             }
-            None if before => tracing::info!(%path, "gateway audit log is writable again"),
+            None if was_failing => tracing::info!(%path, "gateway audit log is writable again"),
             _ => {}
         }
     }
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_appended_and_a_line_that_was_cut_off_stays_alone() {
+    fn records_are_appended_and_a_truncated_line_stays_separate() {
         let directory = tempfile::tempdir().unwrap();
         let options = AuditOptions {
             path: directory.path().join("audit.jsonl"),
@@ -321,9 +321,9 @@ mod tests {
         };
         let log = AuditLog::open(GatewayId(1), &options).unwrap();
         (0..10).for_each(|device| log.submit(evicted(device)));
-        let until = std::time::Instant::now() + Duration::from_secs(20);
+        let deadline = std::time::Instant::now() + Duration::from_secs(20);
         while log.state().lost == 0 {
-            assert!(std::time::Instant::now() < until);
+            assert!(std::time::Instant::now() < deadline);
             std::thread::yield_now();
         }
         assert!(log.state().is_failing);
@@ -342,9 +342,9 @@ mod tests {
         };
         let log = AuditLog::open(GatewayId(1), &options).unwrap();
         (0..200).for_each(|device| log.submit(evicted(device)));
-        let until = std::time::Instant::now() + Duration::from_secs(20);
+        let deadline = std::time::Instant::now() + Duration::from_secs(20);
         while log.state().lost == 0 {
-            assert!(std::time::Instant::now() < until);
+            assert!(std::time::Instant::now() < deadline);
             std::thread::yield_now();
         }
         let revoked = |device| AuditRecord {
@@ -358,10 +358,10 @@ mod tests {
         (0..50).for_each(|device| log.submit(evicted(device)));
         let (_, state) = (log.submit(revoked(3)), log.shared.clone());
         drop(log);
-        assert!(state.failing.load(Relaxed), "others are lost still");
+        assert!(state.failing.load(Relaxed), "other records are still lost");
         let lines = lines(&options.path);
-        let of = |event: &str| lines.iter().filter(|line| line.contains(event)).count();
-        assert_eq!(of("\"revoked\""), 4, "{lines:#?}");
+        let count_of = |event: &str| lines.iter().filter(|line| line.contains(event)).count();
+        assert_eq!(count_of("\"revoked\""), 4, "{lines:#?}");
         let others: usize = lines
             .iter()
             .filter(|line| !line.contains("\"revoked\""))

@@ -1,4 +1,5 @@
-//! The gateway audit log: which devices were admitted or rejected, why, and by which gateway; one JSON object in each line.
+//! The gateway audit log: which devices were admitted or rejected, why, and by which gateway; one JSON object in each
+//! line.
 //!
 //! The node creates [`AuditRecord`]s in an `AuditBuffer`, with a rate limit for each kind; [`AuditLog`] writes them
 //! on a thread of its own. No other thread waits for the disk: lost records are counted, and the count is written

@@ -75,9 +75,9 @@ pub enum AuditEvent {
         /// The differences, or the error.
         reason: String,
     },
-    /// Another configuration was applied.
+    /// A new configuration was applied.
     Reloaded,
-    /// Another configuration was rejected; the previous one stays.
+    /// A new configuration was rejected; the previous one stays.
     ReloadRefused {
         /// The errors, with file, line and field.
         errors: Vec<String>,
@@ -139,7 +139,7 @@ pub enum AuditEvent {
         /// Index of the receiving interface.
         ingress: u32,
     },
-    /// A device authenticated at this gateway for the first time, and has rows here now.
+    /// A device authenticated at this gateway for the first time, and has rows at this gateway now.
     Admitted {
         /// The device.
         #[serde(serialize_with = "as_text")]
@@ -152,7 +152,7 @@ pub enum AuditEvent {
         /// The sender of its message.
         address: IpAddr,
     },
-    /// A device was evicted for others.
+    /// A device was evicted, because another device needs its slot.
     Evicted {
         /// The device.
         #[serde(serialize_with = "as_text")]
@@ -201,7 +201,7 @@ pub enum AuditEvent {
         #[serde(serialize_with = "as_text")]
         device: DeviceId,
     },
-    /// A device that must be attested is here, and this gateway does not attest.
+    /// A device that must be attested is at this gateway, which does not attest.
     NotAttested {
         /// The device.
         #[serde(serialize_with = "as_text")]
@@ -219,14 +219,15 @@ pub enum AuditEvent {
         requested: u64,
         /// Devices that proved a valid configuration in time.
         ok: u64,
-        /// Devices that proved one later.
+        /// Devices that proved a valid configuration, but after the response time of their group.
         late: u64,
         /// Devices without a proof.
         missed: u64,
         /// Time from the start of the round to the last proof, ms.
         last_verdict_ms: u32,
     },
-    /// Devices could not be challenged in a round, because nothing can be sent to them. When it starts, and hourly.
+    /// Devices could not be challenged in a round, because nothing can be sent to them. Recorded the first time, and
+    /// hourly.
     DevicesUnreachable {
         /// The round number of this gateway.
         round: u32,
@@ -245,9 +246,9 @@ pub enum AuditEvent {
         group: String,
         /// Number of challenged devices.
         requested: u32,
-        /// Number of such rounds since the last complete round.
+        /// Number of outage rounds since the last complete round, including this round.
         excused: u32,
-        /// Maximum number of such rounds that count for no quarantine.
+        /// Maximum number of outage rounds that count for no quarantine.
         excused_max: u32,
     },
     /// A round of `p4dra-classic` has ended.
@@ -258,11 +259,11 @@ pub enum AuditEvent {
         requested: u64,
         /// Provers with a valid proof.
         verified: u64,
-        /// Provers without one.
+        /// Provers without a valid proof.
         missed: u64,
-        /// The REQUEST could not be sent on every interface, so some provers may not have received it.
+        /// Whether the REQUEST could not be sent on every interface, so that some provers may not have received it.
         is_incomplete: bool,
-        /// Some of the provers without a proof, by d, in the configuration's order.
+        /// The identifiers d of some of the provers without a valid proof, in the order of the configuration.
         missed_ids: Vec<String>,
     },
     /// A signed attestation result.
@@ -270,12 +271,12 @@ pub enum AuditEvent {
         /// An EAR as a JWT.
         token: String,
     },
-    /// Number of frames by verdict, since the previous such record.
+    /// Number of frames by verdict, since the previous record of this kind.
     Verdicts {
-        /// The numbers that are not 0.
+        /// The counts that are not 0.
         counts: BTreeMap<&'static str, u64>,
     },
-    /// More events of a kind than are recorded in a second.
+    /// Events of a kind were not recorded, because the kind had reached its maximum number of records a second.
     Suppressed {
         /// The kind.
         of: &'static str,
@@ -284,7 +285,8 @@ pub enum AuditEvent {
     },
     /// The data plane has lost events.
     EventsLost {
-        /// Maximum number of sessions and wrong tags without a record.
+        /// Number of lost reports of sessions, wrong tags and other events. On a P4 switch: number of messages with one
+        /// or more reports.
         count: u64,
     },
     /// Records could not be written.
@@ -305,15 +307,17 @@ pub struct Binding {
     pub mac: Option<String>,
 }
 
-/// Number of kinds with a rate limit of their own, so that a flood of one kind hides no other.
+/// Number of kinds with a rate limit of their own, so that a flood of one kind does not suppress other kinds.
 pub(super) const KIND_COUNT: usize = 13;
 
 impl AuditEvent {
     /// Returns the event for a round that has ended.
     pub(crate) fn from_round(outcome: &RoundOutcome) -> Self {
         let count = |is_counted: fn(&ProofOutcome) -> bool| {
-            let all = outcome.observations.iter();
-            all.filter(|verdict| is_counted(&verdict.outcome)).count() as u64
+            let observations = outcome.observations.iter();
+            observations
+                .filter(|observation| is_counted(&observation.outcome))
+                .count() as u64
         };
         Self::Round {
             round: outcome.number.0,
@@ -327,7 +331,7 @@ impl AuditEvent {
         }
     }
 
-    /// Index and name of the kind, for events that a device can cause; other events are rare.
+    /// Index and name of the kind, for kinds with a rate limit; `None` for all other kinds.
     pub(super) fn kind(&self) -> Option<(usize, &'static str)> {
         Some(match self {
             Self::Session { .. } => (0, "session"),
@@ -343,8 +347,8 @@ impl AuditEvent {
             Self::SessionClosed { .. } => (10, "session_closed"),
             Self::WrongProof { .. } => (11, "wrong_proof"),
             Self::NotAttested { .. } => (12, "not_attested"),
-            // At most one for each device and round or command, or a second. A missing result would mislead its
-            // readers, so these have no limit.
+            // These kinds have no limit, because a missing result would mislead readers. At most one event of a kind
+            // occurs for each device and round, for each device and command, or in a second.
             Self::Quarantined { .. }
             | Self::Remediated { .. }
             | Self::Released { .. }
@@ -367,7 +371,8 @@ impl AuditEvent {
         })
     }
 
-    /// Whether packets cannot cause the event, nor many of it: such records have reserved room in the file.
+    /// Whether packets cannot cause the event, or cause the event only rarely: the file has reserved room for records
+    /// of these events.
     pub(super) fn is_rare(&self) -> bool {
         match self {
             Self::Started { .. }
@@ -415,7 +420,7 @@ pub(crate) fn session_name(id: SessionId) -> String {
     hex::encode(digest.get(..8).unwrap_or_default())
 }
 
-/// A line of the file.
+/// A record as a line of the gateway audit log.
 #[derive(Serialize)]
 struct Line<'a> {
     v: u32,

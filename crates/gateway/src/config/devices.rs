@@ -27,7 +27,7 @@ pub(super) struct Addresses {
     pub(super) upper_subnets: Option<FieldError>,
 }
 
-/// The sources from which messages are accepted, by the machine's present addresses.
+/// The sources from which messages are accepted, according to the machine's current addresses.
 #[derive(Debug)]
 pub struct DetectedSources {
     /// The sources.
@@ -49,31 +49,34 @@ pub(super) fn prefixes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opt
 }
 
 impl GatewayConfig {
-    /// Returns the sources from which messages are accepted, by the machine's present addresses. `local`: the
-    /// addresses to which devices send, as at the start of the data plane. `before`: the present sources. Router
-    /// advertisements add subnets: if there are more than the data plane has room for, those of `before` stay.
+    /// Returns the sources from which messages are accepted, according to the machine's current addresses. `local`: the
+    /// addresses to which devices send, as at the start of the data plane. `current`: the sources until now. Router
+    /// advertisements add subnets: if there are more than the data plane has room for, the subnets of `current` stay.
     ///
     /// # Errors
     /// The kernel returns no list.
     pub fn detect_sources(
         &self,
         local: &[IpAddr],
-        before: &DeviceSources,
+        current: &DeviceSources,
     ) -> Result<DetectedSources, FieldError> {
-        let found = self.gateway.detect_beside(local.to_vec())?;
-        let of = |prefixes: &[Prefix]| DeviceSources::new(prefixes, local, &found.others);
-        let all = of(&found.devices);
-        let overflow: Vec<_> = source_problems(&all).into_iter().map(data_plane_field).collect();
+        let detected = self.gateway.detect_with_local(local.to_vec())?;
+        let sources_in = |prefixes: &[Prefix]| DeviceSources::new(prefixes, local, &detected.others);
+        let all_sources = sources_in(&detected.devices);
+        let overflow: Vec<_> = source_problems(&all_sources)
+            .into_iter()
+            .map(data_plane_field)
+            .collect();
         let sources = match &overflow[..] {
-            [] => all,
-            _ => of(&within_room(found.devices.clone(), before.prefixes())),
+            [] => all_sources,
+            _ => sources_in(&within_room(detected.devices.clone(), current.prefixes())),
         };
         Ok(DetectedSources {
-            sources: match found.follows_interfaces {
+            sources: match detected.follows_interfaces {
                 true => sources.following_interfaces(),
                 false => sources,
             },
-            without_subnet: found.without_subnet,
+            without_subnet: detected.without_subnet,
             overflow,
         })
     }
@@ -82,25 +85,25 @@ impl GatewayConfig {
 impl GatewaySection {
     /// Looks up addresses and prefixes on this machine, unless the file contains them.
     pub(super) fn detect_addresses(&self) -> Result<Addresses, FieldError> {
-        let found = self.detect_beside(self.local_addresses()?)?;
-        match found.without_subnet.first() {
+        let detected = self.detect_with_local(self.local_addresses()?)?;
+        match detected.without_subnet.first() {
             Some(problem) if self.interfaces.is_empty() => Err(problem.clone()),
             // A configured address can be assigned later, together with its subnet.
-            Some(problem) if self.addresses.is_none() && found.devices.is_empty() => Err(problem.clone()),
-            _ => Ok(found),
+            Some(problem) if self.addresses.is_none() && detected.devices.is_empty() => Err(problem.clone()),
+            _ => Ok(detected),
         }
     }
 
-    /// Looks up everything but the addresses to which devices send.
-    fn detect_beside(&self, local: Vec<IpAddr>) -> Result<Addresses, FieldError> {
-        let failed = |error: InterfaceError| FieldError::new(&["gateway"], error);
-        let own = addresses::machine_addresses().map_err(failed)?;
+    /// Looks up prefixes and addresses, except `local`, the addresses to which devices send.
+    fn detect_with_local(&self, local: Vec<IpAddr>) -> Result<Addresses, FieldError> {
+        let field_error = |error: InterfaceError| FieldError::new(&["gateway"], error);
+        let own = addresses::machine_addresses().map_err(field_error)?;
         let mut without_subnet = Vec::new();
-        let (here, devices) = if self.interfaces.is_empty() {
-            let here = self.addresses_around(&own, &local, &mut without_subnet);
-            (here.clone(), here)
+        let (device_side, devices) = if self.interfaces.is_empty() {
+            let device_side = self.addresses_around(&own, &local, &mut without_subnet);
+            (device_side.clone(), device_side)
         } else {
-            let links = Links::list().map_err(|error| failed(InterfaceError::Links(error)))?;
+            let links = Links::list().map_err(|error| field_error(InterfaceError::Links(error)))?;
             self.addresses_by_side(
                 |name| addresses::addresses_behind(&own, &links, name),
                 &mut without_subnet,
@@ -111,15 +114,15 @@ impl GatewaySection {
         Ok(Addresses {
             upper_subnets: self.upper_subnets(&devices, &subnets),
             devices: self.device_prefixes.clone().unwrap_or(subnets),
-            others: addresses::claimable(&own, &here),
+            others: addresses::claimable(&own, &device_side),
             local,
             follows_interfaces,
             without_subnet,
         })
     }
 
-    /// Returns the destination addresses of devices' messages, and those of them in whose subnets devices are.
-    /// Subnets on the services' side are omitted, such as of a bridge with ports on both sides. `behind`: the
+    /// Returns the addresses to which devices may send, and the subset whose subnets contain devices. The subset omits
+    /// subnets on the services' side, such as those of a bridge with ports on both sides. `behind` returns the
     /// addresses of the stack that handles an interface's frames.
     fn addresses_by_side(
         &self,
@@ -127,42 +130,42 @@ impl GatewaySection {
         without_subnet: &mut Vec<FieldError>,
     ) -> (Vec<InterfaceAddress>, Vec<InterfaceAddress>) {
         let services: Vec<_> = self.forward_to.iter().flat_map(|name| behind(name)).collect();
-        let (mut here, mut devices) = (Vec::new(), Vec::new());
+        let (mut device_side, mut devices) = (Vec::new(), Vec::new());
         for name in &self.interfaces {
-            let behind = behind(name);
-            let is_devices = |own: &&InterfaceAddress| !services.contains(own);
-            let of_devices: Vec<_> = behind.iter().filter(is_devices).cloned().collect();
+            let stack_addresses = behind(name);
+            let is_devices = |address: &&InterfaceAddress| !services.contains(address);
+            let of_devices: Vec<_> = stack_addresses.iter().filter(is_devices).cloned().collect();
             let family = addresses::without_subnet(&of_devices).filter(|_| self.device_prefixes.is_none());
             without_subnet.extend(family.map(|family| self.missing_subnet(name, family)));
-            here.extend(behind);
+            device_side.extend(stack_addresses);
             devices.extend(of_devices);
         }
-        (here, devices)
+        (device_side, devices)
     }
 
     fn missing_subnet(&self, name: &str, family: &str) -> FieldError {
         let subnets_elsewhere = match self.forward_to.is_empty() {
             true => "",
-            false => " outside those of forward_to",
+            false => " apart from those of forward_to",
         };
         missing_prefixes(&format!(
-            "interface {name}, its bridge or bond, VLANs and macvlans have no {family} in a subnet{subnets_elsewhere}, so no device \
-             with such an address behind {name} is admitted"
+            "interface {name}, its bridge or bond, VLANs and macvlans have no {family} with a subnet{subnets_elsewhere} (/32 and \
+             /128 are single addresses), so no device with such an address behind {name} is admitted"
         ))
     }
 
     /// Returns a warning about device subnets that belong to a VLAN, bridge, bond or macvlan on an interface instead
     /// of the interface: these may contain services.
     fn upper_subnets(&self, devices: &[InterfaceAddress], subnets: &[Prefix]) -> Option<FieldError> {
-        let is_upper = |own: &&InterfaceAddress| !self.interfaces.contains(&own.interface);
+        let is_upper = |address: &&InterfaceAddress| !self.interfaces.contains(&address.interface);
         let upper: BTreeSet<String> = devices
             .iter()
             .filter(is_upper)
-            .flat_map(|own| {
-                let subnets = addresses::subnets_of(std::slice::from_ref(own));
+            .flat_map(|address| {
+                let subnets = addresses::subnets_of(std::slice::from_ref(address));
                 subnets
                     .into_iter()
-                    .map(|subnet| format!("{subnet} of {}", own.interface))
+                    .map(|subnet| format!("{subnet} of {}", address.interface))
             })
             .collect();
         if self.device_prefixes.is_some() || self.interfaces.is_empty() || upper.is_empty() {
@@ -171,51 +174,55 @@ impl GatewaySection {
         let upper: Vec<String> = upper.into_iter().collect();
         let subnets: Vec<String> = subnets.iter().map(|subnet| format!("\"{subnet}\"")).collect();
         let problem = format!(
-            "device_prefixes is not set, so all addresses in {} are devices': an enrolled device can use the address of a \
-             service there; keep the subnets that only devices are in: device_prefixes = [{}]",
+            "device_prefixes is not set, so every address in {} counts as a device's address, and an enrolled device can \
+             use the address of a service there; set this line, without subnets that contain services: device_prefixes = [{}]",
             upper.join(", "),
             subnets.join(", ")
         );
         Some(FieldError::new(&["gateway"], problem))
     }
 
-    /// Without interfaces: returns the machine's addresses on the links of the addresses to which devices send.
+    /// Returns the machine's addresses on the interfaces that have the addresses to which devices send, for a
+    /// configuration without interfaces.
     fn addresses_around(
         &self,
         own: &[InterfaceAddress],
         local: &[IpAddr],
         without_subnet: &mut Vec<FieldError>,
     ) -> Vec<InterfaceAddress> {
-        let mut all = Vec::new();
+        let mut addresses = Vec::new();
         for address in local {
-            let is_there =
+            let is_in_subnet =
                 |own: &&InterfaceAddress| address.is_unspecified() || own.address.subnet.contains(*address);
-            let there: Vec<_> = own.iter().filter(is_there).collect();
-            let is_beside =
-                |own: &&InterfaceAddress| there.iter().any(|there| there.interface == own.interface);
-            let here: Vec<_> = own.iter().filter(is_beside).cloned().collect();
-            if self.device_prefixes.is_none() && addresses::subnets_of(&here).is_empty() {
+            let matching: Vec<_> = own.iter().filter(is_in_subnet).collect();
+            let is_on_same_interface = |own: &&InterfaceAddress| {
+                matching
+                    .iter()
+                    .any(|matching| matching.interface == own.interface)
+            };
+            let on_interfaces: Vec<_> = own.iter().filter(is_on_same_interface).cloned().collect();
+            if self.device_prefixes.is_none() && addresses::subnets_of(&on_interfaces).is_empty() {
                 without_subnet.push(missing_prefixes(&format!(
                     "no interface of this machine is in a subnet of {address}"
                 )));
             }
-            all.extend(here);
+            addresses.extend(on_interfaces);
         }
-        all
+        addresses
     }
 
     fn local_addresses(&self) -> Result<Vec<IpAddr>, FieldError> {
         if let Some(addresses) = &self.addresses {
             return Ok(addresses.clone());
         }
-        let mut all = Vec::new();
+        let mut local = Vec::new();
         for name in &self.interfaces {
-            let found = addresses::interface_addresses(name);
-            all.extend(found.map_err(|error| FieldError::new(&["gateway", "interfaces"], error))?);
+            let result = addresses::interface_addresses(name);
+            local.extend(result.map_err(|error| FieldError::new(&["gateway", "interfaces"], error))?);
         }
-        all.sort_unstable();
-        all.dedup();
-        Ok(all)
+        local.sort_unstable();
+        local.dedup();
+        Ok(local)
     }
 }
 
@@ -227,27 +234,27 @@ fn missing_prefixes(reason: &str) -> FieldError {
     FieldError::new(&["gateway"], problem)
 }
 
-/// Returns as many prefixes as there is room for, those of `before` first.
-fn within_room(mut prefixes: Vec<Prefix>, before: &[Prefix]) -> Vec<Prefix> {
+/// Returns at most [`PREFIXES_MAX`] prefixes, preferably those of `current`.
+fn within_room(mut prefixes: Vec<Prefix>, current: &[Prefix]) -> Vec<Prefix> {
     if prefixes.len() > PREFIXES_MAX {
-        prefixes.sort_by_key(|prefix| !before.contains(prefix));
+        prefixes.sort_by_key(|prefix| !current.contains(prefix));
         prefixes.truncate(PREFIXES_MAX);
         prefixes.sort_unstable();
     }
     prefixes
 }
 
-/// Removes prefixes that are contained in others.
+/// Removes prefixes that are contained in other prefixes.
 fn merged(mut prefixes: Vec<Prefix>) -> Vec<Prefix> {
     prefixes.sort_by_key(Prefix::bits);
-    let mut kept: Vec<Prefix> = Vec::new();
+    let mut remaining: Vec<Prefix> = Vec::new();
     for prefix in prefixes {
-        if !kept.iter().any(|wider| wider.covers(&prefix)) {
-            kept.push(prefix);
+        if !remaining.iter().any(|wider| wider.covers(&prefix)) {
+            remaining.push(prefix);
         }
     }
-    kept.sort_unstable();
-    kept
+    remaining.sort_unstable();
+    remaining
 }
 
 #[cfg(test)]
@@ -277,30 +284,30 @@ mod tests {
             "10.9.0.0/16",
         ];
         let prefixes: Vec<Prefix> = prefixes.map(|text| text.parse().unwrap()).into();
-        let kept: Vec<String> = merged(prefixes).iter().map(ToString::to_string).collect();
-        assert_eq!(kept, ["10.9.0.0/16", "10.10.0.0/16", "fe80::/10"]);
+        let remaining: Vec<String> = merged(prefixes).iter().map(ToString::to_string).collect();
+        assert_eq!(remaining, ["10.9.0.0/16", "10.10.0.0/16", "fe80::/10"]);
     }
 
     /// Router advertisements add subnets.
     #[test]
-    fn subnets_in_force_keep_their_room() {
+    fn current_subnets_stay_if_there_are_too_many_subnets() {
         let subnet = |n: u8| Prefix::containing([10, n, 0, 0].into(), 16).unwrap();
-        let before: Vec<Prefix> = (100..110).map(subnet).collect();
-        let found: Vec<Prefix> = (90..110).map(subnet).collect();
-        let kept = within_room(found, &before);
-        assert_eq!(kept.len(), 16);
-        assert!(before.iter().all(|prefix| kept.contains(prefix)));
-        assert_eq!(within_room((90..110).map(subnet).collect(), &kept), kept);
-        assert_eq!(within_room(before.clone(), &kept), before);
+        let current: Vec<Prefix> = (100..110).map(subnet).collect();
+        let detected: Vec<Prefix> = (90..110).map(subnet).collect();
+        let selected = within_room(detected, &current);
+        assert_eq!(selected.len(), 16);
+        assert!(current.iter().all(|prefix| selected.contains(prefix)));
+        assert_eq!(within_room((90..110).map(subnet).collect(), &selected), selected);
+        assert_eq!(within_room(current.clone(), &selected), current);
     }
 
     /// A trunk with a VLAN of devices and a VLAN of services, and a bridge with ports on both sides.
     #[test]
     fn service_subnets_are_excluded_and_upper_subnets_are_listed() {
-        let found = |more: &str| {
+        let detect = |more: &str| {
             let text = format!("[gateway]\nid = 7\ninterfaces = [\"eth1\"]\n{more}\n{REGISTRY}");
             let section = parse(&text).gateway;
-            let of = |interface: &str, address: &str| {
+            let address_of = |interface: &str, address: &str| {
                 let address = address.parse().unwrap();
                 let subnet = Prefix::containing(address, 24).unwrap();
                 InterfaceAddress {
@@ -309,9 +316,9 @@ mod tests {
                 }
             };
             let [devices, services, bridge] = [
-                of("eth1.100", "10.1.0.1"),
-                of("eth1.200", "10.2.0.1"),
-                of("br0", "10.3.0.1"),
+                address_of("eth1.100", "10.1.0.1"),
+                address_of("eth1.200", "10.2.0.1"),
+                address_of("br0", "10.3.0.1"),
             ];
             let behind = |name: &str| match name {
                 "eth1" => vec![devices.clone(), services.clone(), bridge.clone()],
@@ -319,15 +326,15 @@ mod tests {
                 "eth2" => vec![bridge.clone()],
                 _ => panic!("{name}"),
             };
-            let mut lacking = Vec::new();
-            let (here, devices) = section.addresses_by_side(behind, &mut lacking);
-            assert_eq!((here.len(), lacking), (3, Vec::new()));
+            let mut missing = Vec::new();
+            let (device_side, devices) = section.addresses_by_side(behind, &mut missing);
+            assert_eq!((device_side.len(), missing), (3, Vec::new()));
             let subnets = merged(addresses::subnets_of(&devices));
             let texts: Vec<String> = subnets.iter().map(ToString::to_string).collect();
             let warning = section.upper_subnets(&devices, &subnets);
             (texts.join(" "), warning.map(|warning| warning.problem))
         };
-        let (subnets, warning) = found("");
+        let (subnets, warning) = detect("");
         assert_eq!(subnets, "10.1.0.0/24 10.2.0.0/24 10.3.0.0/24");
         let warning = warning.unwrap();
         for part in [
@@ -336,10 +343,10 @@ mod tests {
         ] {
             assert!(warning.contains(part), "{warning}");
         }
-        let (subnets, warning) = found("forward_to = [\"eth1.200\", \"eth2\"]");
+        let (subnets, warning) = detect("forward_to = [\"eth1.200\", \"eth2\"]");
         assert_eq!(subnets, "10.1.0.0/24");
         assert!(warning.unwrap().contains("device_prefixes = [\"10.1.0.0/24\"]"));
-        let (_, warning) = found("device_prefixes = [\"10.1.0.0/24\"]");
+        let (_, warning) = detect("device_prefixes = [\"10.1.0.0/24\"]");
         assert_eq!(warning, None);
     }
 

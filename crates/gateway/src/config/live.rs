@@ -73,7 +73,7 @@ impl GatewaySection {
             gate,
             always_pass,
             dhcp_servers,
-            gate_on_exit: when_gone,
+            gate_on_exit,
             pin_directory,
             slots,
             ring,
@@ -99,7 +99,7 @@ impl GatewaySection {
             ("gate", *gate != next.gate),
             ("always_pass", *always_pass != next.always_pass),
             ("dhcp_servers", *dhcp_servers != next.dhcp_servers),
-            ("gate_on_exit", *when_gone != next.gate_on_exit),
+            ("gate_on_exit", *gate_on_exit != next.gate_on_exit),
             ("pin_directory", *pin_directory != next.pin_directory),
             ("slots", *slots != next.slots),
             ("ring", *ring != next.ring),
@@ -219,13 +219,13 @@ mod tests {
         let text = TEXT
             .replace("id = 1", "id = 2\nring = 3\nport = 4")
             .replace("\"k\"", "\"other\"");
-        let named: Vec<String> = config
+        let fields: Vec<String> = config
             .needing_restart(&parse(&text))
             .iter()
             .map(|error| error.path.join("."))
             .collect();
         assert_eq!(
-            named,
+            fields,
             [
                 "gateway.id",
                 "gateway.port",
@@ -236,21 +236,21 @@ mod tests {
     }
 
     #[test]
-    fn of_p4dra_classic_only_the_interval_may_change() {
+    fn only_the_interval_of_p4dra_classic_may_change() {
         let text = format!("{TEXT}[p4dra_classic]\nprovers_file = \"p\"\n");
         let config = parse(&text);
-        let named = |next: &str| -> Vec<String> {
+        let reported = |next: &str| -> Vec<String> {
             let errors = config.needing_restart(&parse(next));
             errors.iter().map(|error| error.path.join(".")).collect()
         };
-        assert_eq!(named(&format!("{text}round_s = 5\n")), [""; 0]);
+        assert_eq!(reported(&format!("{text}round_s = 5\n")), [""; 0]);
         let other = text.replace(
             "\"p\"",
             "\"q\"\nether_type = 0x1235\ncontroller = \"02:00:00:00:00:01\"",
         );
         let fields =
             ["ether_type", "controller", "provers_file"].map(|field| format!("p4dra_classic.{field}"));
-        assert_eq!(named(&other), fields);
-        assert_eq!(named(TEXT), ["p4dra_classic"]);
+        assert_eq!(reported(&other), fields);
+        assert_eq!(reported(TEXT), ["p4dra_classic"]);
     }
 }

@@ -27,14 +27,14 @@ pub struct P4Section {
     pub ca: Option<PathBuf>,
     /// This gateway's certificate (PEM), if the switch requires one.
     pub cert: Option<PathBuf>,
-    /// Its private key (PEM), of mode 0600.
+    /// The certificate's private key (PEM), of mode 0600.
     pub key: Option<PathBuf>,
     /// The name in the switch's certificate, if it differs from the address.
     pub domain: Option<String>,
     /// The device id of the switch.
     #[serde(default)]
     pub device_id: u64,
-    /// The election id of this gateway: of a switch's controllers, the one with the highest id is the primary.
+    /// The election id of this gateway: of a switch's controllers, the controller with the highest id is the primary.
     #[serde(default = "default_election_id")]
     pub election_id: u64,
     /// The port of the devices, and of every address that `bridge` does not list.
@@ -53,7 +53,7 @@ pub struct BridgeSection {
     pub mac: Mac,
     /// The port.
     pub port: u16,
-    /// Whether devices are behind the port: frames from there are checked.
+    /// Whether devices are behind the port: frames from the port are checked.
     #[serde(default)]
     pub side: Side,
 }
@@ -79,7 +79,7 @@ impl P4Section {
     /// # Errors
     /// TLS files cannot be used, or TLS is missing for a switch on another machine.
     pub(super) fn options(&self) -> Result<P4Options, FieldError> {
-        let neighbor = |BridgeSection { mac, port, side }: &BridgeSection| BridgeEntry {
+        let entry = |BridgeSection { mac, port, side }: &BridgeSection| BridgeEntry {
             mac: *mac,
             port: *port,
             is_device_port: *side == Side::Devices,
@@ -89,7 +89,7 @@ impl P4Section {
             tls: self.tls()?,
             device_id: self.device_id,
             election_id: self.election_id.into(),
-            bridge: self.bridge.iter().map(neighbor).collect(),
+            bridge: self.bridge.iter().map(entry).collect(),
             default_port: Some(SwitchPort {
                 port: self.devices_port,
                 is_device_port: true,
@@ -113,14 +113,14 @@ impl P4Section {
                 )),
             };
         };
-        let read = |field: &'static str, path: &Path| {
+        let read_field = |field: &'static str, path: &Path| {
             read_bounded(path, CERTIFICATES_BYTES_MAX)
                 .map_err(|error| refuse(field, &format_args!("{}: {error}", path.display())))
         };
-        let mut tls = ClientTls::new(&read("ca", ca)?).map_err(|error| refuse("ca", &error))?;
+        let mut tls = ClientTls::new(&read_field("ca", ca)?).map_err(|error| refuse("ca", &error))?;
         match (&self.cert, &self.key) {
             (Some(cert), Some(key)) => {
-                let chain = read("cert", cert)?;
+                let chain = read_field("cert", cert)?;
                 let secret = read_private(key, KEY_BYTES_MAX).map_err(|error| FieldError {
                     is_unsafe: matches!(error, PrivateFileError::Unsafe { .. }),
                     ..refuse("key", &format_args!("{}: {error}", key.display()))
@@ -155,7 +155,7 @@ impl P4Section {
 }
 
 impl GatewayConfig {
-    /// Fields that are inconsistent with a switch, or without one.
+    /// Fields that are inconsistent with a switch, or without a switch.
     pub(super) fn p4_contradictions(&self) -> Vec<FieldError> {
         let section = &self.gateway;
         let mut errors = Vec::new();
@@ -187,7 +187,7 @@ impl GatewayConfig {
             let problem = "a gateway with a switch relays no tickets, because messages of devices do not reach this machine; remove `ticket_port`";
             refuse(&["gateway", "ticket_port"], problem);
         }
-        if section.gate_on_exit == GateOnExit::Open {
+        if section.gate_on_exit == GateOnExit::Remove {
             let problem = "a switch keeps its gate when its gateway has ended; remove `gate_on_exit`";
             refuse(&["gateway", "gate_on_exit"], problem);
         }
@@ -214,7 +214,7 @@ id = 1
 dataplane = \"p4\"
 addresses = [\"192.0.2.1\"]
 device_prefixes = [\"192.0.2.0/24\"]
-gate = \"open\"
+gate = \"bound\"
 [registry]
 path = \"r\"
 master_key_file = \"k\"
@@ -241,24 +241,24 @@ side = \"devices\"
     fn a_switch_section_is_resolved_with_defaults() {
         let config: GatewayConfig = toml::from_str(TEXT).unwrap();
         let resolved = config.resolve([1, 2], 3).unwrap();
-        let place = |port, is_devices| SwitchPort {
-            port,
-            is_device_port: is_devices,
-        };
+        let switch_port = |port, is_device_port| SwitchPort { port, is_device_port };
         let options = resolved.p4.unwrap();
         assert_eq!((options.device_id, options.election_id), (0, 1));
-        assert_eq!(options.default_port, Some(place(3, true)));
-        let places: Vec<_> = options
+        assert_eq!(options.default_port, Some(switch_port(3, true)));
+        let ports: Vec<_> = options
             .bridge
             .iter()
-            .map(|at| place(at.port, at.is_device_port))
+            .map(|entry| switch_port(entry.port, entry.is_device_port))
             .collect();
-        assert_eq!(places, [place(1, false), place(2, true)]);
+        assert_eq!(ports, [switch_port(1, false), switch_port(2, true)]);
         assert_eq!(
             (resolved.config.geometry.slots, resolved.config.miss_per_s),
             (65_536, 10_000)
         );
-        assert_eq!((resolved.ticket_port, config.gateway.kept_in()), (None, None));
+        assert_eq!(
+            (resolved.ticket_port, config.gateway.pin_directory_if_kept()),
+            (None, None)
+        );
     }
 
     #[test]
@@ -289,13 +289,13 @@ side = \"devices\"
             ),
             (
                 "id = 1",
-                "id = 1\ngate_on_exit = \"open\"",
+                "id = 1\ngate_on_exit = \"remove\"",
                 "gateway.gate_on_exit",
                 "keeps its gate",
             ),
             ("id = 1", "id = 1\nport = 7", "gateway.dataplane", "20550"),
             ("id = 1", "id = 1\nslots = 65537", "gateway.dataplane", "65536"),
-            ("\"open\"", "\"sealed\"", "gateway.dataplane", "sealed"),
+            ("\"bound\"", "\"sealed\"", "gateway.dataplane", "sealed"),
             ("addresses = [\"192.0.2.1\"]\n", "", "gateway", "addresses is"),
             (
                 "device_prefixes = [\"192.0.2.0/24\"]\n",
@@ -343,7 +343,7 @@ side = \"devices\"
             assert!(TEXT.contains(before), "{before}");
             let text = match after.contains("gate = \"off\"") {
                 true => TEXT
-                    .replacen("gate = \"open\"\n", "", 1)
+                    .replacen("gate = \"bound\"\n", "", 1)
                     .replacen(before, after, 1),
                 false => TEXT.replacen(before, after, 1),
             };
@@ -351,7 +351,7 @@ side = \"devices\"
             let is_reported = |(path, problem): &(String, String)| path == field && problem.contains(reason);
             assert!(errors.iter().any(is_reported), "{after}: {errors:?}");
         }
-        let without = &TEXT[..TEXT.find("[p4]").unwrap()];
-        assert_eq!(refused(without)[0].0, "gateway.dataplane");
+        let without_switch = &TEXT[..TEXT.find("[p4]").unwrap()];
+        assert_eq!(refused(without_switch)[0].0, "gateway.dataplane");
     }
 }

@@ -18,7 +18,7 @@ use super::{
 use crate::node::{ATTEST_PERIOD_S_MAX, Eviction, P4DRA_ROUND_S, Settings, WIPE_AFTER_MS};
 use crate::{addresses, classic, p4dra};
 
-/// Minimum length of an audit file, bytes: shorter files could not contain a day's records.
+/// Minimum value of `[audit] bytes_max`, bytes.
 const AUDIT_BYTES_MIN: u64 = 4096;
 /// Maximum interval of evidence requests, s.
 const TRUST_EVERY_S_MAX: u32 = 86_400;
@@ -42,8 +42,8 @@ impl TrustSection {
             ("key", Some(&self.key)),
         ];
         let empty = paths.into_iter().filter(|(_, path)| is_empty(*path));
-        let mut wrong: Vec<_> = empty.map(|(field, _)| (field, NO_PATH.to_owned())).collect();
-        for (field, value, most) in [
+        let mut problems: Vec<_> = empty.map(|(field, _)| (field, NO_PATH.to_owned())).collect();
+        for (field, value, max) in [
             ("every_s", self.every_s, TRUST_EVERY_S_MAX),
             (
                 "response_timeout_s",
@@ -51,11 +51,11 @@ impl TrustSection {
                 TRUST_RESPONSE_TIMEOUT_S_MAX,
             ),
         ] {
-            if !(1..=most).contains(&value) {
-                wrong.push((field, format!("must be 1 to {most}; found {value}")));
+            if !(1..=max).contains(&value) {
+                problems.push((field, format!("must be 1 to {max}; found {value}")));
             }
         }
-        wrong
+        problems
     }
 }
 
@@ -87,7 +87,7 @@ impl GatewayConfig {
     /// # Errors
     /// All fields that cannot be used.
     pub fn check(&self) -> Result<(), Vec<FieldError>> {
-        // The addresses may be known on the machine only.
+        // This check may run on another machine, which does not have the gateway's addresses.
         let localhost = || vec![IpAddr::V4(Ipv4Addr::LOCALHOST)];
         let local = self.gateway.addresses.clone().unwrap_or_else(localhost);
         let devices = self.gateway.device_prefixes.clone();
@@ -181,11 +181,11 @@ impl GatewayConfig {
             device_prefixes: addresses.devices,
             follows_interfaces: addresses.follows_interfaces,
             other_addresses: addresses.others,
-            // Set by the interfaces' MTU, once the interfaces are known.
+            // The value is set from the MTU of the interfaces, once the interfaces are known.
             fragments: false,
             gate: match section.gate {
                 Gate::Off => dataplane::Gate::Off,
-                Gate::Open => dataplane::Gate::Open,
+                Gate::Bound => dataplane::Gate::Bound,
                 Gate::Sealed => dataplane::Gate::Sealed,
             },
             always_pass: section.always_pass.clone(),
@@ -209,7 +209,7 @@ impl GatewayConfig {
             // Evidence without a gate, or in copies, is reported below.
             inband_evidence: self.evidence.as_ref().and_then(|evidence| match section.gate {
                 Gate::Off => None,
-                Gate::Open | Gate::Sealed => evidence.form(),
+                Gate::Bound | Gate::Sealed => evidence.content_format(),
             }),
         };
         errors.extend(config.problems().into_iter().map(data_plane_field));
@@ -227,7 +227,7 @@ impl GatewayConfig {
                 "p4dra_round_s" => ["p4dra_classic", "round_s"],
                 field => ["gateway", field],
             };
-            // The data plane has reported the same problem.
+            // The check of the data plane may have reported a problem of this field already.
             if !errors.iter().any(|other| other.path == path) {
                 let problem = format!("must be {}; found {}", error.allowed, error.value);
                 errors.push(FieldError::new(&path, problem));
@@ -285,8 +285,8 @@ impl GatewayConfig {
                     &["attest", "signing_key"][..],
                 ),
             ];
-            let named = source_settings.into_iter().filter(|(is_named, _)| *is_named);
-            errors.extend(named.map(|(_, field)| {
+            let present = source_settings.into_iter().filter(|(is_present, _)| *is_present);
+            errors.extend(present.map(|(_, field)| {
                 FieldError::new(
                     field,
                     "remove this setting: with [controller], only the configuration of the controller has the setting",
@@ -407,7 +407,8 @@ impl GatewayConfig {
         empty.map(|(field, _)| FieldError::new(field, NO_PATH)).collect()
     }
 
-    /// The interfaces are added later, because only the machine knows them.
+    /// Returns the data plane's part of `p4dra-classic`. Its interfaces are added later, because only the gateway's
+    /// machine knows them.
     fn p4dra(&self) -> Result<Option<dataplane::P4dra>, FieldError> {
         let Some(section) = &self.p4dra_classic else {
             return Ok(None);
@@ -483,7 +484,7 @@ impl GatewaySection {
         }
     }
 
-    /// Inconsistent fields.
+    /// Returns errors of fields that contradict other fields.
     fn contradictions(&self) -> Vec<FieldError> {
         let mut errors = Vec::new();
         let mut refuse = |path: &[&'static str], problem: String| errors.push(FieldError::new(path, problem));
@@ -543,14 +544,14 @@ impl GatewaySection {
         indices("interfaces", &self.interfaces, errors)
     }
 
-    fn forward_indices(&self, inside: &[u32], errors: &mut Vec<FieldError>) -> Vec<u32> {
-        let found = indices("forward_to", &self.forward_to, errors);
+    fn forward_indices(&self, device_side: &[u32], errors: &mut Vec<FieldError>) -> Vec<u32> {
+        let forward_to = indices("forward_to", &self.forward_to, errors);
         // An interface can have alternative names.
-        if found.iter().any(|index| inside.contains(index)) {
+        if forward_to.iter().any(|index| device_side.contains(index)) {
             let problem = "names an interface that is also in `interfaces`, where frames must be sealed; remove the interface from one of the two lists";
             errors.push(FieldError::new(&["gateway", "forward_to"], problem));
         }
-        found
+        forward_to
     }
 }
 
@@ -584,7 +585,7 @@ fn in_packets_contradictions(
         }
         Some(PacketCarrier::Option) => {}
     }
-    if evidence.form() == Some(ContentFormat::Default) && !has_key {
+    if evidence.content_format() == Some(ContentFormat::Default) && !has_key {
         let problem = "packet_key_file is missing: set the file of the tags' secret key, of mode 0600; `openssl rand -hex 16` \
                        creates a key";
         refuse(&["evidence"], problem.to_owned());
@@ -594,23 +595,23 @@ fn in_packets_contradictions(
 /// Returns a name that is listed twice.
 fn first_duplicate<T: PartialEq + ToString>(names: &[T]) -> Option<String> {
     let mut names = names.iter().enumerate();
-    let all = names.clone();
-    let is_before = |at: usize, name: &T| all.clone().take(at).any(|(_, other)| other == name);
+    let all_names = names.clone();
+    let is_before = |at: usize, name: &T| all_names.clone().take(at).any(|(_, earlier)| earlier == name);
     names
         .find(|(at, name)| is_before(*at, name))
         .map(|(_, name)| name.to_string())
 }
 
-/// Returns the indexes of these interfaces, in their order.
+/// Returns the indexes of these interfaces, in their order. An interface that does not exist is added to `errors`.
 fn indices(field: &'static str, names: &[String], errors: &mut Vec<FieldError>) -> Vec<u32> {
-    let mut found = Vec::new();
+    let mut indexes = Vec::new();
     for name in names {
         match addresses::index(name) {
-            Ok(index) => found.push(index),
+            Ok(index) => indexes.push(index),
             Err(error) => errors.push(FieldError::new(&["gateway", field], error)),
         }
     }
-    found
+    indexes
 }
 
 /// Converts an error of the data plane's configuration to a field of this configuration.

@@ -16,7 +16,7 @@ use crate::gateway::random;
 use crate::requests::{ControllerRequest, ControllerResponse, LinkError};
 use crate::time::{Clock, boot_id};
 
-/// State of a request queue, with the fencing token of its registration.
+/// State of a request queue: the lease reader and the verifier, each with the fencing token of its registration.
 #[derive(Default)]
 pub(super) struct QueueState {
     leases: Option<(u64, LeaseReader)>,
@@ -43,7 +43,8 @@ impl LocalController {
         }
     }
 
-    /// After a restore of the registry, the registration is discarded. The next request registers again.
+    /// Responds to a request. After a restore of the registry, the registration is discarded, and the next request
+    /// registers again.
     pub(super) async fn respond(
         &self,
         request: ControllerRequest,
@@ -55,7 +56,7 @@ impl LocalController {
             self.link
                 .lock()
                 .await
-                .take_if(|now| Some(now.token_number()) == token);
+                .take_if(|link| Some(link.token_number()) == token);
         }
         response
     }
@@ -68,8 +69,8 @@ impl LocalController {
         self.controller.advance_time(Clock::now().boot_ns);
         match request {
             ControllerRequest::Register => {
-                let number = self.link().await.map(|link| link.token_number());
-                ControllerResponse::Register(number.map_err(|error| self.link_error(error)))
+                let token = self.link().await.map(|link| link.token_number());
+                ControllerResponse::Register(token.map_err(|error| self.link_error(error)))
             }
             ControllerRequest::ResumeLeases => {
                 let chunk = self.resume_leases(&mut queue_state.leases).await;
@@ -122,14 +123,14 @@ impl LocalController {
                 ControllerResponse::ListProvers(provers.await.map_err(|error| self.link_error(error)))
             }
             ControllerRequest::AppraiseRound(round) => {
-                let appraised = async {
+                let appraisal = async {
                     let verifier = self.verifier(&mut queue_state.verifier).await?;
                     let now_s = now_s();
                     verifier
                         .appraise_round(&round, ended_s(&round, now_s), now_s)
                         .await
                 };
-                ControllerResponse::AppraiseRound(appraised.await.map_err(|error| self.link_error(error)))
+                ControllerResponse::AppraiseRound(appraisal.await.map_err(|error| self.link_error(error)))
             }
             ControllerRequest::ListProverIds { since } => ControllerResponse::ListProverIds(
                 async { self.link().await?.prover_ids(since).await }
@@ -138,8 +139,9 @@ impl LocalController {
             ),
             ControllerRequest::ListChanges { since } => {
                 let at_ns = Clock::now().boot_ns;
-                let now = self.moment(at_ns);
-                // Before the changes are read, which may fail if the token was renewed.
+                let now = self.boot_timestamp(at_ns);
+                // The trust status is read first: if this read causes a new fencing token, reading the changes with the
+                // old token fails.
                 let trust_status = self.poll_trust().await;
                 let result = async { self.link().await?.changes_since(since, now).await }.await;
                 ControllerResponse::ListChanges {
@@ -152,8 +154,8 @@ impl LocalController {
     }
 
     /// Returns the boot-time clock as a timestamp. Gateway and controller have the same clock, so ages are exact.
-    /// `None` if the boot id is unknown: then sessions cannot be compared with those of other gateways.
-    fn moment(&self, boot_ns: u64) -> Option<BootTimestamp> {
+    /// `None` if the boot id is unknown: sessions cannot be compared with sessions at other gateways without it.
+    fn boot_timestamp(&self, boot_ns: u64) -> Option<BootTimestamp> {
         Some(BootTimestamp {
             boot_id: self.boot?,
             ns: i64::try_from(boot_ns).unwrap_or(i64::MAX),
@@ -165,7 +167,7 @@ impl LocalController {
         openings: &[SessionOpening],
         now_ns: u64,
     ) -> Result<Vec<SessionReportResult>, RegistryError> {
-        let Some(now) = self.controller.session_clock(self.moment(now_ns)).await? else {
+        let Some(now) = self.controller.session_clock(self.boot_timestamp(now_ns)).await? else {
             return Ok(vec![SessionReportResult::Newest; openings.len()]);
         };
         let reports: Vec<SessionReport> = openings
@@ -175,12 +177,12 @@ impl LocalController {
         self.link().await?.report_sessions(&reports, now).await
     }
 
-    async fn resume_leases(&self, place: &mut Option<(u64, LeaseReader)>) -> Result<LeaseChunk, Denial> {
+    async fn resume_leases(&self, entry: &mut Option<(u64, LeaseReader)>) -> Result<LeaseChunk, Denial> {
         let link = self.link().await?;
-        let number = link.token_number();
-        let (_, leases) = match place {
-            Some(leases) if leases.0 == number => leases,
-            _ => place.insert((number, link.leases())),
+        let token = link.token_number();
+        let (_, leases) = match entry {
+            Some(leases) if leases.0 == token => leases,
+            _ => entry.insert((token, link.leases())),
         };
         leases.next_chunk().await
     }
@@ -188,16 +190,16 @@ impl LocalController {
     /// Returns the verifier of this registration, which has loaded the provers' histories.
     async fn verifier<'a>(
         &self,
-        place: &'a mut Option<(u64, Verifier)>,
+        entry: &'a mut Option<(u64, Verifier)>,
     ) -> Result<&'a mut Verifier, RegistryError> {
         let link = self.link().await?;
-        let number = link.token_number();
-        if place.as_ref().is_none_or(|(of, _)| *of != number) {
-            *place = None;
+        let token = link.token_number();
+        if entry.as_ref().is_none_or(|(owner, _)| *owner != token) {
+            *entry = None;
         }
-        let (_, verifier) = match place {
+        let (_, verifier) = match entry {
             Some(verifier) => verifier,
-            None => place.insert((number, Verifier::open(link).await?)),
+            None => entry.insert((token, Verifier::open(link).await?)),
         };
         Ok(verifier)
     }
@@ -218,7 +220,7 @@ impl LocalController {
     async fn poll_trust(&self) -> Option<TrustStatus> {
         let result = async { self.link().await?.poll_trust(timestamps(), &mut random_32).await }.await;
         match result {
-            Ok(verdict) => Some(self.adopt_trust(verdict?).await),
+            Ok(outcome) => Some(self.adopt_trust(outcome?).await),
             Err(error) => {
                 tracing::debug!(%error, "reading the trust status failed; retrying");
                 None
@@ -238,12 +240,12 @@ impl LocalController {
         let statement = source.statement(nonce, measurement).await;
         let statement = statement.map_err(|error| LinkError::NoEvidence(error.to_string()))?;
         let link = self.link().await.map_err(|error| self.link_error(error))?;
-        let outcome = link
+        let result = link
             .submit_evidence(statement.statement, Some(statement.inventory), timestamps())
             .await
             .map_err(|error| self.link_error(error))?;
-        match outcome {
-            Ok(verdict) => Ok(self.adopt_trust(verdict).await),
+        match result {
+            Ok(outcome) => Ok(self.adopt_trust(outcome).await),
             Err(error) => Err(LinkError::Untrusted(error.to_string())),
         }
     }
@@ -266,7 +268,7 @@ impl LocalController {
     fn link_error(&self, error: impl Into<Denial>) -> LinkError {
         let denial = error.into();
         match &denial {
-            Denial::Registry(error) if self.controller.is_distrust_fencing(error) => {
+            Denial::Registry(error) if self.controller.is_stale_through_distrust(error) => {
                 LinkError::Untrusted(error.to_string())
             }
             _ => denial.into(),

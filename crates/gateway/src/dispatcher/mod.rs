@@ -1,7 +1,8 @@
 //! Sends requests to the controller and returns the responses, on a thread of its own.
 //!
-//! Six tasks serve six queues. A revocation does not wait for a fleet that is being loaded, an authentication waits
-//! for neither, and none of them waits for session reports, attestation or a slow key.
+//! Six tasks serve six queues, so that slow requests do not delay urgent ones: a revocation does not wait while the
+//! leases of a fleet are resumed, an authentication waits for neither, and neither a revocation nor an authentication
+//! waits for session reports, attestation or slow signatures.
 
 mod local;
 mod rates;
@@ -40,7 +41,7 @@ pub enum ControllerLink {
 pub struct DataPlaneInfo {
     /// The kind of the data plane.
     pub kind: String,
-    /// Slots of the data plane.
+    /// Number of slots in the data plane.
     pub slots: u64,
 }
 
@@ -73,14 +74,14 @@ impl RequestQueues {
     pub(crate) fn send(&self, request: ControllerRequest) {
         let queue = match request {
             ControllerRequest::ResumeLeases => &self.resume,
-            // In one queue, so that unused rows are returned before rows are requested again.
+            // These requests share a queue, so that unused rows are returned before rows are requested again.
             ControllerRequest::ExtendLeases(_)
             | ControllerRequest::AdmitDevices { .. }
             | ControllerRequest::ReportUnusedRows(_) => &self.rows,
             ControllerRequest::ReportSessions(_) => &self.reports,
             ControllerRequest::Register | ControllerRequest::ListChanges { .. } => &self.changes,
             ControllerRequest::SubmitEvidence { .. } => &self.evidence,
-            // In one queue, because keys of provers depend on earlier decisions.
+            // These requests share a queue, because keys of provers depend on earlier decisions.
             ControllerRequest::GetPlan(_)
             | ControllerRequest::ListProvers { .. }
             | ControllerRequest::AppraiseRound(_)
@@ -119,8 +120,8 @@ impl RequestDispatcher {
                     ControllerBackend::Local(local::LocalController::new(controller, gateway, source))
                 }
                 #[cfg(feature = "full")]
-                ControllerLink::Remote(client, about) => {
-                    ControllerBackend::Remote(remote::RemoteController::new(client, about, source))
+                ControllerLink::Remote(client, data_plane) => {
+                    ControllerBackend::Remote(remote::RemoteController::new(client, data_plane, source))
                 }
             },
             resume: resume_inbox,
@@ -237,8 +238,8 @@ fn session_report(opening: &SessionOpening, now_ns: u64) -> SessionReport {
 
 fn random_32() -> Option<[u8; 32]> {
     let mut bytes = [0; 32];
-    for eight in bytes.chunks_exact_mut(8) {
-        eight.copy_from_slice(&random()?);
+    for chunk in bytes.chunks_exact_mut(8) {
+        chunk.copy_from_slice(&random()?);
     }
     Some(bytes)
 }

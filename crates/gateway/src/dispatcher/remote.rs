@@ -48,16 +48,17 @@ impl From<ClientError> for LinkError {
 }
 
 impl RemoteController {
-    pub(super) fn new(client: Client, about: DataPlaneInfo, source: Option<EvidenceSource>) -> Self {
+    pub(super) fn new(client: Client, data_plane: DataPlaneInfo, source: Option<EvidenceSource>) -> Self {
         Self {
             client,
-            data_plane: about,
+            data_plane,
             fencing_token: tokio::sync::Mutex::default(),
             source,
         }
     }
 
-    /// After a restore of the registry, the registration is discarded. The next request registers again.
+    /// Responds to a request. After a restore of the registry, the registration is discarded, and the next request
+    /// registers again.
     pub(super) async fn respond(
         &self,
         request: ControllerRequest,
@@ -65,13 +66,13 @@ impl RemoteController {
     ) -> ControllerResponse {
         // Every request needs a registration.
         let fencing_token = self.fencing_token().await;
-        let presented = fencing_token.as_ref().ok().copied();
+        let token_used = fencing_token.as_ref().ok().copied();
         let response = self.respond_registered(fencing_token, request, queue_state).await;
         if matches!(response.error(), Some(LinkError::RegistryRestored(_))) {
             self.fencing_token
                 .lock()
                 .await
-                .take_if(|now| Some(*now) == presented);
+                .take_if(|current| Some(*current) == token_used);
         }
         response
     }
@@ -140,8 +141,9 @@ impl RemoteController {
             ),
             ControllerRequest::ListChanges { since } => {
                 let at_ns = Clock::now().boot_ns;
-                let found = async { Ok(self.client.list_changes(fencing_token?, since).await?) }.await;
-                let (result, trust_status) = match found {
+                let changes_and_trust =
+                    async { Ok(self.client.list_changes(fencing_token?, since).await?) }.await;
+                let (result, trust_status) = match changes_and_trust {
                     Ok((changes, trust_status)) => (Ok(changes), trust_status),
                     Err(error) => (Err(error), None),
                 };
@@ -177,15 +179,15 @@ impl RemoteController {
             let Ok(Some(sample)) = result else {
                 continue;
             };
-            let live = rates.update(&sample);
+            let current = rates.update(&sample);
             let report = StatusReport {
                 data_plane: self.data_plane.kind.clone(),
                 devices: sample.status.devices,
                 slots: self.data_plane.slots,
                 sessions: sample.sessions,
-                authentications_per_s: live.authentications_per_s,
-                latency_us_p50: live.latency_us_p50,
-                latency_us_p99: live.latency_us_p99,
+                authentications_per_s: current.authentications_per_s,
+                latency_us_p50: current.latency_us_p50,
+                latency_us_p99: current.latency_us_p99,
                 verdicts: Verdict::ALL
                     .iter()
                     .map(|verdict| (verdict.name().to_owned(), sample.counters.get(*verdict)))
@@ -202,7 +204,7 @@ impl RemoteController {
             };
             match self.client.report_status(fencing_token, &report).await {
                 Ok(()) => {}
-                // The newer process reports.
+                // The newer process reports its status.
                 Err(ClientError::Replaced(_)) => std::future::pending().await,
                 // The next report follows in a second.
                 Err(error) => tracing::debug!(%error, "status report failed"),
@@ -224,10 +226,12 @@ impl RemoteController {
         fencing_token: u64,
         queue_state: &mut QueueState,
     ) -> Result<LeaseChunk, LinkError> {
-        let place = queue_state.lease_cursor.filter(|(of, _)| *of == fencing_token);
-        let place = place.map_or_else(LeasedCursor::default, |(_, place)| place);
-        let (chunk, place) = self.client.resume_leases(fencing_token, place).await?;
-        queue_state.lease_cursor = Some((fencing_token, place));
+        let cursor = queue_state
+            .lease_cursor
+            .filter(|(token, _)| *token == fencing_token);
+        let cursor = cursor.map_or_else(LeasedCursor::default, |(_, cursor)| cursor);
+        let (chunk, cursor) = self.client.resume_leases(fencing_token, cursor).await?;
+        queue_state.lease_cursor = Some((fencing_token, cursor));
         Ok(chunk)
     }
 
@@ -250,10 +254,10 @@ impl RemoteController {
     }
 
     /// Stores the new fencing token if the controller has revoked this gateway's leases.
-    async fn adopt_trust(&self, (trust_status, raised): (TrustStatus, Option<u64>)) -> TrustStatus {
-        if let Some(raised) = raised {
-            *self.fencing_token.lock().await = Some(raised);
-            self.client.set_fencing_token(raised);
+    async fn adopt_trust(&self, (trust_status, new_token): (TrustStatus, Option<u64>)) -> TrustStatus {
+        if let Some(new_token) = new_token {
+            *self.fencing_token.lock().await = Some(new_token);
+            self.client.set_fencing_token(new_token);
         }
         trust_status
     }

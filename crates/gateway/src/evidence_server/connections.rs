@@ -1,5 +1,5 @@
-//! Connections of the evidence socket. No connection delays another one: all are non-blocking, each has a deadline,
-//! and the number of connections of one process is limited.
+//! Connections of the evidence socket. No connection delays another connection: all are non-blocking, each has a
+//! deadline, and the number of connections of one process is limited.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::fd::AsFd as _;
@@ -11,7 +11,7 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 
-/// Timeout for receiving the request, and again for sending the response.
+/// Timeout for receiving the request; sending the response has the same timeout.
 const IO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of connections.
 const CONNECTIONS_MAX: usize = 64;
@@ -19,10 +19,10 @@ const CONNECTIONS_MAX: usize = 64;
 const PER_PROCESS_MAX: usize = 4;
 /// Delay after an accept failed for lack of file descriptors or memory.
 const ACCEPT_RETRY: Duration = Duration::from_millis(200);
-/// Maximum size of unsent responses, besides the newest one, bytes.
+/// Maximum size of unsent responses, besides the newest response, bytes.
 const UNSENT_BYTES_MAX: usize = 64 << 20;
 
-/// Serves requests until `stop` is readable: one after the other, each after all connections had their turn.
+/// Serves requests until `stop` is readable, one at a time. All connections are read and written between two requests.
 pub(super) fn serve(listener: &UnixListener, stop: &OwnedFd, mut respond: impl FnMut(Nonce) -> Vec<u8>) {
     let mut connections = Connections::default();
     while !connections.wait(listener, stop) {
@@ -64,30 +64,30 @@ impl Connections {
     /// Waits for work. Returns whether `stop` is readable.
     fn wait(&self, listener: &UnixListener, stop: &OwnedFd) -> bool {
         let now = Instant::now();
-        let own = self.open.iter().map(|connection| {
+        let client_fds = self.open.iter().map(|connection| {
             let flags = match connection.state {
                 State::ReadingNonce(..) => PollFlags::IN,
                 State::WritingResponse(..) => PollFlags::OUT,
             };
             PollFd::from_borrowed_fd(connection.stream.as_fd(), flags)
         });
-        let waiting = self.may_accept(now).then(|| listener.as_fd());
-        let always = [stop.as_fd()].into_iter().chain(waiting);
-        let always = always.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-        let mut polled: Vec<PollFd<'_>> = always.chain(own).collect();
+        let listener_fd = self.may_accept(now).then(|| listener.as_fd());
+        let server_fds = [stop.as_fd()].into_iter().chain(listener_fd);
+        let server_fds = server_fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let mut polled: Vec<PollFd<'_>> = server_fds.chain(client_fds).collect();
         let due = |connection: &Connection| connection.nonce().map_or(connection.deadline, |_| now);
-        let left = self
+        let remaining = self
             .open
             .iter()
             .map(due)
             .chain(self.accept_after)
             .min()
             .map(|due| due.saturating_duration_since(now));
-        let timeout = left.map(|left| Timespec {
-            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: left.subsec_nanos().into(),
+        let timeout = remaining.map(|remaining| Timespec {
+            tv_sec: i64::try_from(remaining.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: remaining.subsec_nanos().into(),
         });
-        // After an interrupt or an error, all are checked.
+        // After an interrupt or an error, all connections are checked.
         let _ = poll(&mut polled, timeout.as_ref());
         polled.first().is_some_and(|stop| !stop.revents().is_empty())
     }
@@ -101,7 +101,8 @@ impl Connections {
             return;
         }
         self.accept_after = None;
-        // Bounded, so other connections have their turn.
+        // The number of connections that are accepted in one call is limited, so that accepted connections are served
+        // between the calls.
         for _ in 0..CONNECTIONS_MAX {
             let stream = match listener.accept() {
                 Ok((stream, _)) => stream,
@@ -137,17 +138,18 @@ impl Connections {
         }
     }
 
-    /// Closes the oldest connection of a process above its limit, or, if all connections are in use, of the process
-    /// with the most. Connections without a complete request are closed first.
+    /// Closes the oldest connection of the process if the process has reached its limit. If all connections are in use,
+    /// closes the oldest connection of the process with most connections. In both cases, connections without a complete
+    /// request are closed first.
     fn close_excess(&mut self, process: i32) {
         let count = |process: i32| {
-            let own = self
+            let connections = self
                 .open
                 .iter()
                 .filter(|connection| connection.process == process);
-            own.count()
+            connections.count()
         };
-        let crowded = match count(process) >= PER_PROCESS_MAX {
+        let process_to_limit = match count(process) >= PER_PROCESS_MAX {
             true => Some(process),
             false if self.open.len() < CONNECTIONS_MAX => None,
             false => {
@@ -155,15 +157,15 @@ impl Connections {
                 processes.max_by_key(|process| count(*process))
             }
         };
-        let own = self.open.iter().enumerate();
-        let own = own.filter(|(_, connection)| Some(connection.process) == crowded);
-        let least = own.min_by_key(|(_, connection)| connection.nonce().is_some());
-        if let Some((at, _)) = least {
+        let connections = self.open.iter().enumerate();
+        let connections = connections.filter(|(_, connection)| Some(connection.process) == process_to_limit);
+        let victim = connections.min_by_key(|(_, connection)| connection.nonce().is_some());
+        if let Some((at, _)) = victim {
             self.open.remove(at);
         }
     }
 
-    /// Reads and writes without blocking, and closes connections that are done, broken or late.
+    /// Reads and writes without blocking, and closes connections that are done, broken or past their deadline.
     fn advance(&mut self, now: Instant) {
         self.open.retain_mut(|connection| {
             let advanced = connection.advance();
@@ -198,7 +200,7 @@ impl Connection {
     fn unsent(&self) -> usize {
         match &self.state {
             State::ReadingNonce(..) => 0,
-            State::WritingResponse(response, sent) => response.len().saturating_sub(*sent),
+            State::WritingResponse(response, bytes_sent) => response.len().saturating_sub(*bytes_sent),
         }
     }
 
@@ -208,17 +210,17 @@ impl Connection {
     /// The connection is broken or done.
     fn advance(&mut self) -> io::Result<()> {
         loop {
-            let done = match &mut self.state {
-                State::ReadingNonce(nonce, read) => match nonce.get_mut(*read..) {
+            let result = match &mut self.state {
+                State::ReadingNonce(nonce, bytes_read) => match nonce.get_mut(*bytes_read..) {
                     None | Some([]) => return Ok(()),
-                    Some(rest) => self.stream.read(rest).inspect(|bytes| *read += bytes),
+                    Some(rest) => self.stream.read(rest).inspect(|bytes| *bytes_read += bytes),
                 },
-                State::WritingResponse(response, sent) => match response.get(*sent..) {
+                State::WritingResponse(response, bytes_sent) => match response.get(*bytes_sent..) {
                     None | Some([]) => Ok(0),
-                    Some(rest) => self.stream.write(rest).inspect(|bytes| *sent += bytes),
+                    Some(rest) => self.stream.write(rest).inspect(|bytes| *bytes_sent += bytes),
                 },
             };
-            match done {
+            match result {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -267,7 +269,7 @@ mod tests {
     /// 200 clients of one process that send nothing, send half of a request, or do not read the response, which fits
     /// into no socket buffer.
     #[test]
-    fn no_client_makes_another_one_wait() {
+    fn no_client_delays_another_client() {
         const ZEROS: usize = 1 << 20;
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("socket");
@@ -276,7 +278,7 @@ mod tests {
             let idle: Vec<UnixStream> = (0..200)
                 .map(|_| {
                     let mut stream = UnixStream::connect(&path).unwrap();
-                    // It may have been closed for later ones.
+                    // The server may have closed the connection for a later connection.
                     let _ = stream.write_all(&vec![9; sent]);
                     stream
                 })
@@ -286,7 +288,7 @@ mod tests {
                 assert_eq!(response.len(), NONCE_BYTES + ZEROS, "{sent} bytes sent");
                 assert!(response.starts_with(&[nonce; NONCE_BYTES]));
             }
-            // All but the last few were closed for later ones.
+            // The server has closed all but the last few connections in favor of later connections.
             let closed = idle.iter().filter(|stream| {
                 stream.set_nonblocking(true).unwrap();
                 let mut response = vec![0; NONCE_BYTES + ZEROS + 1];
@@ -343,14 +345,14 @@ mod tests {
         );
     }
 
-    /// Many processes: a connection of the process with the most is closed, one without a request first.
+    /// A connection without a request is closed first.
     #[test]
     fn the_process_with_most_connections_loses_one() {
-        let connection = |process, read| Connection {
+        let connection = |process, bytes_read| Connection {
             stream: UnixStream::pair().unwrap().0,
             process,
             deadline: Instant::now(),
-            state: State::ReadingNonce([0; NONCE_BYTES], read),
+            state: State::ReadingNonce([0; NONCE_BYTES], bytes_read),
         };
         let mut connections = Connections::default();
         for process in 1..CONNECTIONS_MAX as i32 {
@@ -360,7 +362,11 @@ mod tests {
         assert_eq!(connections.open.len(), CONNECTIONS_MAX - 1, "there is room");
         connections.open.push(connection(7, 1));
         connections.close_excess(1000);
-        let left: Vec<_> = connections.open.iter().map(|left| left.process).collect();
-        assert_eq!(left, (1..CONNECTIONS_MAX as i32).collect::<Vec<_>>());
+        let processes: Vec<_> = connections
+            .open
+            .iter()
+            .map(|connection| connection.process)
+            .collect();
+        assert_eq!(processes, (1..CONNECTIONS_MAX as i32).collect::<Vec<_>>());
     }
 }

@@ -1,7 +1,7 @@
-//! A bounded queue of messages for the controller: of devices that are not in the data plane (LAP/1 1.4.6).
+//! A bounded queue of messages to the controller, from devices that are not in the data plane (LAP/1 1.4.6).
 //!
-//! RESPONSEs are sent first, because each belongs to a CHALLENGE that has caused work. When the queue is full, a new message replaces a random
-//! one: a flood cannot block other messages by arriving earlier.
+//! RESPONSEs are sent first, because each belongs to a CHALLENGE that has caused work. When the queue is full, a new
+//! message replaces a random message, so that a flood cannot block later messages.
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
@@ -22,27 +22,28 @@ pub(super) fn is_response(miss: &Miss) -> bool {
     *kind == message_type::RESPONSE
 }
 
-/// The identity of a message: equal messages from different sources are different.
+/// Identifies a message: messages with the same bytes from different sources have different keys.
 type MessageKey = ([u8; 64], std::net::IpAddr, [u8; 8]);
 
 fn message_key(miss: &Miss) -> MessageKey {
     (*miss.message(), miss.source(), *miss.loc())
 }
 
-/// Waiting messages, and those in flight.
+/// Waiting messages, and messages in flight.
 #[derive(Debug, Default)]
 pub(super) struct AdmissionQueue {
     responses: VecDeque<Miss>,
     requests: VecDeque<Miss>,
     in_flight: Vec<Miss>,
-    /// Of all three.
+    /// Keys of all messages in `responses`, `requests` and `in_flight`.
     keys: HashSet<MessageKey>,
     hasher: RandomState,
     queued: u64,
 }
 
 impl AdmissionQueue {
-    /// Adds a message, unless an equal one waits. Returns the message that it replaces, if the queue is full.
+    /// Adds a message, unless an equal message waits or is in flight. If the queue is full, returns the message that
+    /// was replaced.
     pub(super) fn push(&mut self, miss: Miss) -> Option<Miss> {
         if !self.keys.insert(message_key(&miss)) {
             return None;
@@ -56,26 +57,27 @@ impl AdmissionQueue {
             return None;
         }
         self.queued += 1;
-        let at = self.hasher.hash_one(self.queued) as usize % queue.len();
-        let turned_away = queue.get_mut(at).map(|place| std::mem::replace(place, miss))?;
-        self.keys.remove(&message_key(&turned_away));
-        Some(turned_away)
+        let index = self.hasher.hash_one(self.queued) as usize % queue.len();
+        let replaced = queue.get_mut(index).map(|entry| std::mem::replace(entry, miss))?;
+        self.keys.remove(&message_key(&replaced));
+        Some(replaced)
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.responses.is_empty() && self.requests.is_empty()
     }
 
-    /// Returns the next messages to send. Messages of devices that are in the data plane now are dropped: another
-    /// message was earlier, and a repeated RESPONSE could bring back, after an eviction, the row that it has spent.
-    pub(super) fn next_requests(&mut self, is_here: impl Fn(DeviceId) -> bool) -> Vec<AdmissionRequest> {
+    /// Returns the next messages to send. Messages of devices for which `is_installed` returns `true` are dropped,
+    /// because an earlier message has caused the admission of the device. If such a RESPONSE were sent after an
+    /// eviction of the device, it could restore the row that it has spent.
+    pub(super) fn next_requests(&mut self, is_installed: impl Fn(DeviceId) -> bool) -> Vec<AdmissionRequest> {
         for queue in [&mut self.responses, &mut self.requests] {
             queue.retain(|miss| {
-                let stays = !is_here(miss.device());
-                if !stays {
+                let is_kept = !is_installed(miss.device());
+                if !is_kept {
                     self.keys.remove(&message_key(miss));
                 }
-                stays
+                is_kept
             });
         }
         let responses = self.responses.len().min(PER_REQUEST);
@@ -149,11 +151,11 @@ mod tests {
     #[test]
     fn a_full_queue_drops_at_random_and_responses_have_priority() {
         let mut queue = AdmissionQueue::default();
-        let mut turned_away = 0;
+        let mut replaced = 0;
         for number in 0..10_000 {
-            turned_away += usize::from(queue.push(request(number)).is_some());
+            replaced += usize::from(queue.push(request(number)).is_some());
         }
-        assert_eq!(turned_away, 10_000 - WAITING_MAX);
+        assert_eq!(replaced, 10_000 - WAITING_MAX);
         assert!(queue.push(miss(message_type::RESPONSE, 1)).is_none());
         let first = queue.next_requests(|_| false);
         assert_eq!(

@@ -1,8 +1,8 @@
 //! Continues with the memory that an earlier process of this gateway left in the kernel.
 //!
-//! The data plane has kept running. Rows below the earlier process's marks may be spent in any case. Rows from the marks on may be spent only
-//! if no other process has been this gateway in between, because that process would have spent them. The fencing token shows this: it must
-//! be the next one.
+//! The data plane has kept running. Rows below the marks of the earlier process may be spent in any case. Rows at or
+//! above the marks may be spent only if no other process has run with this gateway ID in between, because that process
+//! may have spent them. The fencing tokens show this: the new token must be the earlier process's token plus 1.
 
 use linewarden_dataplane::{InheritedDevice, InheritedState};
 use linewarden_protocol::ids::{Mode, RowIndex};
@@ -23,7 +23,7 @@ pub(super) struct Adoption {
 impl Node {
     /// Adopts the state of the data plane.
     pub(super) fn adopt(&mut self) {
-        let Some(left) = self.data_plane.take_inherited_state() else {
+        let Some(inherited) = self.data_plane.take_inherited_state() else {
             return;
         };
         let InheritedState {
@@ -31,15 +31,15 @@ impl Node {
             devices,
             fresh,
             fresh_at_ns,
-        } = left;
+        } = inherited;
         if fresh != [0; 8] {
             self.freshness = Freshness::resumed(fresh_at_ns);
             self.fresh = Some(fresh);
         }
-        // A process that was replaced has stopped the data plane.
+        // An earlier process that was replaced has stopped the data plane.
         self.data_plane.set_stopping(false);
-        for left in devices {
-            self.adopt_device(left);
+        for device in devices {
+            self.adopt_device(device);
         }
         // Responses to the earlier process are lost, so all devices are checked.
         self.scan_devices();
@@ -53,55 +53,63 @@ impl Node {
         });
     }
 
-    fn adopt_device(&mut self, left: InheritedDevice) {
-        let device = left.device;
-        let mode = match left.line.commit.is_key_mode() {
+    fn adopt_device(&mut self, inherited: InheritedDevice) {
+        let device = inherited.device;
+        let mode = match inherited.line.commit.is_key_mode() {
             true => Mode::Key,
             false => Mode::Pool,
         };
-        // The earlier process was killed before it had wiped the device or stored the epoch.
-        let (false, Some(epoch)) = (left.line.commit.is_revoked(), left.epoch) else {
+        // The earlier process ended before it had wiped the device or stored the epoch.
+        let (false, Some(epoch)) = (inherited.line.commit.is_revoked(), inherited.epoch) else {
             if mode == Mode::Key {
                 self.discard_fresh();
             }
-            self.wipe_adopted(left);
+            self.wipe_adopted(inherited);
             return;
         };
-        let ticket = self.eviction.insert(device, uses(&left.line));
-        let mark = left.mark.unwrap_or(RowIndex(u32::MAX));
-        let entry = DeviceEntry::adopted(mode, epoch, mark, left.end, ticket, self.settings.mark_block);
+        let eviction_handle = self.eviction.insert(device, uses(&inherited.line));
+        let mark = inherited.mark.unwrap_or(RowIndex(u32::MAX));
+        let entry = DeviceEntry::adopted(
+            mode,
+            epoch,
+            mark,
+            inherited.end,
+            eviction_handle,
+            self.settings.mark_block,
+        );
         self.devices.insert(device, entry);
         self.status.devices += 1;
     }
 
-    fn wipe_adopted(&mut self, left: InheritedDevice) {
-        let _ = self.data_plane.revoke(left.device);
-        if self.data_plane.wipe(left.device).is_err() {
+    fn wipe_adopted(&mut self, inherited: InheritedDevice) {
+        let _ = self.data_plane.revoke(inherited.device);
+        if self.data_plane.wipe(inherited.device).is_err() {
             // The data plane is using the line; the wipe is retried, as for a device that leaves.
             self.devices.insert(
-                left.device,
+                inherited.device,
                 DeviceEntry::blank(State::Leaving {
                     reports_unused_rows: false,
                 }),
             );
-            self.busy.push(left.device);
+            self.busy.push(inherited.device);
         }
     }
 
-    /// Discards the fresh values: the counter that a device had reached is lost with its line.
+    /// Discards the fresh values. The counter of a key-mode device is lost with its line; under a fresh value that is
+    /// still accepted, the device's last RESPONSE would open a session again.
     fn discard_fresh(&mut self) {
         self.freshness = Freshness::default();
         self.fresh = None;
     }
 
     /// Confirms the adoption with this process's fencing token.
-    pub(super) fn confirm_registration(&mut self, number: u64) {
-        if let Some(left) = self.inherited.take()
-            && left.owner.checked_add(1) != Some(number)
+    pub(super) fn confirm_registration(&mut self, fencing_token: u64) {
+        if let Some(adoption) = self.inherited.take()
+            && adoption.owner.checked_add(1) != Some(fencing_token)
         {
             tracing::warn!(
-                fencing_token = number,
-                previous_fencing_token = left.owner,
+                fencing_token,
+                previous_fencing_token = adoption.owner,
                 "another process has registered with this gateway ID since the previous process; all sessions of this gateway end, and devices authenticate again"
             );
             self.discard_fresh();
@@ -110,6 +118,6 @@ impl Node {
                 .into_iter()
                 .for_each(|device| self.remove_device(device, false));
         }
-        self.data_plane.set_owner(number);
+        self.data_plane.set_owner(fencing_token);
     }
 }

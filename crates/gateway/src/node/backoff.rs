@@ -13,7 +13,7 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// Records a failure; returns whether it is the first in a row.
+    /// Records a failure; returns whether it is the first since a success.
     pub(crate) fn fail(&mut self, now_ns: u64) -> bool {
         let delay_ns = (FIRST_NS << self.failures.min(16)).min(MAX_NS);
         self.until_ns = now_ns.saturating_add(delay_ns);
@@ -21,7 +21,7 @@ impl Backoff {
         self.failures == 1
     }
 
-    /// Records a success; returns whether it ends a row of failures.
+    /// Records a success; returns whether failures preceded it.
     pub(crate) fn succeed(&mut self) -> bool {
         let recovered = self.failures > 0;
         *self = Self::default();
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn delays_double_up_to_the_longest_and_success_forgets_them() {
+    fn delays_double_up_to_the_maximum_and_a_success_resets_them() {
         let mut backoff = Backoff::default();
         assert!(backoff.is_due(0));
         assert!(backoff.fail(0));

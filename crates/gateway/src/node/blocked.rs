@@ -1,5 +1,6 @@
-//! Devices that may not authenticate, according to the feed. Each block is reported once, and its end is recorded
-//! after its cause.
+//! Devices that may not authenticate, according to the feed. Each block is reported once. While
+//! decisions are pending, the record of a release is deferred, at most until the next block of the device: if a
+//! decision caused the release, only the decision is recorded.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -11,7 +12,7 @@ use linewarden_registry::{Change, Revision};
 /// Devices that are revoked, in quarantine, or have a damaged record.
 #[derive(Debug, Default)]
 pub(super) struct BlockedDevices {
-    /// The device's block was caused by one of these revisions.
+    /// Blocked devices; one of the revisions in the range caused the block.
     devices: HashMap<DeviceId, RangeInclusive<u64>>,
     /// Devices that were released, while the controller may still report an earlier decision.
     released: BTreeMap<DeviceId, Revision>,
@@ -21,27 +22,29 @@ impl BlockedDevices {
     /// Records a block from the feed; returns whether it is new.
     pub(super) fn block(&mut self, change: &Change) -> bool {
         let at = change.revision.0;
-        let before = self.devices.insert(change.device, at..=at);
-        before.is_none_or(|before| !before.contains(&at))
+        let previous = self.devices.insert(change.device, at..=at);
+        previous.is_none_or(|previous| !previous.contains(&at))
     }
 
     /// Whether the feed has reported a release after this revision.
     pub(super) fn is_released_after(&self, device: DeviceId, upto: Revision) -> bool {
-        self.released.get(&device).is_some_and(|let_in| *let_in > upto)
+        self.released
+            .get(&device)
+            .is_some_and(|released_at| *released_at > upto)
     }
 
-    /// Records a quarantine by this revision or an earlier one; returns whether it is new. It is not new if the feed
-    /// has reported a block: this one, or an older one whose end it has not reported yet. The next part of the feed
-    /// decides.
+    /// Records a quarantine by this revision or an earlier revision; returns whether the quarantine is new. It is not
+    /// new if the feed has reported a block of the device: this quarantine, or an older block whose end the feed has
+    /// not reported yet. The next part of the feed shows which.
     pub(super) fn quarantine(&mut self, device: DeviceId, upto: Revision) -> bool {
         match self.devices.entry(device) {
-            Entry::Occupied(mut by) => {
-                let (from, end) = (*by.get().start(), *by.get().end());
-                by.insert(from..=end.max(upto.0));
+            Entry::Occupied(mut revisions) => {
+                let (from, end) = (*revisions.get().start(), *revisions.get().end());
+                revisions.insert(from..=end.max(upto.0));
                 false
             }
-            Entry::Vacant(place) => {
-                place.insert(0..=upto.0);
+            Entry::Vacant(vacant) => {
+                vacant.insert(0..=upto.0);
                 true
             }
         }
@@ -57,17 +60,25 @@ impl BlockedDevices {
         self.released.insert(change.device, change.revision);
     }
 
-    /// Records that the release by this revision has been reported with the decision.
+    /// Handles a decision that reports a release up to this revision: the deferred release is not recorded.
     pub(super) fn confirm_release(&mut self, device: DeviceId, at: Revision) {
-        if self.devices.get(&device).is_some_and(|by| *by.end() < at.0) {
+        if self
+            .devices
+            .get(&device)
+            .is_some_and(|revisions| *revisions.end() < at.0)
+        {
             self.devices.remove(&device);
         }
-        if self.released.get(&device).is_some_and(|let_in| *let_in <= at) {
+        if self
+            .released
+            .get(&device)
+            .is_some_and(|released_at| *released_at <= at)
+        {
             self.released.remove(&device);
         }
     }
 
-    /// Takes the deferred releases: all, or that of one device.
+    /// Takes deferred releases: the release of `device`, or all releases if `device` is `None`.
     pub(super) fn take_released(&mut self, device: Option<DeviceId>) -> Vec<DeviceId> {
         match device {
             Some(device) => self

@@ -11,7 +11,7 @@ pub(super) struct Channel {
     /// When the request in flight was sent, boot-time clock.
     pub(super) sent_ns: u64,
     pub(super) backoff: Backoff,
-    /// The request in flight was for a registry that has been restored.
+    /// Whether the registry was restored after the request in flight was sent, so that its response is invalid.
     is_void: bool,
 }
 
@@ -20,19 +20,19 @@ impl Channel {
         !self.in_flight && !self.done && self.backoff.is_due(now_ns)
     }
 
-    /// Invalidates the request in flight, and all earlier ones.
-    pub(super) fn void(&mut self) {
+    /// Invalidates the request in flight, and the results of all earlier requests.
+    pub(super) fn invalidate(&mut self) {
         self.is_void = self.in_flight;
         self.done = false;
     }
 
     /// Records a response; returns whether it is valid.
-    pub(super) fn close(&mut self) -> bool {
+    pub(super) fn accept_response(&mut self) -> bool {
         self.in_flight = false;
         !std::mem::take(&mut self.is_void)
     }
 
-    /// Marks a request as sent, if one may be sent.
+    /// Marks a request as sent, and returns `true`, if a request may be sent.
     pub(super) fn try_send(&mut self, clock: Clock) -> bool {
         let is_free = self.is_free(clock.monotonic_ns);
         if is_free {

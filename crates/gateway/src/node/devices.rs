@@ -13,26 +13,26 @@ use super::eviction::{EvictionHandle, Uses};
 use super::removal::EVICT_BATCH;
 use crate::audit::AuditEvent;
 
-/// If a mark is moved again within this time, it is moved further each time, ns.
+/// If a device's mark moves again within this time, the distance of each further move doubles, ns.
 const BUSY_DEVICE_NS: u64 = 60_000_000_000;
 
-/// Minimum interval between two log messages about a device without rows, ns, and maximum number of devices in that
-/// interval.
+/// Minimum interval between two log messages about a device without rows, ns.
 const UNSERVED_LOG_NS: u64 = 600_000_000_000;
+/// Maximum number of devices without rows that are logged in this interval.
 const UNSERVED_DEVICES_MAX: usize = 1024;
 
-/// Devices in recent log messages, with the end of their interval, monotonic, ns.
+/// Devices in recent log messages, with the time until which no further message is due, monotonic, ns.
 #[derive(Debug, Default)]
 pub(super) struct LogLimiter(HashMap<DeviceId, u64>);
 
 impl LogLimiter {
-    /// Whether a log message about the device is due.
+    /// Whether a log message about the device is due. If so, records that the message is logged now.
     fn is_due(&mut self, device: DeviceId, now_ns: u64) -> bool {
         if self.0.len() >= UNSERVED_DEVICES_MAX {
             self.0.retain(|_, until_ns| *until_ns > now_ns);
         }
-        let is_named = self.0.get(&device).is_some_and(|until_ns| *until_ns > now_ns);
-        if is_named || self.0.len() >= UNSERVED_DEVICES_MAX {
+        let is_recent = self.0.get(&device).is_some_and(|until_ns| *until_ns > now_ns);
+        if is_recent || self.0.len() >= UNSERVED_DEVICES_MAX {
             return false;
         }
         self.0.insert(device, now_ns.saturating_add(UNSERVED_LOG_NS));
@@ -43,7 +43,7 @@ impl LogLimiter {
 /// The state of a device; the diagram is in the [parent module](super).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Rows are here, but the data plane had no slot yet.
+    /// The gateway has rows of the device, but the data plane had no slot yet.
     Waiting,
     /// In the data plane.
     Installed,
@@ -56,7 +56,7 @@ pub(super) enum State {
     /// mark protects spent rows. A key-mode device is wiped after the report: if its counter were lost with this
     /// process, its last RESPONSE could open a session again.
     ReportingUnusedRows,
-    /// Revoked.
+    /// The device may not authenticate: it is revoked or in quarantine, or its record is damaged.
     Revoked {
         /// Time of the revocation, monotonic.
         at_ns: u64,
@@ -70,23 +70,23 @@ pub(super) struct DeviceEntry {
     pub(super) mode: Mode,
     /// Epoch of the credentials.
     pub(super) epoch: u32,
-    /// In `row_queue`, or in a request in flight.
+    /// Whether the device is in `row_queue`, or in a request in flight.
     pub(super) is_requesting: bool,
-    /// Rows were needed again while a request was in flight.
+    /// Whether the device needed more rows while a request was in flight.
     request_again: bool,
-    /// No row is left for this gateway.
+    /// Whether the registry has no row left for this gateway.
     pub(super) is_exhausted: bool,
     /// Position in the slot queue.
     slot_queue_number: Option<u64>,
     /// Distance by which the mark is moved.
     ahead: u8,
-    /// The mark.
+    /// The mark: only rows below the mark may be spent.
     mark: RowIndex,
     /// The number after the last row that was received.
     received: RowIndex,
-    /// The mark has been moved since the last request.
+    /// Whether the response to the last row request moved the mark.
     mark_moved: bool,
-    /// Time of the last request, monotonic.
+    /// Time of the last row request, monotonic clock, ns.
     mark_requested_ns: u64,
     pub(super) eviction_handle: Option<EvictionHandle>,
     /// The last known session and its start, boot-time clock, ns.
@@ -116,7 +116,7 @@ impl DeviceEntry {
         epoch: u32,
         mark: RowIndex,
         received: RowIndex,
-        ticket: EvictionHandle,
+        eviction_handle: EvictionHandle,
         ahead: u32,
     ) -> Self {
         Self {
@@ -125,7 +125,7 @@ impl DeviceEntry {
             ahead: u8::try_from(ahead).unwrap_or(u8::MAX),
             mark,
             received,
-            eviction_handle: Some(ticket),
+            eviction_handle: Some(eviction_handle),
             ..Self::blank(State::Installed)
         }
     }
@@ -163,7 +163,7 @@ impl Node {
         }
         // The feed may have reported newer credentials.
         if self
-            .epochs_in_flight
+            .epochs_reported_meanwhile
             .get(&device)
             .is_some_and(|epoch| *epoch > provision.epoch)
         {
@@ -171,8 +171,8 @@ impl Node {
         }
         match self.devices.entry(device) {
             Entry::Occupied(entry) => return entry.get().state == State::Installed,
-            Entry::Vacant(place) => {
-                place.insert(DeviceEntry::new(provision, self.settings.mark_block));
+            Entry::Vacant(vacant) => {
+                vacant.insert(DeviceEntry::new(provision, self.settings.mark_block));
             }
         }
         self.install_pending(device);
@@ -181,13 +181,13 @@ impl Node {
             .is_some_and(|entry| entry.state == State::Installed)
     }
 
-    /// Queues a device for rows, unless it is queued, needs none or can get none.
+    /// Queues a device for rows, unless the device is queued already, needs no row, or can get no row.
     pub(super) fn request_rows(&mut self, device: DeviceId) {
         let Some(entry) = self.devices.get_mut(&device) else {
             return;
         };
         if entry.pending.is_some() {
-            // Rows that are here may fit into the data plane now.
+            // The pending rows may fit into the data plane now.
             self.install_pending(device);
         }
         let Some(entry) = self.devices.get_mut(&device) else {
@@ -201,7 +201,8 @@ impl Node {
         }
     }
 
-    /// Returns the row request of a device; `None` if the device needs nothing.
+    /// Returns the row request of a device; `None` if the device needs nothing from the controller. Grants the credit
+    /// that the mark allows and the line does not have yet.
     pub(super) fn row_request(&mut self, device: DeviceId, now_ns: u64) -> Option<RowRequest> {
         let low_credit = self.settings.low_credit;
         let entry = self.devices.get_mut(&device)?;
@@ -217,22 +218,22 @@ impl Node {
             return self.data_plane.grant(device, entry.mark).err().and(None);
         }
         let block = u8::try_from(self.settings.mark_block).unwrap_or(u8::MAX);
-        // A failed request says nothing about the device.
+        // A failed request does not move the mark, so `ahead` stays.
         if std::mem::take(&mut entry.mark_moved) {
-            let most = u8::try_from(commit::CREDIT_MAX).unwrap_or(u8::MAX);
+            let max = u8::try_from(commit::CREDIT_MAX).unwrap_or(u8::MAX);
             entry.ahead = match now_ns.saturating_sub(entry.mark_requested_ns) < BUSY_DEVICE_NS {
-                true => entry.ahead.saturating_mul(2).min(most),
+                true => entry.ahead.saturating_mul(2).min(max),
                 false => (entry.ahead / 2).max(block),
             };
         }
         entry.mark_requested_ns = now_ns;
-        let room = self.settings.ring.saturating_add(1);
+        let capacity = self.settings.ring.saturating_add(1);
         Some(RowRequest {
             device,
             epoch: entry.epoch,
             from,
             received: entry.received,
-            hold_rows: if is_low { room } else { line.rows_left },
+            hold_rows: if is_low { capacity } else { line.rows_left },
             spendable_rows: u32::from(entry.ahead),
         })
     }
@@ -259,8 +260,8 @@ impl Node {
                 entry.received = provision.end();
                 pending.rows.extend(provision.rows);
             }
-            // Rows after a gap are added only when all earlier rows may be spent. Pending rows are spent first, and
-            // these rows are leased again.
+            // A gap separates these rows from the pending rows, which are spent first. These rows are dropped here
+            // and leased again later.
             Some(_) => {}
             None => {
                 entry.received = provision.end();
@@ -272,30 +273,31 @@ impl Node {
                 "data plane rejects the new mark of a device; the device stops at its current mark");
         }
         self.install_pending(device);
-        // Rows spent during the request may require another one. Only after progress, or the requests would never
-        // end; the device's next RESPONSE causes an event.
-        let stuck = |line: LineStatus| line.rows_left == 0 || !line.commit.has_credit();
-        if is_due && self.data_plane.status(device).is_some_and(stuck) {
+        // Rows that the device spent during the request may require another request. This request is sent only if the
+        // response has brought rows or moved the mark, or the device needed more rows meanwhile, because requests would
+        // repeat endlessly otherwise; the device's next RESPONSE causes an event.
+        let is_stuck = |line: LineStatus| line.rows_left == 0 || !line.commit.has_credit();
+        if is_due && self.data_plane.status(device).is_some_and(is_stuck) {
             self.request_rows(device);
         }
     }
 
     /// Handles a refusal of rows.
-    pub(super) fn handle_refusal(&mut self, refused: &RowRefusal) {
-        let Some(entry) = self.devices.get_mut(&refused.device) else {
+    pub(super) fn handle_refusal(&mut self, refusal: &RowRefusal) {
+        let Some(entry) = self.devices.get_mut(&refusal.device) else {
             return;
         };
         let was_requesting = std::mem::take(&mut entry.is_requesting);
-        match &refused.reason {
+        match &refusal.reason {
             RefusalReason::Exhausted if entry.state != State::Installed => {}
             RefusalReason::Exhausted => {
                 if !std::mem::replace(&mut entry.is_exhausted, true) {
                     self.status.exhausted += 1;
-                    self.exhausted.push_back(refused.device);
+                    self.exhausted.push_back(refusal.device);
                     self.audit.record(AuditEvent::Exhausted {
-                        device: refused.device,
+                        device: refusal.device,
                     });
-                    tracing::debug!(device_id = %refused.device, "no row is left for the device");
+                    tracing::debug!(device_id = %refusal.device, "no row is left for the device");
                 }
             }
             // The feed reports the reason.
@@ -303,13 +305,13 @@ impl Node {
             // The device was admitted again since the request.
             RefusalReason::NotHeld if !was_requesting => {}
             RefusalReason::NotHeld => {
-                tracing::warn!(device_id = %refused.device, "registry has no lease of the device at this gateway; the gateway removes the device, and the device authenticates again");
-                self.remove_device(refused.device, false);
+                tracing::warn!(device_id = %refusal.device, "registry has no lease of the device at this gateway; the gateway removes the device, and the device authenticates again");
+                self.remove_device(refusal.device, false);
             }
             RefusalReason::Damaged(problem) => {
                 self.status.damaged += 1;
                 tracing::error!(
-                    device_id = %refused.device,
+                    device_id = %refusal.device,
                     error = problem,
                     action = "run `linewarden registry check`; restore a backup, or revoke the device and enroll the device under another ID",
                     "device record is damaged; the device gets no rows"
@@ -318,8 +320,8 @@ impl Node {
         }
     }
 
-    /// Logs a REQUEST that was rejected with a NAK because the registry can lease no row. Any host can send the
-    /// REQUEST.
+    /// Logs a REQUEST that was rejected with a NAK because the registry can lease no row. Any host can send such
+    /// a REQUEST.
     pub(super) fn log_unserved(&mut self, device: DeviceId) {
         self.status.unserved += 1;
         if self.unserved_log.is_due(device, self.now_ns) {
@@ -332,20 +334,20 @@ impl Node {
         }
     }
 
-    /// As [`Node::log_unserved`], if rows are left, but the REQUEST states that the device has used them. The
-    /// statement can be forged.
+    /// Logs a REQUEST that was rejected with a NAK because the REQUEST states that the device has used all remaining
+    /// rows. The statement can be forged.
     pub(super) fn log_stated_exhausted(&mut self, device: DeviceId) {
         self.status.unserved += 1;
         if self.stated_exhausted_log.is_due(device, self.now_ns) {
             tracing::warn!(
                 device_id = %device,
                 action = "if the device does not authenticate, enroll the device again with --replace; otherwise ignore the request, which may be forged",
-                "request rejected: the request states that the device has used all rows that are left"
+                "request rejected: the request states that the device has already used all of its rows in the registry"
             );
         }
     }
 
-    /// Queues all devices of a failed request again, in front.
+    /// Queues all devices of a failed request again, at the front of the queue.
     pub(super) fn requeue_rows_in_flight(&mut self) {
         for device in std::mem::take(&mut self.rows_in_flight).into_iter().rev() {
             if self.devices.get(&device).is_some_and(|entry| entry.is_requesting) {
@@ -379,13 +381,13 @@ impl Node {
         let result = if installed {
             self.data_plane.refill(device, provision.first, &provision.rows)
         } else {
-            let most = self.settings.ring.saturating_add(1) as usize;
-            let rows = provision.rows.get(..most).unwrap_or(&provision.rows);
+            let capacity = self.settings.ring.saturating_add(1) as usize;
+            let rows = provision.rows.get(..capacity).unwrap_or(&provision.rows);
             let mark = (provision.mode == Mode::Pool).then_some(provision.mark);
-            let last = u32::try_from(rows.len()).unwrap_or(u32::MAX);
+            let count = u32::try_from(rows.len()).unwrap_or(u32::MAX);
             self.data_plane
                 .install(device, provision.mode, provision.first, rows, mark)
-                .map(|()| RowIndex(provision.first.0.saturating_add(last)))
+                .map(|()| RowIndex(provision.first.0.saturating_add(count)))
         };
         match result {
             Ok(end) => {
@@ -420,7 +422,7 @@ impl Node {
         }
     }
 
-    /// The data plane has accepted rows up to `end`; further rows wait until the line is empty or has room.
+    /// Records that the data plane has accepted rows up to `end`. Further rows stay pending until the line has room.
     fn rows_installed(&mut self, device: DeviceId, provision: Provision, end: RowIndex) {
         self.stop_waiting_for_slot(device);
         let Some(entry) = self.devices.get_mut(&device) else {
@@ -435,10 +437,10 @@ impl Node {
                 .map_or(Uses::NONE, |line| uses(&line));
             entry.eviction_handle = Some(self.eviction.insert(device, uses));
         }
-        let rows_kept = provision.end().0.saturating_sub(end.0.max(provision.first.0));
-        self.status.rows_installed += (provision.rows.len() as u64).saturating_sub(rows_kept.into());
-        if rows_kept > 0 {
-            entry.pending = Some(Box::new(last_rows(provision, rows_kept)));
+        let rows_pending = provision.end().0.saturating_sub(end.0.max(provision.first.0));
+        self.status.rows_installed += (provision.rows.len() as u64).saturating_sub(rows_pending.into());
+        if rows_pending > 0 {
+            entry.pending = Some(Box::new(last_rows(provision, rows_pending)));
         }
     }
 
@@ -455,13 +457,13 @@ impl Node {
 
     pub(super) fn stop_waiting_for_slot(&mut self, device: DeviceId) {
         let entry = self.devices.get_mut(&device);
-        if let Some(ticket) = entry.and_then(|entry| entry.slot_queue_number.take()) {
-            self.slot_queue.remove(&ticket);
+        if let Some(number) = entry.and_then(|entry| entry.slot_queue_number.take()) {
+            self.slot_queue.remove(&number);
         }
     }
 
     /// Handles a change of credentials: the old rows and the session end at once, and the device authenticates again.
-    /// With the same credentials, more rows may be available now.
+    /// If the credentials are the same, more rows may be available now, and an exhausted device requests them.
     pub(super) fn replace_credentials(&mut self, device: DeviceId, epoch: u32) {
         match self.devices.get(&device) {
             Some(entry) if entry.epoch < epoch => {
@@ -507,13 +509,13 @@ impl Node {
             let credit = line.commit.credit().unwrap_or(u32::MAX);
             line.rows_left <= low_rows || credit <= low_credit
         };
-        let pools = self
+        let pool_devices = self
             .devices
             .iter()
             .filter(|(_, entry)| entry.state == State::Installed && entry.mode == Mode::Pool);
-        let pools: Vec<DeviceId> = pools.map(|(device, _)| *device).collect();
-        let lines = self.data_plane.statuses(&pools);
-        for (device, line) in pools.into_iter().zip(lines) {
+        let pool_devices: Vec<DeviceId> = pool_devices.map(|(device, _)| *device).collect();
+        let lines = self.data_plane.statuses(&pool_devices);
+        for (device, line) in pool_devices.into_iter().zip(lines) {
             if line.is_some_and(is_low) {
                 self.request_rows(device);
             }

@@ -22,14 +22,14 @@ pub(super) struct EvidenceExchange {
     /// The measurement for the nonce, as in [`ControllerRequest::SubmitEvidence`], until the controller has it.
     measured: Option<Option<Box<Measurement>>>,
     channel: Channel,
-    /// All devices are revoked until the gateway is trusted.
+    /// Whether all devices are revoked until the gateway is trusted.
     is_closed: bool,
 }
 
 impl EvidenceExchange {
     /// Invalidates a request in flight after a restore of the registry.
-    pub(super) fn void(&mut self) {
-        self.channel.void();
+    pub(super) fn invalidate(&mut self) {
+        self.channel.invalidate();
     }
 }
 
@@ -104,8 +104,8 @@ impl Node {
             GatewayTrustState::Trusted => TrustState::Trusted,
             GatewayTrustState::Untrusted { reason } => TrustState::Untrusted { reason },
         };
-        let before = self.status.trust.replace(next.clone());
-        if before.as_ref() == Some(&next) {
+        let previous = self.status.trust.replace(next.clone());
+        if previous.as_ref() == Some(&next) {
             return;
         }
         match next {
@@ -113,7 +113,8 @@ impl Node {
             TrustState::Trusted => {
                 tracing::info!("gateway is trusted by the controller");
                 self.audit.record(AuditEvent::Trusted);
-                // Another controller, without evidence of this gateway, may have been used meanwhile.
+                // The previous state may be `Unproven`, at another controller, so only `is_closed` shows the
+                // revocations.
                 let was_closed = std::mem::take(&mut self.evidence.is_closed);
                 if was_closed && !self.stopping && !self.status.replaced {
                     self.data_plane.set_stopping(false);
@@ -138,7 +139,8 @@ impl Node {
     /// Drops all leases: all devices are revoked, and no unused rows are reported, because the controller would
     /// reject the report. When the gateway is trusted again, it starts like a new process.
     pub(super) fn drop_leases(&mut self) {
-        // First, in one write: the data plane sends no reply from here on. The next fresh value finds no devices.
+        // The fresh value is cleared before all other changes: from here on, the data plane sends no reply. By the time
+        // a fresh value is set again, all devices are revoked.
         self.data_plane.set_fresh([0; 8], 0);
         self.inherited = None;
         self.freshness = Freshness::default();
@@ -169,7 +171,7 @@ impl Node {
             State::ReportingUnusedRows => {
                 self.devices.remove(&device);
             }
-            // Retried as soon as the line is not busy.
+            // The wipe is retried as soon as the line is not busy.
             State::Leaving { .. } => {
                 entry.state = State::Leaving {
                     reports_unused_rows: false,

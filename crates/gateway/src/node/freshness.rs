@@ -2,12 +2,13 @@
 
 use crate::time::Clock;
 
-/// How long a value is the current one, ns.
-const PERIOD_NS: u64 = 8_000_000_000;
-/// The two clocks are not read at the same time; a smaller difference is no suspend.
+/// Interval of freshness values, ns.
+const INTERVAL_NS: u64 = 8_000_000_000;
+/// An increase of the suspended time by more than this shows a suspend, ns. A smaller increase may arise because the
+/// two clocks of a [`Clock`] are not read at the same time.
 const SUSPEND_NS: u64 = 100_000_000;
 
-/// Determines when to draw.
+/// Determines when freshness values are drawn.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Freshness {
     due_ns: Option<u64>,
@@ -15,34 +16,35 @@ pub(crate) struct Freshness {
 }
 
 impl Freshness {
-    /// The current value was drawn by an earlier process at that time.
+    /// Continues the schedule of an earlier process, which drew the current value at `drawn_at_ns`.
     pub(crate) fn resumed(drawn_at_ns: u64) -> Self {
         Self {
-            due_ns: Some(drawn_at_ns.saturating_add(PERIOD_NS)),
+            due_ns: Some(drawn_at_ns.saturating_add(INTERVAL_NS)),
             suspended_ns: 0,
         }
     }
 
     /// Returns how many values to draw now: two at the start and after a suspend, so that no earlier value is
-    /// accepted; one at the end of a period.
+    /// accepted; one at the end of an interval.
     pub(crate) fn due(&mut self, clock: Clock) -> usize {
         let woke_up = self.has_woken(clock);
-        // The difference between the two readings is not stored.
+        // Keeps the smallest value: a larger one may arise only because the two clocks are not read at the same time.
         if !woke_up {
             self.suspended_ns = self.suspended_ns.min(clock.suspended_ns());
         }
         match self.due_ns {
             None => 2,
             Some(_) if woke_up => 2,
-            // No value was drawn for more than a period: the current value must not become the accepted previous one.
-            Some(due_ns) if due_ns.saturating_add(PERIOD_NS) < clock.monotonic_ns => 2,
+            // No value was drawn for more than two intervals: the current value must not become the previous value,
+            // which is accepted.
+            Some(due_ns) if due_ns.saturating_add(INTERVAL_NS) < clock.monotonic_ns => 2,
             Some(due_ns) if due_ns <= clock.monotonic_ns => 1,
             Some(_) => 0,
         }
     }
 
-    /// Discards the values of a gateway that must not draw; returns whether there were any. The next draw is of two
-    /// values.
+    /// Discards the schedule of a gateway that must not draw values; returns whether values were drawn before. The
+    /// next draw is of two values.
     pub(crate) fn forget(&mut self) -> bool {
         std::mem::take(self).due_ns.is_some()
     }
@@ -54,7 +56,7 @@ impl Freshness {
     /// Records that the values were drawn.
     pub(crate) fn record_draw(&mut self, clock: Clock) {
         self.suspended_ns = clock.suspended_ns();
-        self.due_ns = Some(clock.monotonic_ns.saturating_add(PERIOD_NS));
+        self.due_ns = Some(clock.monotonic_ns.saturating_add(INTERVAL_NS));
     }
 }
 
@@ -72,25 +74,25 @@ mod tests {
     }
 
     #[test]
-    fn two_at_the_start_then_one_every_eight_seconds() {
+    fn two_values_are_drawn_at_the_start_then_one_every_eight_seconds() {
         let mut freshness = Freshness::default();
         assert_eq!(freshness.due(at(5, 0)), 2);
         assert_eq!(freshness.due(at(6, 0)), 2, "until they were drawn");
         freshness.record_draw(at(6, 0));
-        assert_eq!(freshness.due(at(PERIOD_NS + 5, 0)), 0);
-        assert_eq!(freshness.due(at(PERIOD_NS + 6, 0)), 1);
+        assert_eq!(freshness.due(at(INTERVAL_NS + 5, 0)), 0);
+        assert_eq!(freshness.due(at(INTERVAL_NS + 6, 0)), 1);
     }
 
     #[test]
-    fn two_after_a_long_pause() {
+    fn two_values_are_drawn_after_a_long_pause() {
         let mut freshness = Freshness::default();
         freshness.record_draw(at(0, 0));
-        assert_eq!(freshness.due(at(2 * PERIOD_NS, 0)), 1);
-        assert_eq!(freshness.due(at(2 * PERIOD_NS + 1, 0)), 2);
+        assert_eq!(freshness.due(at(2 * INTERVAL_NS, 0)), 1);
+        assert_eq!(freshness.due(at(2 * INTERVAL_NS + 1, 0)), 2);
     }
 
     #[test]
-    fn two_after_a_suspend_and_clock_jitter_is_none() {
+    fn two_values_are_drawn_after_a_suspend_but_not_after_clock_jitter() {
         let mut freshness = Freshness::default();
         freshness.record_draw(at(0, 40));
         assert_eq!(freshness.due(at(1, 40 + SUSPEND_NS)), 0);

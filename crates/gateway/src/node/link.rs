@@ -18,11 +18,11 @@ impl Node {
         let now_ns = clock.monotonic_ns;
         match response {
             ControllerResponse::Register(result) => {
-                let number =
+                let fencing_token =
                     self.unwrap_response("register", result, now_ns, |node| &mut node.register_channel);
-                if let Some(number) = number {
+                if let Some(fencing_token) = fencing_token {
                     self.register_channel.done = true;
-                    self.confirm_registration(number);
+                    self.confirm_registration(fencing_token);
                 }
             }
             ControllerResponse::ResumeLeases(result) => {
@@ -36,10 +36,10 @@ impl Node {
                 let response =
                     self.unwrap_response("extend leases", result, now_ns, |node| &mut node.lease_channel);
                 match response {
-                    Some((provisions, refused)) => {
+                    Some((provisions, refusals)) => {
                         self.clear_rows_in_flight();
                         provisions.into_iter().for_each(|rows| self.accept_rows(rows));
-                        refused.iter().for_each(|refused| self.handle_refusal(refused));
+                        refusals.iter().for_each(|refusal| self.handle_refusal(refusal));
                     }
                     None => self.requeue_rows_in_flight(),
                 }
@@ -63,8 +63,8 @@ impl Node {
                     &mut node.unused_rows_channel
                 });
                 match response {
-                    Some(back) => {
-                        self.status.rows_returned += back;
+                    Some(rows_returned) => {
+                        self.status.rows_returned += rows_returned;
                         self.unused_rows_recorded();
                     }
                     None => self.unused_rows_pending.append(&mut self.unused_rows_in_flight),
@@ -94,7 +94,7 @@ impl Node {
             }
         }
         if !self.may_receive_devices() {
-            self.epochs_in_flight.clear();
+            self.epochs_reported_meanwhile.clear();
         }
         self.status.waiting_for_rows = self.row_queue.len() as u64;
     }
@@ -143,21 +143,22 @@ impl Node {
             .then_some(ControllerRequest::ResumeLeases)
     }
 
-    /// Not before all leases are resumed, nor while an admission of the device is in flight: an earlier response
-    /// would bring the device back afterwards, with rows that are no longer this gateway's.
+    /// Returns the next report of unused rows. No report is sent before all leases are resumed, or while an admission
+    /// of the device is in flight: the response to the admission may contain rows of the device whose lease the report
+    /// would end.
     fn unused_rows_request(&mut self, clock: Clock) -> Option<ControllerRequest> {
         if !self.resume_channel.done || !self.unused_rows_channel.is_free(clock.monotonic_ns) {
             return None;
         }
         let queue = &self.admission_queue;
-        let due = |unused: &mut UnusedRows| !queue.is_in_flight(unused.device);
-        // A limited number at a time: thousands of devices that were revoked together are wiped together, and one
-        // transaction would delay other requests.
-        let some = self
+        let may_report = |unused: &mut UnusedRows| !queue.is_in_flight(unused.device);
+        // The number of devices in a report is limited: thousands of devices may be revoked and wiped together, and
+        // one transaction for all of them would delay other requests.
+        let batch = self
             .unused_rows_pending
-            .extract_if(.., due)
+            .extract_if(.., may_report)
             .take(DEVICES_PER_REQUEST);
-        self.unused_rows_in_flight = some.collect();
+        self.unused_rows_in_flight = batch.collect();
         (!self.unused_rows_in_flight.is_empty() && self.unused_rows_channel.try_send(clock))
             .then(|| ControllerRequest::ReportUnusedRows(self.unused_rows_in_flight.clone()))
     }
@@ -208,7 +209,7 @@ impl Node {
 
     fn handle_lease_chunk(&mut self, chunk: LeaseChunk) {
         if !self.may_have_rows() {
-            // These leases were revoked.
+            // The controller has revoked these leases.
             return;
         }
         for damaged in &chunk.damaged {
@@ -256,17 +257,19 @@ impl Node {
 
     fn handle_change(&mut self, change: Change, now_ns: u64) {
         if self.may_receive_devices() {
-            self.epochs_in_flight.insert(change.device, change.epoch);
+            self.epochs_reported_meanwhile.insert(change.device, change.epoch);
         }
         if !change.active {
             self.record_released(Some(change.device));
-            let is_news = self.blocked.block(&change);
-            if is_news || self.devices.contains_key(&change.device) {
+            let is_new = self.blocked.block(&change);
+            if is_new || self.devices.contains_key(&change.device) {
                 self.revoke(change.device, now_ns);
             }
             return;
         }
-        // Blocks before the start of the gateway are not reported.
+        // Releases in the first complete read of the feed are not recorded: they may precede the start of the gateway.
+        // While decisions of the controller are pending, the record of a release is deferred: if a decision caused the
+        // release, only the decision is recorded.
         if self.blocked.unblock(&change) && self.has_read_feed() {
             self.blocked.defer_release(&change);
             if !self.attestation.awaits_decisions() {
@@ -287,7 +290,7 @@ impl Node {
         now_ns: u64,
         channel: impl Fn(&mut Self) -> &mut Channel,
     ) -> Option<T> {
-        if !channel(self).close() {
+        if !channel(self).accept_response() {
             return None;
         }
         match result {
@@ -346,8 +349,8 @@ impl Node {
         }
     }
 
-    /// Handles a restore of the registry: it may lease the rows of this gateway to others. All devices authenticate
-    /// again, as with a new process. Responses in flight from the earlier registry are invalid.
+    /// Handles a restore of the registry, which may lease the rows of this gateway to other gateways. All devices
+    /// authenticate again, as with a new process. Responses in flight from the earlier registry are invalid.
     fn reset_after_restore(&mut self, error: &str) {
         tracing::error!(
             error,
@@ -366,21 +369,22 @@ impl Node {
             &mut self.report_channel,
             &mut self.feed_channel,
         ] {
-            channel.void();
+            channel.invalidate();
         }
-        self.evidence.void();
-        self.attestation.void();
-        self.unattested.void();
+        self.evidence.invalidate();
+        self.attestation.invalidate();
+        self.unattested.invalidate();
         self.feed_revision = Revision::ZERO;
         self.link_ok_ns = None;
     }
 
-    /// Whether a response in flight may contain devices. No such request is sent before the feed was read to its end.
+    /// Whether a request in flight may return devices. Such requests are sent only after the first complete read of the
+    /// feed.
     pub(super) fn may_receive_devices(&self) -> bool {
         self.admission_channel.in_flight || self.has_read_feed() && !self.resume_channel.done
     }
 
-    /// Whether the feed was read to its end once.
+    /// Whether the feed has been read completely at least once.
     pub(super) fn has_read_feed(&self) -> bool {
         self.link_ok_ns.is_some()
     }

@@ -11,7 +11,8 @@
 //!      └─────────────────── Revoked ◄────────────────────────────┘ (from any state)
 //! ```
 //!
-//! A message of an unknown device is sent to the controller. The leased rows are installed, and the data plane handles the message again.
+//! A message of an unknown device is sent to the controller. The leased rows are installed, and the data plane handles
+//! the message again.
 
 mod admission_queue;
 mod adoption;
@@ -63,9 +64,10 @@ const HOUSEKEEPING_NS: u64 = 5_000_000_000;
 /// A wiped slot is free at the second housekeeping after the wipe. While a device waits for a slot, the next
 /// housekeeping follows after this time, ns.
 const RECLAIM_AFTER_NS: u64 = 20_000_000;
-/// If every slot has a live session behind a gate, the next attempt to evict follows after this time, ns.
+/// If no device could be evicted, for example because every slot has a live session behind a gate, the next attempt
+/// follows after this time, ns.
 const FULL_RETRY_NS: u64 = 500_000_000;
-/// Retry interval, ns.
+/// Interval of ticks while the line of a device is busy or the controller is not reachable, ns.
 const RETRY_NS: u64 = 10_000_000;
 /// Maximum interval between two ticks, ns.
 const TICK_MAX_NS: u64 = 100_000_000;
@@ -75,35 +77,36 @@ pub struct Node {
     data_plane: Box<dyn DataPlane>,
     settings: Settings,
     devices: HashMap<DeviceId, DeviceEntry>,
-    /// Devices that need rows, in the order of their need.
+    /// Devices that need rows, in order of arrival.
     row_queue: VecDeque<DeviceId>,
-    /// Devices in the request in flight.
+    /// Devices in the request for rows that is in flight.
     rows_in_flight: Vec<DeviceId>,
     /// Devices whose line was busy; retried at each tick.
     busy: Vec<DeviceId>,
-    /// Devices that wait for a slot, in the order of their arrival.
+    /// Devices that wait for a slot, in order of arrival.
     slot_queue: BTreeMap<u64, DeviceId>,
     slot_queue_next: u64,
-    /// Devices without a row left, in the order of the refusals; some may have got rows since.
+    /// Devices for which the controller had no rows, in the order of the refusals. Some may have received rows since.
     exhausted: VecDeque<DeviceId>,
     /// Recent log messages about devices without rows.
     unserved_log: devices::LogLimiter,
-    /// Recent log messages about devices whose REQUESTs stated that all rows left are used.
+    /// Recent log messages about devices whose REQUESTs stated that the device has used all remaining rows.
     stated_exhausted_log: devices::LogLimiter,
     /// The eviction policy.
     eviction: Box<dyn Policy>,
-    /// Unused rows of devices that have left: to be reported, and in the report in flight.
+    /// Unused rows of removed devices, not reported yet.
     unused_rows_pending: Vec<UnusedRows>,
+    /// Unused rows in the report in flight.
     unused_rows_in_flight: Vec<UnusedRows>,
     /// Messages of devices that are not in the data plane.
     admission_queue: AdmissionQueue,
     /// Sessions that are not reported yet.
     session_reports: SessionReports,
-    /// Epochs that the feed has reported for unknown devices while a response that may contain them was in flight.
-    epochs_in_flight: HashMap<DeviceId, u32>,
+    /// Epochs that the feed has reported while a response that may contain the rows of devices was in flight.
+    epochs_reported_meanwhile: HashMap<DeviceId, u32>,
     freshness: Freshness,
     fresh: Option<[u8; 8]>,
-    /// The state that an earlier process left, until the registration shows whether another process was in between.
+    /// State of an earlier process, until the registration shows whether another process ran in between.
     inherited: Option<Adoption>,
     register_channel: Channel,
     resume_channel: Channel,
@@ -122,19 +125,19 @@ pub struct Node {
     feed_revision: Revision,
     blocked: BlockedDevices,
     feed_due_ns: u64,
-    /// When the feed was last read to its end, boot-time clock: no earlier revocation is missing.
+    /// Time of the last complete read of the feed, boot-time clock: all earlier revocations are applied.
     link_ok_ns: Option<u64>,
     housekeeping_due_ns: Option<u64>,
     /// The time of the last tick.
     now_ns: u64,
     reclaim_due_ns: Option<u64>,
-    /// Devices wait for a slot, and none could be evicted at the last attempt.
+    /// Whether devices wait for a slot, and no device could be evicted for them at the last attempt.
     is_full: bool,
     events_lost: u64,
     kernel_drops: u64,
     /// Numbers of devices without rows and without a slot in the last log message.
     shortages_logged: (u64, u64),
-    /// Audit records.
+    /// Audit records that the caller has not taken yet.
     audit: AuditBuffer,
     stopping: bool,
     status: Status,
@@ -164,7 +167,7 @@ impl Node {
             unused_rows_in_flight: Vec::new(),
             admission_queue: AdmissionQueue::default(),
             session_reports: SessionReports::default(),
-            epochs_in_flight: HashMap::new(),
+            epochs_reported_meanwhile: HashMap::new(),
             freshness: Freshness::default(),
             fresh: None,
             inherited: None,
@@ -216,7 +219,7 @@ impl Node {
         &mut *self.data_plane
     }
 
-    /// The status.
+    /// The current counts and states of the node.
     #[must_use]
     pub fn status(&self) -> &Status {
         &self.status
@@ -242,19 +245,19 @@ impl Node {
         }
         self.find_slots(clock);
         self.attest(clock, random);
-        self.follow_p4dra(clock, random);
+        self.advance_p4dra(clock, random);
         self.next_requests(clock)
     }
 
     /// Returns when [`Node::tick`] is due without an event, monotonic clock.
     #[must_use]
     pub fn due_ns(&self, now_ns: u64) -> u64 {
-        let follows = self.register_channel.done
+        let reads_feed = self.register_channel.done
             && !self.feed_channel.in_flight
             && !self.stopping
             && !self.status.replaced;
-        let feed = follows.then_some(self.feed_channel.backoff.due_ns(self.feed_due_ns));
-        let soon = !self.busy.is_empty() || self.status.link != LinkState::Reachable;
+        let feed = reads_feed.then_some(self.feed_channel.backoff.due_ns(self.feed_due_ns));
+        let must_retry = !self.busy.is_empty() || self.status.link != LinkState::Reachable;
         [
             feed,
             self.housekeeping_due_ns,
@@ -264,20 +267,20 @@ impl Node {
         ]
         .into_iter()
         .flatten()
-        .chain(soon.then(|| now_ns.saturating_add(RETRY_NS)))
+        .chain(must_retry.then(|| now_ns.saturating_add(RETRY_NS)))
         .min()
         .unwrap_or(now_ns)
         .clamp(now_ns, now_ns.saturating_add(TICK_MAX_NS))
     }
 
-    /// From now on REQUESTs get a NAK; handshakes in progress may complete.
+    /// Begins to stop: REQUESTs get a NAK, and handshakes in progress may complete.
     pub fn begin_stop(&mut self) {
         self.stopping = true;
         self.status.stopping = true;
         self.data_plane.set_stopping(true);
     }
 
-    /// Whether the data plane keeps its state when this process ends; else it must be [closed](Node::close).
+    /// Whether the data plane keeps its state when this process ends; if not, the node must be [closed](Node::close).
     #[must_use]
     pub fn outlives_process(&self) -> bool {
         self.data_plane.outlives_process()
@@ -295,7 +298,7 @@ impl Node {
         self.unused_rows_channel.in_flight
     }
 
-    /// Applies other settings, in the data plane as well: all of them, or none after an error.
+    /// Applies new settings to the node and the data plane. After an error, no setting has changed.
     ///
     /// # Errors
     /// The settings are inconsistent or cannot change, or the data plane rejects them.
@@ -306,7 +309,7 @@ impl Node {
         clock: Clock,
     ) -> Result<(), ReconfigureError> {
         settings.check()?;
-        let fixed = |settings: &Settings| {
+        let fixed_settings = |settings: &Settings| {
             let Settings {
                 gateway,
                 ring,
@@ -316,20 +319,20 @@ impl Node {
             } = *settings;
             (gateway, ring, spare_live_sessions, eviction)
         };
-        if fixed(&settings) != fixed(&self.settings) {
+        if fixed_settings(&settings) != fixed_settings(&self.settings) {
             return Err(ReconfigureError::Fixed);
         }
         let boot_s = u32::try_from(clock.boot_ns / 1_000_000_000).unwrap_or(u32::MAX);
         self.data_plane.reconfigure(live, boot_s)?;
         self.settings = settings;
-        // Work that is due by the new interval is not delayed by the old one.
+        // The next read of the feed was planned with the old interval, which may be longer.
         self.feed_due_ns = self.feed_due_ns.min(clock.monotonic_ns);
         self.status.reloads += 1;
         self.audit.record(AuditEvent::Reloaded);
         Ok(())
     }
 
-    /// Records that another configuration was rejected.
+    /// Records that a new configuration was rejected.
     pub fn record_refused_config(&mut self, errors: Vec<String>) {
         self.status.reloads_refused += 1;
         self.audit.record(AuditEvent::ReloadRefused { errors });
@@ -345,7 +348,7 @@ impl Node {
         self.audit.set_rate(per_s);
     }
 
-    /// Takes the audit records since the previous call; at the `end`, with all deferred ones.
+    /// Takes the audit records since the previous call. With `end`, also takes all deferred records.
     pub fn take_audit_records(&mut self, end: bool) -> Vec<AuditRecord> {
         if end && let Ok(counters) = self.data_plane.counters() {
             self.audit.record_counters(&counters, true);
@@ -363,20 +366,20 @@ impl Node {
     }
 
     fn refresh(&mut self, clock: Clock, random: &mut dyn FnMut() -> Option<[u8; 8]>) {
-        // Without a response for `offline_limit_s`, the gateway stops sending replies (LAP/1 1.4.6): devices that
-        // were revoked meanwhile get none.
-        let lapsed = self.status.replaced || self.is_offline_limit_reached(clock);
-        if lapsed != std::mem::replace(&mut self.status.offline_limit_reached, lapsed)
+        // After `offline_limit_s` without a response of the controller, the gateway sends no replies (LAP/1 1.4.6),
+        // because the controller may have revoked devices meanwhile.
+        let is_reached = self.status.replaced || self.is_offline_limit_reached(clock);
+        if is_reached != std::mem::replace(&mut self.status.offline_limit_reached, is_reached)
             && !self.status.replaced
         {
-            self.audit.record(if lapsed {
+            self.audit.record(if is_reached {
                 AuditEvent::OfflineLimitReached
             } else {
                 AuditEvent::Resumed
             });
         }
         if self.status.offline_limit_reached {
-            // At once: the last value would be accepted for up to 16 s more.
+            // The fresh values are cleared at once; otherwise, the last value would be accepted for up to 16 s more.
             if self.freshness.forget() {
                 self.fresh = None;
                 self.data_plane.set_fresh([0; 8], clock.monotonic_ns);
@@ -386,8 +389,8 @@ impl Node {
         }
         let count = self.freshness.due(clock);
         for _ in 0..count {
-            // Without random numbers the old value ages, and the data plane stops by itself (LAP/1 1.4.1). Zero,
-            // which one draw in 2^64 gives, means no value: the next tick draws again.
+            // Without random numbers, the old value expires, and the data plane stops without a command
+            // (LAP/1 1.4.1). Zero means no value, so the next tick draws another value.
             let Some(fresh) = random().filter(|fresh| *fresh != [0; 8]) else {
                 self.status.draws_failed += 1;
                 return;
@@ -401,21 +404,21 @@ impl Node {
     }
 
     fn is_offline_limit_reached(&mut self, clock: Clock) -> bool {
-        let lease_ns = u64::from(self.settings.offline_limit_s).saturating_mul(1_000_000_000);
+        let limit_ns = u64::from(self.settings.offline_limit_s).saturating_mul(1_000_000_000);
         // Adopted state was valid when this process started.
-        let taken_up_ns = self
+        let adopted_ns = self
             .inherited
             .as_mut()
-            .map(|left| *left.since_ns.get_or_insert(clock.boot_ns));
+            .map(|adoption| *adoption.since_ns.get_or_insert(clock.boot_ns));
         self.link_ok_ns
-            .or(taken_up_ns)
-            .is_some_and(|ok_ns| clock.boot_ns.saturating_sub(ok_ns) > lease_ns)
+            .or(adopted_ns)
+            .is_some_and(|ok_ns| clock.boot_ns.saturating_sub(ok_ns) > limit_ns)
     }
 
     fn housekeep(&mut self, clock: Clock) {
         let now_ns = clock.monotonic_ns;
         self.data_plane.housekeep();
-        // Only here, because it reads all interfaces from the kernel.
+        // This function is not called at each tick, because it reads all interfaces from the kernel.
         self.data_plane.refresh_links();
         self.status.data_plane_failure = self.data_plane.failure();
         self.wipe_revoked(now_ns);
@@ -425,12 +428,12 @@ impl Node {
         self.update_not_attested();
         self.update_stamp_counts();
         self.update_dropped_types();
-        let counted = self.data_plane.counters();
-        if let Ok(counters) = &counted {
+        let counters = self.data_plane.counters();
+        if let Ok(counters) = &counters {
             self.audit.record_counters(counters, false);
             self.log_kernel_drops(counters.kernel_drops);
         }
-        match counted {
+        match counters {
             Ok(counters) if counters.events_lost > self.events_lost => {
                 tracing::warn!(
                     count = counters.events_lost - self.events_lost,
@@ -474,18 +477,18 @@ impl Node {
         match self.data_plane.dropped_types() {
             Ok(None) => {}
             Ok(Some(dropped)) => {
-                let named = dropped.nonzero().map(|(ether_type, name, frames)| {
+                let by_name = dropped.nonzero().map(|(ether_type, name, frames)| {
                     let name = name.map_or_else(|| format!("{ether_type:#06x}"), str::to_owned);
                     (name, frames)
                 });
-                let rest = Some(("other".to_owned(), dropped.other())).filter(|(_, frames)| *frames > 0);
-                self.status.dropped_types = named.chain(rest).collect();
+                let unnamed = Some(("other".to_owned(), dropped.other())).filter(|(_, frames)| *frames > 0);
+                self.status.dropped_types = by_name.chain(unnamed).collect();
             }
             Err(error) => tracing::warn!(%error, "reading the gate's counters of dropped types failed"),
         }
     }
 
-    /// Evicts devices for those that wait for a slot. A wiped slot may still be used by a packet in flight; it is
+    /// Evicts devices to free slots for waiting devices. A packet in flight may still use a wiped slot, so the slot is
     /// free a little later.
     fn find_slots(&mut self, clock: Clock) {
         let now_ns = clock.monotonic_ns;
@@ -496,8 +499,8 @@ impl Node {
         }
         if !self.slot_queue.is_empty() && self.reclaim_due_ns.is_none() {
             // If no device can be evicted, the next attempt waits longer.
-            let left = self.evict(clock);
-            self.is_full = left == 0;
+            let slots_freed = self.evict(clock);
+            self.is_full = slots_freed == 0;
             let after_ns = match self.is_full {
                 true => FULL_RETRY_NS,
                 false => RECLAIM_AFTER_NS,
@@ -507,7 +510,7 @@ impl Node {
         self.status.waiting_for_slot = self.slot_queue.len() as u64;
     }
 
-    /// One log message for all devices, because one for each could flood the log.
+    /// Logs shortages in one message for all devices; a message for each device could flood the log.
     fn log_shortages(&mut self) {
         let (exhausted, no_room) = (self.status.exhausted, self.status.waiting_for_slot);
         let (logged_exhausted, logged_no_room) = self.shortages_logged;

@@ -24,7 +24,7 @@ struct OpenP4draRound {
     round: Round,
     /// Start of the round, monotonic clock.
     opened_ns: u64,
-    /// The REQUEST could not be sent on every interface.
+    /// Whether the REQUEST could not be sent on every interface.
     is_incomplete: bool,
 }
 
@@ -43,8 +43,8 @@ impl Node {
         Some(rounds.random_backoff.due_ns(planned_ns))
     }
 
-    /// Opens a round if it is due, and reports the previous one.
-    pub(super) fn follow_p4dra(&mut self, clock: Clock, random: &mut dyn FnMut() -> Option<[u8; 8]>) {
+    /// Opens a round if it is due, and reports the previous round.
+    pub(super) fn advance_p4dra(&mut self, clock: Clock, random: &mut dyn FnMut() -> Option<[u8; 8]>) {
         let now_ns = clock.monotonic_ns;
         if self.p4dra_due_ns().is_none_or(|due_ns| due_ns > now_ns) {
             return;
@@ -73,8 +73,8 @@ impl Node {
             return;
         };
         rounds.random_backoff.succeed();
-        if let Some(before) = &rounds.running {
-            self.report_p4dra_round(before);
+        if let Some(previous) = &rounds.running {
+            self.report_p4dra_round(previous);
         }
         let round = Round { r, n };
         let opened = self
@@ -82,32 +82,35 @@ impl Node {
             .p4dra()
             .is_some_and(|p4dra| p4dra.open_round(round));
         if !opened {
-            // These 128 random bits are in use: the random source repeats itself.
+            // An earlier round has the same 128 random bits: the random source repeats its output.
             tracing::error!(
                 action = "check the random number generator of the kernel (getrandom)",
                 "opening a round of p4dra-classic failed: its random numbers are in use by an earlier round; the next round follows after round_s"
             );
         }
-        let was_unsent = rounds.running.as_ref().is_some_and(|before| before.is_incomplete);
+        let was_incomplete = rounds
+            .running
+            .as_ref()
+            .is_some_and(|previous| previous.is_incomplete);
         rounds.running = Some(OpenP4draRound {
             round,
             opened_ns: now_ns,
-            is_incomplete: !self.send_p4dra(&round, was_unsent),
+            is_incomplete: !self.send_p4dra(&round, was_incomplete),
         });
     }
 
-    /// Returns whether the REQUEST was sent on every interface.
-    fn send_p4dra(&mut self, round: &Round, was_unsent: bool) -> bool {
+    /// Sends the REQUEST; returns whether it was sent on every interface.
+    fn send_p4dra(&mut self, round: &Round, was_incomplete: bool) -> bool {
         let sent = self.data_plane.send_p4dra_requests(round);
         let is_sent = sent.is_ok();
         match sent {
-            Ok(()) if was_unsent => tracing::info!("sending requests of p4dra-classic succeeds again"),
+            Ok(()) if was_incomplete => tracing::info!("sending requests of p4dra-classic succeeds again"),
             Ok(()) => {}
             Err(error) => {
                 if let Some(status) = &mut self.status.p4dra {
                     status.incomplete += 1;
                 }
-                if !was_unsent {
+                if !was_incomplete {
                     tracing::warn!(
                         %error,
                         action = "check that the interfaces are up (`ip link`)",
@@ -124,13 +127,16 @@ impl Node {
         let (Some(p4dra), Some(status)) = (self.data_plane.p4dra(), &mut self.status.p4dra) else {
             return;
         };
-        let mut all = p4dra.unproved(&ended.round);
-        let named: Vec<String> = all
+        let mut unproved = p4dra.unproved(&ended.round);
+        let missed_ids: Vec<String> = unproved
             .by_ref()
             .take(MISSED_IDS_MAX)
             .map(ToString::to_string)
             .collect();
-        let (requested, missed) = (p4dra.provers() as u64, (named.len() + all.count()) as u64);
+        let (requested, missed) = (
+            p4dra.provers() as u64,
+            (missed_ids.len() + unproved.count()) as u64,
+        );
         let verified = requested.saturating_sub(missed);
         status.rounds += 1;
         (status.verified, status.missed) = (verified, missed);
@@ -140,7 +146,7 @@ impl Node {
             verified,
             missed,
             is_incomplete = ended.is_incomplete,
-            missed_ids = named.join(" "),
+            missed_ids = missed_ids.join(" "),
             "round of p4dra-classic ended"
         );
         self.audit.record(AuditEvent::P4draRound {
@@ -149,7 +155,7 @@ impl Node {
             verified,
             missed,
             is_incomplete: ended.is_incomplete,
-            missed_ids: named,
+            missed_ids,
         });
     }
 }

@@ -7,20 +7,20 @@ use super::devices::State;
 use super::{Node, admission_queue};
 use crate::audit::AuditEvent;
 
-/// Log target for wrong tags, so that they can be filtered.
+/// Target of log messages about wrong tags, for log filters.
 pub const WRONG_TAGS: &str = "linewarden_gateway::wrong_tags";
 
 impl Node {
     pub(super) fn handle_events(&mut self) {
         let mut events = Vec::new();
-        let drained = self.data_plane.drain_events(&mut |event| events.push(event));
-        self.note_drain_result(drained);
+        let result = self.data_plane.drain_events(&mut |event| events.push(event));
+        self.note_drain_result(result);
         events.iter().for_each(|event| self.handle_event(event));
     }
 
-    fn note_drain_result(&mut self, drained: Result<(), DataPlaneError>) {
-        let failing = drained.is_err();
-        if let Err(error) = drained
+    fn note_drain_result(&mut self, result: Result<(), DataPlaneError>) {
+        let failing = result.is_err();
+        if let Err(error) = result
             && !self.status.events_failing
         {
             tracing::error!(
@@ -73,21 +73,21 @@ impl Node {
 
     pub(super) fn handle_misses(&mut self) {
         let mut misses = Vec::new();
-        let drained = self.data_plane.drain_misses(&mut |miss| misses.push(miss));
-        if let Err(error) = drained {
+        let result = self.data_plane.drain_misses(&mut |miss| misses.push(miss));
+        if let Err(error) = result {
             tracing::debug!(%error, "reading messages of unknown devices failed");
         }
         for miss in misses {
             match self.devices.get(&miss.device()).map(|entry| entry.state) {
                 _ if self.stopping => {}
                 None => {
-                    if let Some(turned_away) = self.admission_queue.push(miss) {
-                        self.drop_miss(&turned_away);
+                    if let Some(replaced) = self.admission_queue.push(miss) {
+                        self.drop_miss(&replaced);
                     }
                 }
-                // An earlier message of the device was in flight.
+                // An earlier message of the device has caused its installation meanwhile.
                 Some(State::Installed) => self.replay(miss),
-                // The device retries its message; it has a slot then, or is removed.
+                // The device sends its message again later; by then, the device has a slot or is removed.
                 Some(_) => {}
             }
         }

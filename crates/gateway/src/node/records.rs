@@ -39,7 +39,7 @@ impl Node {
         });
     }
 
-    /// Records releases: all deferred ones, or that of one device.
+    /// Records deferred releases: the release of `device`, or all releases if `device` is `None`.
     pub(super) fn record_released(&mut self, device: Option<DeviceId>) {
         for device in self.blocked.take_released(device) {
             self.status.attest.released += 1;

@@ -14,7 +14,7 @@ use crate::time::Clock;
 pub(super) const EVICT_BATCH: usize = 64;
 
 impl Node {
-    /// Evicts devices for those that wait for a slot. Returns how many slots become free, including those of earlier
+    /// Evicts devices to free slots for waiting devices. Returns how many slots become free, including those of earlier
     /// evictions.
     pub(super) fn evict(&mut self, clock: Clock) -> usize {
         let spare_live = self.settings.spare_live_sessions;
@@ -42,22 +42,21 @@ impl Node {
         leaving + slots_needed
     }
 
-    /// Removes a device from the node.
-    pub(super) fn remove_device(&mut self, device: DeviceId, settle: bool) {
+    /// Begins to remove a device that is installed or waits for a slot. Its unused rows are reported if
+    /// `reports_unused_rows`.
+    pub(super) fn remove_device(&mut self, device: DeviceId, reports_unused_rows: bool) {
         let Some(entry) = self.devices.get_mut(&device) else {
             return;
         };
         match entry.state {
             State::Installed => {
-                entry.state = State::Leaving {
-                    reports_unused_rows: settle,
-                };
+                entry.state = State::Leaving { reports_unused_rows };
                 self.status.devices -= 1;
                 self.leave_data_plane(device);
             }
             State::Waiting => {
                 let first = entry.pending.take().map(|pending| pending.first);
-                self.finish_removal(device, first.filter(|_| settle));
+                self.finish_removal(device, first.filter(|_| reports_unused_rows));
             }
             State::Leaving { .. } | State::ReportingUnusedRows | State::Revoked { .. } => {}
         }
@@ -67,19 +66,20 @@ impl Node {
         let Some(entry) = self.devices.get_mut(&device) else {
             return;
         };
-        let State::Leaving {
-            reports_unused_rows: settle,
-        } = entry.state
-        else {
+        let State::Leaving { reports_unused_rows } = entry.state else {
             return;
         };
         let (mode, next_row) = (entry.mode, entry.next_row.take());
-        // Once REVOKED is in the word, no compare-and-swap on an older word succeeds, so the row number is final.
+        // Once REVOKED is set in the commit word, no compare-and-swap on an older commit word succeeds, so the row
+        // number is final.
         let line = match self.data_plane.revoke(device) {
             Ok(()) => self.data_plane.status(device),
             Err(_) => None,
         };
-        let unused_from = line.map(|line| line.commit.idx()).or(next_row).filter(|_| settle);
+        let unused_from = line
+            .map(|line| line.commit.idx())
+            .or(next_row)
+            .filter(|_| reports_unused_rows);
         if mode == Mode::Key && unused_from.is_some() {
             return self.finish_removal(device, unused_from);
         }
@@ -89,7 +89,7 @@ impl Node {
         }
     }
 
-    /// The device is out of the data plane. Its entry stays until its unused rows are reported.
+    /// Completes the removal of a device from the data plane. Its entry stays until its unused rows are reported.
     pub(super) fn finish_removal(&mut self, device: DeviceId, unused_from: Option<RowIndex>) {
         self.unqueue(device);
         let Some(entry) = self.devices.get_mut(&device) else {
@@ -109,21 +109,21 @@ impl Node {
         });
     }
 
-    /// Removes the device from all queues.
+    /// Removes the device from the slot queue and from the eviction order, and no longer counts it as exhausted.
     fn unqueue(&mut self, device: DeviceId) {
         self.stop_waiting_for_slot(device);
         let Some(entry) = self.devices.get_mut(&device) else {
             return;
         };
-        if let Some(ticket) = entry.eviction_handle.take() {
-            self.eviction.remove(ticket);
+        if let Some(handle) = entry.eviction_handle.take() {
+            self.eviction.remove(handle);
         }
         if std::mem::take(&mut entry.is_exhausted) {
             self.status.exhausted -= 1;
         }
     }
 
-    /// The controller has recorded the unused rows.
+    /// Handles the controller's confirmation that the unused rows in flight are recorded.
     pub(super) fn unused_rows_recorded(&mut self) {
         for unused in std::mem::take(&mut self.unused_rows_in_flight) {
             let device = unused.device;
@@ -211,14 +211,14 @@ impl Node {
         self.leave_data_plane(device);
     }
 
-    /// Wipes the keys of devices that were revoked some time ago. An entry is removed once no response in flight may
-    /// contain rows of the device and its unused rows are recorded: a released device must not get rows that it has
-    /// spent.
+    /// Wipes the keys of devices that were revoked `wipe_after_ms` ago or earlier. An entry is removed once no response
+    /// in flight may contain rows of the device and its unused rows are recorded: a released device must not get rows
+    /// that it has spent.
     pub(super) fn wipe_revoked(&mut self, now_ns: u64) {
-        let is_expecting = self.may_receive_devices();
+        let may_receive = self.may_receive_devices();
         let wipe_after_ns = self.settings.wipe_after_ms.saturating_mul(1_000_000);
         let data_plane = &mut self.data_plane;
-        let mut forgotten = Vec::new();
+        let mut removable = Vec::new();
         for (device, entry) in &mut self.devices {
             let State::Revoked { at_ns } = entry.state else {
                 continue;
@@ -231,11 +231,11 @@ impl Node {
                 continue;
             }
             entry.next_row = line.map(|line| line.commit.idx()).or(entry.next_row);
-            if !is_expecting {
-                forgotten.push((*device, entry.next_row.take()));
+            if !may_receive {
+                removable.push((*device, entry.next_row.take()));
             }
         }
-        for (device, next_row) in forgotten {
+        for (device, next_row) in removable {
             self.finish_removal(device, next_row);
         }
     }
@@ -259,7 +259,7 @@ impl Node {
                 },
                 State::ReportingUnusedRows | State::Revoked { .. } => None,
             };
-            // The next process draws its own fresh values, so key-mode devices have no unused rows.
+            // The next process draws its own fresh values, so the counters of key-mode devices need not be reported.
             let unused_from = unused_from.filter(|_| entry.mode == Mode::Pool);
             unused_rows.extend(unused_from.map(|unused_from| UnusedRows {
                 device: *device,
@@ -272,12 +272,12 @@ impl Node {
     }
 
     /// Requests rows again for some of the devices without a row: other gateways may have returned rows. Devices
-    /// without a row and without a session are removed, so the slow path handles their next message.
+    /// without a row and without a live session are removed, so the slow path handles their next message.
     pub(super) fn retry_exhausted(&mut self, clock: Clock) {
         let now_s = clock.boot_ns / 1_000_000_000;
         let count = self.exhausted.len().min(DEVICES_PER_REQUEST);
-        let some: Vec<DeviceId> = self.exhausted.drain(..count).collect();
-        for device in some {
+        let batch: Vec<DeviceId> = self.exhausted.drain(..count).collect();
+        for device in batch {
             if !self.devices.get(&device).is_some_and(|entry| entry.is_exhausted) {
                 continue;
             }

@@ -1,5 +1,5 @@
-//! Roaming devices (LAP/1 1.4.11): sessions opened here are reported, and older sessions end when the device has
-//! opened another one at another gateway. Authentication waits for neither.
+//! Roaming devices (LAP/1 1.4.11): sessions opened at this gateway are reported, and older sessions end when the device
+//! has opened another session at another gateway. Authentication does not wait for the reports.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -12,17 +12,17 @@ use crate::audit::{AuditEvent, CloseReason, session_name};
 
 /// Maximum number of reports in a request.
 const REPORTS_PER_REQUEST: usize = 256;
-/// Maximum number of waiting reports. Above it, the oldest is dropped; the session that it would have ended ends when
-/// it expires.
+/// Maximum number of waiting reports. Above this number, the oldest report is dropped; older sessions of its device end
+/// only when they expire.
 const WAITING_MAX: usize = 65_536;
 
-/// Sessions that are not reported yet: the newest one of each device.
+/// Sessions that are not reported yet: the newest session of each device.
 #[derive(Debug, Default)]
 pub(super) struct SessionReports {
     waiting: HashMap<DeviceId, SessionOpening>,
-    /// In the order of their arrival.
+    /// The devices of the waiting reports, in the order in which the reports arrived.
     order: VecDeque<DeviceId>,
-    /// In the request in flight.
+    /// The reports in the request in flight.
     in_flight: Vec<(DeviceId, SessionOpening)>,
 }
 
@@ -60,11 +60,11 @@ impl SessionReports {
         std::mem::take(&mut self.in_flight)
     }
 
-    /// Queues the reports of a failed request again, in front, unless a newer one waits.
+    /// Queues the reports of a failed request again, at the front, unless a newer report of the device waits.
     fn requeue(&mut self) {
         for (device, opening) in std::mem::take(&mut self.in_flight).into_iter().rev() {
-            if let std::collections::hash_map::Entry::Vacant(place) = self.waiting.entry(device) {
-                place.insert(opening);
+            if let std::collections::hash_map::Entry::Vacant(vacant) = self.waiting.entry(device) {
+                vacant.insert(opening);
                 self.order.push_front(device);
             }
         }
@@ -90,11 +90,11 @@ impl Node {
         for ((device, _), result) in self.session_reports.take_in_flight().into_iter().zip(results) {
             match result {
                 SessionReportResult::Newest => {}
-                // The session may have been renewed since, which is not reported, so the present session is checked.
-                SessionReportResult::Superseded { by: at, age_ns } => {
+                // Renewals are not reported, so the current session is checked, not the reported session.
+                SessionReportResult::Superseded { by: gateway, age_ns } => {
                     let newer = NewerSession {
                         device,
-                        gateway: at,
+                        gateway,
                         age_ns,
                     };
                     self.handle_newer_session(&newer, at_ns);
@@ -112,8 +112,8 @@ impl Node {
         }
     }
 
-    /// The device has opened a session at another gateway, `age_ns` before `at_ns` of the boot-time clock. An older
-    /// session here is closed.
+    /// Handles a session that the device has opened at another gateway, `age_ns` before `at_ns` of the boot-time clock.
+    /// Closes an older session at this gateway.
     pub(super) fn handle_newer_session(&mut self, newer: &NewerSession, at_ns: u64) {
         let began_ns = at_ns.saturating_sub(newer.age_ns);
         let device = newer.device;
@@ -133,7 +133,7 @@ impl Node {
         }
     }
 
-    fn close_session(&mut self, device: DeviceId, session: SessionId, newer_at: GatewayId) {
+    fn close_session(&mut self, device: DeviceId, session: SessionId, newer_gateway: GatewayId) {
         // A session that was renewed or replaced in between stays.
         if self.data_plane.close_session(device, session) != Ok(true) {
             return;
@@ -142,16 +142,14 @@ impl Node {
         self.audit.record(AuditEvent::SessionClosed {
             device,
             session: session_name(session),
-            reason: CloseReason::NewerSession {
-                newer_gateway: newer_at,
-            },
+            reason: CloseReason::NewerSession { newer_gateway },
         });
-        tracing::debug!(device_id = %device, gateway_id = %newer_at, "session closed: the device has a newer one at another gateway");
+        tracing::debug!(device_id = %device, gateway_id = %newer_gateway, "session closed: the device has a newer one at another gateway");
     }
 }
 
-/// Whether a session that started here is superseded by one at another gateway. Of two sessions with the same start,
-/// the recorded one stays: its gateway gets no message, and this gateway is notified.
+/// Whether a session at this gateway is superseded by a session at another gateway. Of two sessions with the same
+/// start, the session that the controller has recorded stays: the controller notifies only the other gateway.
 fn is_superseded(here_ns: u64, other_ns: u64) -> bool {
     here_ns <= other_ns
 }
@@ -179,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_session_of_each_device_is_reported_until_it_succeeds() {
+    fn newest_session_of_each_device_is_reported_until_a_report_succeeds() {
         let mut reports = SessionReports::default();
         for (device, number) in [(1, 10), (2, 11), (1, 12)] {
             assert!(!reports.push(DeviceId(device), opening(number)));
@@ -201,8 +199,8 @@ mod tests {
         let count = WAITING_MAX as u64 + 10;
         let dropped = (1..=count).filter(|number| reports.push(DeviceId(*number), opening(*number)));
         assert_eq!(dropped.count(), 10);
-        let again = (1..=3 * count).filter(|_| reports.push(DeviceId(count), opening(count)));
-        assert_eq!(again.count(), 0);
+        let repeats = (1..=3 * count).filter(|_| reports.push(DeviceId(count), opening(count)));
+        assert_eq!(repeats.count(), 0);
         assert_eq!(reports.order.len(), WAITING_MAX);
         assert_eq!(numbers(&reports.next_request()), (11..=266).collect::<Vec<_>>());
     }

@@ -17,20 +17,20 @@ pub(crate) const P4DRA_ROUND_S: u32 = 60;
 /// Maximum interval of `p4dra-classic` rounds, seconds.
 const P4DRA_ROUND_S_MAX: u32 = 86_400;
 
-/// Settings of a node. `gateway`, `ring`, `spare_live_sessions` and `eviction` cannot change while it runs.
+/// Settings of a node. `gateway`, `ring`, `spare_live_sessions` and `eviction` cannot change while the node runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The gateway's id.
     pub gateway: GatewayId,
     /// Rows by which a mark is moved (LAP/1 1.4.6); more for a device that authenticates often.
     pub mark_block: u32,
-    /// The mark is moved when it allows no more rows than this; less than `mark_block`.
+    /// The mark is moved when it allows spending at most this number of rows; less than `mark_block`.
     pub low_credit: u32,
-    /// Rows of a device in the data plane besides the current one.
+    /// Rows of a device in the data plane after the current row.
     pub ring: u32,
-    /// More rows are requested when no more than this number is left; less than `ring`.
+    /// More rows are requested when at most this number of rows is left; less than `ring`.
     pub low_rows: u32,
-    /// Interval of requests for changes, ms. A revocation arrives after this time and one tick at most.
+    /// Interval of requests for changes, ms. A revocation arrives after at most this time and one tick.
     pub feed_poll_ms: u64,
     /// How long the node continues without a response of the controller, s. Then it sends no more replies.
     pub offline_limit_s: u32,
@@ -47,7 +47,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Blocks of 4 rows, as in LAP/1 1.4.6; changes every 50 ms; a day without the controller.
+    /// Returns the default settings: marks move by 4 rows, the feed is read every 50 ms, the offline limit is a day.
     #[must_use]
     pub fn for_data_plane(config: &Config) -> Self {
         Self {
@@ -89,7 +89,7 @@ impl Settings {
             let allowed = format!("{} to {CREDIT_MAX}", self.low_credit.saturating_add(1));
             refuse("mark_block", self.mark_block.into(), allowed);
         }
-        // The data plane looks this many positions ahead in the ring, so further positions would wrap around.
+        // The data plane looks this many positions ahead in the ring, so a larger number would wrap around.
         if self.low_rows >= self.ring.max(1) {
             let allowed = format!("less than `ring`, which is {}", self.ring);
             refuse("low_rows", self.low_rows.into(), allowed);

@@ -42,11 +42,11 @@ pub struct AttestStatus {
     pub provers: u64,
     /// Provers for which the data plane has no room.
     pub provers_refused: u64,
-    /// Groups.
+    /// Groups of provers.
     pub groups: u64,
-    /// The running period.
+    /// Number of the running period.
     pub period: u64,
-    /// The last round that ended.
+    /// Number of the last round that ended.
     pub round: u32,
     /// Rounds that were appraised.
     pub rounds: u64,
@@ -62,7 +62,7 @@ pub struct AttestStatus {
     pub remediated: u64,
     /// Devices released without a proof at this gateway.
     pub released: u64,
-    /// Devices here that must be attested, if the data plane does not attest.
+    /// Devices at this gateway that must be attested, if the data plane does not attest.
     pub not_attested: u64,
 }
 
@@ -75,7 +75,7 @@ pub struct P4draStatus {
     pub rounds: u64,
     /// Provers with a valid proof in the last round.
     pub verified: u64,
-    /// Provers without one.
+    /// Provers without a valid proof in the last round.
     pub missed: u64,
     /// Rounds that could not be sent on every interface.
     pub incomplete: u64,
@@ -84,13 +84,13 @@ pub struct P4draStatus {
 /// Packets that have passed the gate, by their evidence.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PacketEvidenceStatus {
-    /// With evidence.
+    /// Packets with evidence.
     pub stamped: u64,
-    /// Without: no IPv6 packet.
+    /// Packets without evidence: not IPv6.
     pub not_ipv6: u64,
-    /// Without: no recent measurement.
+    /// Packets without evidence: no recent measurement.
     pub stale: u64,
-    /// Without: too long for the path with evidence, or malformed.
+    /// Packets without evidence: too long for the path with evidence, or malformed.
     pub unsuitable: u64,
 }
 
@@ -127,13 +127,13 @@ pub struct Status {
     pub offline_limit_reached: bool,
     /// Devices for which the registry has no more rows; they spend the last rows in the data plane.
     pub exhausted: u64,
-    /// REQUESTs of devices that are not in the data plane that got a NAK, because the registry has no row left.
+    /// REQUESTs that got a NAK: the device is not in the data plane, and the registry has no row left.
     pub unserved: u64,
     /// Damaged records of the registry.
     pub damaged: u64,
-    /// Sessions opened, without those of lost events.
+    /// Sessions opened, except sessions whose events were lost.
     pub sessions_opened: u64,
-    /// Sessions closed because the device has a newer one at another gateway.
+    /// Sessions closed because the device has a newer session at another gateway.
     pub sessions_closed: u64,
     /// Session reports that were dropped because the controller did not respond.
     pub reports_dropped: u64,
@@ -141,7 +141,7 @@ pub struct Status {
     pub reports_refused: u64,
     /// Reported wrong tags (rate-limited; the counters contain all of them).
     pub wrong_tags: u64,
-    /// The same for wrong proofs.
+    /// Reported wrong proofs (rate-limited; the counters contain all of them).
     pub wrong_proofs: u64,
     /// Rows installed in the data plane.
     pub rows_installed: u64,

@@ -6,7 +6,7 @@ use linewarden_protocol::ids::{DeviceId, SessionId};
 
 /// Maximum number of relayed tickets a second. Each causes registry queries.
 const RELAYED_PER_S: u32 = 500;
-/// The part of these for devices above their share.
+/// Maximum number of relayed tickets a second for devices above their share.
 const OVER_SHARE_PER_S: u32 = 250;
 /// Maximum number of relayed tickets of one device a second.
 const RELAYED_PER_DEVICE_PER_S: u32 = 10;
@@ -15,8 +15,7 @@ const RELAYED_PER_DEVICE_PER_S: u32 = 10;
 const COPIES_PER_S: u32 = 2;
 /// A device's share is one ticket a second; this many tickets may be saved up.
 const SHARE_BURST_MAX: u64 = 5;
-/// Maximum debt of a device above its share, s: it has its full share again after this time, less what may be saved
-/// up, without tickets.
+/// Maximum debt of a device above its share, s: after this time without tickets, the device has its full share again.
 const SHARE_DEBT_MAX_S: u64 = 15;
 /// Maximum number of devices with state. A device without state has its full share.
 const DEVICES_MAX: usize = 8_192;
@@ -44,7 +43,7 @@ pub(super) enum TicketDecision {
     Relay(TicketId),
     /// A copy of a ticket with a response, which is sent again.
     Cached(Vec<u8>),
-    /// The ticket is older than another one of its session, or above a limit.
+    /// The ticket is older than another ticket of its session, or above a limit.
     Refused,
 }
 
@@ -52,13 +51,13 @@ pub(super) enum TicketDecision {
 #[derive(Debug)]
 struct DeviceUsage {
     session: SessionId,
-    /// The newest serial number in that session.
+    /// The newest serial number in the session.
     serial: u64,
     /// The response to the newest ticket.
     response: Option<Vec<u8>>,
-    /// The second in which the newest ticket was relayed, and how often in it.
+    /// The second in which the newest ticket was relayed last, and the number of its copies relayed in that second.
     copies: (u64, u32),
-    /// The second in which a ticket of the device was relayed, and how often in it.
+    /// The second in which a ticket of the device was relayed last, and the number of tickets relayed in that second.
     relayed: (u64, u32),
     /// The second from which the device has its full share again.
     full_share_at_s: u64,
@@ -79,10 +78,10 @@ fn count_in_second((at, count): (u64, u32), second: u64) -> u32 {
 }
 
 impl RateLimiter {
-    /// Decides about a valid ticket. `recorded_serial` is the newest serial number in the data plane, 0 for none. Devices above
-    /// their share use at most half of the relayed tickets, however many devices these are; the other half is for
-    /// devices within their share. A ticket older than another one of its session was completed or abandoned by the
-    /// device. Copies of the newest ticket do not use the device's share.
+    /// Decides about a valid ticket. `recorded_serial` is the newest serial number in the data plane, 0 for none.
+    /// Devices above their share use at most half of the relayed tickets, however many devices these are; the other
+    /// half is for devices within their share. A ticket that is older than another ticket of its session is refused,
+    /// because the device has completed or abandoned it. Copies of the newest ticket do not use the device's share.
     pub(super) fn admit(
         &mut self,
         device: DeviceId,
@@ -107,32 +106,35 @@ impl RateLimiter {
             return TicketDecision::Refused;
         }
         let is_new = serial > usage.serial;
-        let used = usage.full_share_at_s.saturating_sub(second);
+        let debt_s = usage.full_share_at_s.saturating_sub(second);
         if is_new {
             (usage.serial, usage.response, usage.copies) = (serial, None, (second, 0));
-            usage.full_share_at_s = second + (used + 1).min(SHARE_DEBT_MAX_S);
+            usage.full_share_at_s = second + (debt_s + 1).min(SHARE_DEBT_MAX_S);
         }
         if let Some(response) = &usage.response {
             return TicketDecision::Cached(response.clone());
         }
         let copies = count_in_second(usage.copies, second);
-        let of_device = count_in_second(usage.relayed, second);
-        if copies >= COPIES_PER_S || of_device >= RELAYED_PER_DEVICE_PER_S || self.relayed >= RELAYED_PER_S {
+        let relayed_of_device = count_in_second(usage.relayed, second);
+        if copies >= COPIES_PER_S
+            || relayed_of_device >= RELAYED_PER_DEVICE_PER_S
+            || self.relayed >= RELAYED_PER_S
+        {
             return TicketDecision::Refused;
         }
-        if used >= SHARE_BURST_MAX {
+        if debt_s >= SHARE_BURST_MAX {
             if self.over_share >= OVER_SHARE_PER_S {
                 return TicketDecision::Refused;
             }
             self.over_share += 1;
         }
         usage.copies = (second, copies + 1);
-        usage.relayed = (second, of_device + 1);
+        usage.relayed = (second, relayed_of_device + 1);
         self.relayed += 1;
         TicketDecision::Relay(TicketId { session, serial })
     }
 
-    /// Returns the response to this ticket, if the ticket is the device's newest one and has a response.
+    /// Returns the response to this ticket, if the ticket is the device's newest ticket and has a response.
     pub(super) fn cached_response(&self, device: DeviceId, ticket_id: TicketId) -> Option<Vec<u8>> {
         let usage = self.devices.get(&device)?;
         usage
@@ -141,8 +143,8 @@ impl RateLimiter {
             .filter(|_| usage.newest_ticket() == ticket_id)
     }
 
-    /// Caches the controller's response, if the ticket is still the device's newest one: a newer ticket may have been
-    /// admitted meanwhile.
+    /// Caches the controller's response, if the ticket is still the device's newest ticket: a newer ticket may have
+    /// been admitted meanwhile.
     pub(super) fn cache_response(&mut self, device: DeviceId, ticket_id: TicketId, response: &[u8]) {
         let usage = self.devices.get_mut(&device);
         if let Some(usage) = usage.filter(|usage| usage.newest_ticket() == ticket_id) {
@@ -189,25 +191,25 @@ mod tests {
     impl SerialSource {
         fn is_relayed(&mut self, device: u64, at_ns: u64) -> bool {
             self.serial += 1;
-            let admission = self
+            let decision = self
                 .limits
                 .admit(DeviceId(device), (session(1), 0), self.serial, at_ns);
-            matches!(admission, TicketDecision::Relay(_))
+            matches!(decision, TicketDecision::Relay(_))
         }
     }
 
     #[test]
-    fn a_device_has_ten_a_second_and_all_together_five_hundred() {
+    fn ten_tickets_a_second_are_relayed_for_a_device_and_five_hundred_in_total() {
         let mut source = SerialSource::default();
-        let of_one = (0..1_000).filter(|_| source.is_relayed(1, NS)).count();
-        assert_eq!(of_one, 10);
+        let of_one_device = (0..1_000).filter(|_| source.is_relayed(1, NS)).count();
+        assert_eq!(of_one_device, 10);
         let devices = (0..100_000).filter(|n| source.is_relayed(*n, 2 * NS)).count();
         assert_eq!(devices, 500);
     }
 
     /// A thousand devices send as many tickets as they can, each second before all other devices.
     #[test]
-    fn devices_above_their_limit_leave_half_of_the_total_to_the_others() {
+    fn devices_above_their_share_leave_half_of_the_total_to_other_devices() {
         let mut source = SerialSource::default();
         let mut within_share = 0;
         for second in 1..=100 {
@@ -217,9 +219,8 @@ mod tests {
             // After the saved-up shares are used.
             assert!(second < 20 || of_greedy <= 250, "{of_greedy} in second {second}");
             // Each device sends a ticket every 10 s.
-            let mut usage = (0..50).map(|n| 10_000 + 50 * (second % 10) + n);
-            within_share += usage
-                .by_ref()
+            let devices = (0..50).map(|n| 10_000 + 50 * (second % 10) + n);
+            within_share += devices
                 .filter(|device| source.is_relayed(*device, second * NS))
                 .count();
         }
@@ -230,8 +231,8 @@ mod tests {
     fn a_single_device_may_exceed_its_share() {
         let mut source = SerialSource::default();
         for second in 1..=20 {
-            let got = (0..20).filter(|_| source.is_relayed(1, second * NS)).count();
-            assert_eq!(got, 10, "as many as a renewal of rows needs");
+            let relayed = (0..20).filter(|_| source.is_relayed(1, second * NS)).count();
+            assert_eq!(relayed, 10, "as many as a renewal of rows needs");
         }
     }
 
@@ -247,30 +248,30 @@ mod tests {
                 let copies = (0..1_000).filter(|_| admit(&mut limits, session(1), serial, 7) == expected);
                 copies.count()
             };
-            // Ten a second, two copies of each.
-            let handed_on = count(serial, TicketDecision::Relay(ticket_id(1, serial)));
-            assert_eq!(handed_on, if serial <= 5 { 2 } else { 0 }, "of question {serial}");
+            // Ten copies are relayed in a second: two copies of each of the first five tickets.
+            let relayed = count(serial, TicketDecision::Relay(ticket_id(1, serial)));
+            assert_eq!(relayed, if serial <= 5 { 2 } else { 0 }, "of ticket {serial}");
             assert_eq!(
                 count(serial - 1, TicketDecision::Refused),
                 1_000,
-                "before question {serial}"
+                "before ticket {serial}"
             );
         }
         for serial in 101..=200 {
             let new = ticket_id(1, serial);
             let first = admit(&mut limits, session(1), serial, serial);
             assert_eq!(first, TicketDecision::Relay(new));
-            limits.cache_response(DeviceId(1), new, b"answer");
-            let again = admit(&mut limits, session(1), serial, serial);
+            limits.cache_response(DeviceId(1), new, b"response");
+            let copy = admit(&mut limits, session(1), serial, serial);
             assert_eq!(
-                again,
-                TicketDecision::Cached(b"answer".to_vec()),
+                copy,
+                TicketDecision::Cached(b"response".to_vec()),
                 "copies use no share"
             );
         }
-        let new = admit(&mut limits, session(2), 1, 201);
+        let decision = admit(&mut limits, session(2), 1, 201);
         assert_eq!(
-            new,
+            decision,
             TicketDecision::Relay(ticket_id(2, 1)),
             "a new session has its own serial numbers"
         );
@@ -279,8 +280,8 @@ mod tests {
     #[test]
     fn a_response_is_cached_only_for_the_newest_ticket() {
         let mut limits = RateLimiter::default();
-        let admit = |limits: &mut RateLimiter, of: TicketId| {
-            limits.admit(DeviceId(1), (of.session, 0), of.serial, NS)
+        let admit = |limits: &mut RateLimiter, id: TicketId| {
+            limits.admit(DeviceId(1), (id.session, 0), id.serial, NS)
         };
         let (first, second, renewed) = (ticket_id(1, 1), ticket_id(1, 2), ticket_id(2, 2));
         for (older, newer) in [(first, second), (second, renewed)] {

@@ -7,27 +7,27 @@ use linewarden_protocol::ids::{DeviceId, Mode};
 /// Every row that any process has accepted.
 #[derive(Default)]
 pub struct Ledger {
-    /// By device and row: the process that accepted it.
+    /// By device and row: the process that accepted the row.
     spent: BTreeMap<(DeviceId, u32), u64>,
-    /// In key mode, by device and tag.
+    /// In key mode, by device and tag: the process that accepted the RESPONSE.
     proven: BTreeMap<(DeviceId, [u8; 16]), u64>,
     pub problem: Option<String>,
 }
 
 impl Ledger {
-    /// A RESPONSE has opened a session.
+    /// Records that a RESPONSE has opened a session.
     pub fn accepted(&mut self, device: DeviceId, mode: Mode, idx: u32, tag: [u8; 16], process: u64) {
         if mode == Mode::Key {
-            if let Some(before) = self.proven.insert((device, tag), process) {
+            if let Some(previous) = self.proven.insert((device, tag), process) {
                 self.problem.get_or_insert(format!(
-                    "a RESPONSE of device {device} opened a session at process {before} and another at {process}"
+                    "a RESPONSE of device {device} opened a session at process {previous} and another at {process}"
                 ));
             }
             return;
         }
-        if let Some(before) = self.spent.insert((device, idx), process) {
+        if let Some(previous) = self.spent.insert((device, idx), process) {
             self.problem.get_or_insert(format!(
-                "row {idx} of device {device} was accepted by process {before} and then by {process}"
+                "row {idx} of device {device} was accepted by process {previous} and then by {process}"
             ));
         }
     }

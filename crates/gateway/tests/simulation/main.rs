@@ -1,25 +1,28 @@
 //! Simulation of whole gateways, their controller and registry, devices and a network, driven by one seed.
 //!
-//! Node, line store, verifier, controller, registry, SQLite and devices are the real ones. Time, network, disk, crashes and the link are
-//! simulated. Gateway processes are killed, stopped, reloaded, or replaced while the old process keeps running, which may be restarted on its
-//! memory. Hosts are suspended, and the wall clock jumps. Requests and responses on the link are lost. Messages are lost, repeated and
-//! delayed, and an attacker replays recorded messages from another address. Forged copies precede each CHALLENGE, even without other faults.
-//! The controller is stopped, or killed in the middle of a system call; its host loses power; its disk is full or fails. The registry is
-//! restored to an earlier state, from its own backup or from a copied file, without notice to any gateway or device.
+//! Node, line store, verifier, controller, registry, SQLite and devices are the real ones. Time, network, disk, crashes
+//! and the link are simulated. Gateway processes are killed, stopped, reloaded, or replaced while the old process keeps
+//! running, which may be restarted on its memory. Hosts are suspended, and the wall clock jumps. Requests and responses
+//! on the link are lost. Messages are lost, repeated and delayed, and an attacker replays recorded messages from
+//! another address. Forged copies precede each CHALLENGE, even without other faults. The controller is stopped, or
+//! killed in the middle of a system call; its host loses power; its disk is full or fails. The registry is restored to
+//! an earlier state, from its own backup or from a copied file, without notice to any gateway or device.
 //!
-//! Invariants of every run: no row is accepted twice, by any process. The memory of a data plane contains only keys of unspent rows of its
-//! devices. A loss of memory costs a device at most a block. No session ends when its gateway is reloaded or its memory adopted, and none
-//! outlives its lifetime. The registry is consistent after every fault, and contains all marks, fencing tokens and revocations that it has
-//! confirmed. No session is closed for an older one. After the faults end, every device with rows that was not revoked authenticates at every
-//! gateway, and has a session at the last one only.
+//! Invariants of every run: no row is accepted twice, by any process. The memory of a data plane contains only keys of
+//! unspent rows of its devices. A loss of memory costs a device at most a block. No session ends when its gateway is
+//! reloaded or its memory adopted, and none outlives its lifetime. The registry is consistent after every fault, and
+//! contains all marks, fencing tokens and revocations that it has confirmed. No session is closed for an older one.
+//! After the faults end, every device with rows that was not revoked authenticates at every gateway, and has a session
+//! at the last one only.
 //!
-//! In some runs the devices are also provers: devices are changed and remediated, reference values are rolled out, proofs are lost and late,
-//! and an attacker sends forged and recorded proofs. An outcome is ok only if the device has proven an allowed configuration in that round. A
-//! valid proof in time is never a missed proof. No device is quarantined without enough missed proofs. After the faults end, compliant devices
-//! are shown as compliant, changed devices are quarantined, and remediated devices are released.
+//! In some runs the devices are also provers: devices are changed and remediated, reference values are rolled out,
+//! proofs are lost and late, and an attacker sends forged and recorded proofs. An outcome is ok only if the device has
+//! proven an allowed configuration in that round. A valid proof in time is never a missed proof. No device is
+//! quarantined without enough missed proofs. After the faults end, compliant devices are shown as compliant, changed
+//! devices are quarantined, and remediated devices are released.
 //!
-//! `LINEWARDEN_SEEDS` sets the number of seeds; `LINEWARDEN_SEED` replays one. Each safety mechanism is removed in turn, and the run must
-//! detect this within 1,000 seeds. A known late seed is tried first.
+//! `LINEWARDEN_SEEDS` sets the number of seeds; `LINEWARDEN_SEED` replays one. Each safety mechanism is removed in
+//! turn, and the run must detect this within 1,000 seeds. A known late seed is tried first.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -72,7 +75,7 @@ fn run(
             }
             let _running = SeedReporter(seed);
             match make_simulation(seed).run() {
-                Ok(done) => add(&mut tally, &done),
+                Ok(coverage) => add(&mut tally, &coverage),
                 Err(problem) => {
                     next.store(count, Ordering::Relaxed);
                     return (Some((seed, problem)), tally);
@@ -81,17 +84,17 @@ fn run(
         }
     };
     std::thread::scope(|scope| {
-        let other = scope.spawn(work);
-        let (own, mut tally) = work();
-        let (others, done) = other.join().unwrap();
-        add(&mut tally, &done);
-        (own.into_iter().chain(others).min(), tally)
+        let second_thread = scope.spawn(work);
+        let (first_failure, mut tally) = work();
+        let (second_failure, coverage) = second_thread.join().unwrap();
+        add(&mut tally, &coverage);
+        (first_failure.into_iter().chain(second_failure).min(), tally)
     })
 }
 
-fn add(tally: &mut (Tally, FleetTally), done: &(Tally, FleetTally)) {
-    tally.0.add(&done.0);
-    tally.1.add(&done.1);
+fn add(tally: &mut (Tally, FleetTally), coverage: &(Tally, FleetTally)) {
+    tally.0.add(&coverage.0);
+    tally.1.add(&coverage.1);
 }
 
 /// Runs `count` seeds, or the seed of the environment; returns the coverage of more than one.
@@ -123,9 +126,9 @@ fn no_row_is_accepted_twice_and_no_device_is_locked_out() {
 
 #[test]
 fn outcomes_are_true_and_changed_devices_are_quarantined() {
-    if let Some((tally, of_fleet)) = run_or_panic(80, |seed| Simulation::with_provers(seed, None)) {
+    if let Some((tally, fleet_tally)) = run_or_panic(80, |seed| Simulation::with_provers(seed, None)) {
         tally.assert_all_covered(&["backups", "restores", "forged_statements"]);
-        of_fleet.assert_all_covered(&[]);
+        fleet_tally.assert_all_covered(&[]);
     }
 }
 
@@ -141,8 +144,8 @@ fn is_detected(rule: Mechanism) {
     is_detected_by(0, rule);
 }
 
-/// `first` is a seed that detected the removal when this was written, or 0 if early seeds detect it. If it no longer
-/// does, another seed must.
+/// `first` is a seed that has detected the removal, or 0 if early seeds detect it. If seed `first` no longer detects
+/// the removal, another seed must.
 fn is_detected_by(first: u64, rule: Mechanism) {
     detects(first, 1000, rule, |seed| Simulation::new(seed, Some(rule)));
 }
@@ -152,11 +155,11 @@ fn is_detected_among_provers(rule: Mechanism) {
 }
 
 fn detects(first: u64, count: u64, rule: Mechanism, make_simulation: impl Fn(u64) -> Simulation + Sync) {
-    let at_once = {
+    let first_failure = {
         let _running = SeedReporter(first);
         make_simulation(first).run().err().map(|problem| (first, problem))
     };
-    let (seed, problem) = at_once
+    let (seed, problem) = first_failure
         .or_else(|| run(count, make_simulation).0)
         .unwrap_or_else(|| panic!("no seed detects that {rule:?} is removed"));
     println!("without {rule:?}: seed {seed}: {problem}");
@@ -168,7 +171,7 @@ fn a_wrong_proof_proves_nothing() {
 }
 
 #[test]
-fn a_wrong_proof_is_no_missed_proof() {
+fn a_wrong_proof_is_not_a_missed_proof() {
     is_detected_among_provers(Mechanism::MissedProof);
 }
 
@@ -178,7 +181,7 @@ fn only_allowed_configurations_are_accepted() {
 }
 
 #[test]
-fn rounds_are_decided_about() {
+fn rounds_are_appraised() {
     is_detected_among_provers(Mechanism::Decision);
 }
 
@@ -188,7 +191,7 @@ fn a_device_that_proves_itself_is_released() {
 }
 
 #[test]
-fn verdicts_grow_old() {
+fn outcomes_expire() {
     is_detected_among_provers(Mechanism::RoundAge);
 }
 
@@ -208,7 +211,7 @@ fn wiping_is_needed() {
 }
 
 #[test]
-fn memory_is_taken_up_by_the_next_process_only() {
+fn memory_is_adopted_only_by_the_next_process() {
     is_detected_by(84, Mechanism::Owner);
 }
 
@@ -233,7 +236,7 @@ fn the_age_of_a_report_is_needed() {
 }
 
 #[test]
-fn settling_is_needed() {
+fn reports_of_unused_rows_are_needed() {
     is_detected(Mechanism::UnusedRows);
 }
 
@@ -243,6 +246,6 @@ fn confirmed_writes_must_be_on_disk() {
 }
 
 #[test]
-fn leases_count_through_suspend() {
+fn session_lifetimes_continue_during_a_suspend() {
     is_detected(Mechanism::BootClock);
 }

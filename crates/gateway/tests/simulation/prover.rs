@@ -7,7 +7,7 @@ use linewarden_protocol::ids::{DeviceId, Period};
 use linewarden_protocol::wire::{self, Message, PROOF_BYTES};
 
 /// A proof, and the configuration that it proves.
-pub struct MadeProof {
+pub struct RecordedProof {
     pub round: Round,
     pub h: ConfigurationHash,
     pub message: [u8; PROOF_BYTES],
@@ -16,20 +16,20 @@ pub struct MadeProof {
 pub struct SimulatedProver {
     id: DeviceId,
     key: AttestationKey,
-    /// The present configuration of the device; it is measured once in a period.
-    pub runs: ConfigurationHash,
+    /// The current configuration of the device; it is measured once in a period.
+    pub configuration: ConfigurationHash,
     prover: Prover,
-    measured: Vec<(PeriodStart, ConfigurationHash, PeriodKey)>,
+    measurements: Vec<(PeriodStart, ConfigurationHash, PeriodKey)>,
 }
 
 impl SimulatedProver {
-    pub fn new(id: DeviceId, runs: ConfigurationHash) -> Self {
+    pub fn new(id: DeviceId, configuration: ConfigurationHash) -> Self {
         Self {
             id,
             key: Self::key(id),
-            runs,
+            configuration,
             prover: Prover::new(id, Period(0)),
-            measured: Vec::new(),
+            measurements: Vec::new(),
         }
     }
 
@@ -40,14 +40,14 @@ impl SimulatedProver {
         AttestationKey::from_bytes(key)
     }
 
-    /// Restarts the device with its present configuration.
+    /// Restarts the device with its current configuration.
     pub fn boot(&mut self) {
         self.prover = Prover::new(self.id, self.prover.period());
-        self.measured.clear();
+        self.measurements.clear();
     }
 
     /// Handles a datagram at the attestation port, with the session key or the request key.
-    pub fn receive(&mut self, payload: &[u8], session: Option<&Session>) -> Option<MadeProof> {
+    pub fn receive(&mut self, payload: &[u8], session: Option<&Session>) -> Option<RecordedProof> {
         let Ok(Message::AttestRequest(request)) = wire::parse(payload) else {
             return None;
         };
@@ -70,14 +70,20 @@ impl SimulatedProver {
         let response = match self.prover.respond(target) {
             ProofOutcome::MeasurementNeeded(start, target) => {
                 self.measure(start);
-                let (_, _, key) = self.measured.iter().find(|(at, ..)| *at == start)?;
+                let (_, _, key) = self
+                    .measurements
+                    .iter()
+                    .find(|(measured_start, ..)| *measured_start == start)?;
                 self.prover.begin_period(&target, key);
                 self.prover.respond(target)
             }
             proof @ ProofOutcome::Proof(_) => proof,
         };
-        let (_, h, _) = self.measured.iter().find(|(at, ..)| *at == round.start)?;
-        Some(MadeProof {
+        let (_, h, _) = self
+            .measurements
+            .iter()
+            .find(|(measured_start, ..)| *measured_start == round.start)?;
+        Some(RecordedProof {
             round,
             h: *h,
             message: response.bytes()?.try_into().unwrap(),
@@ -85,10 +91,14 @@ impl SimulatedProver {
     }
 
     fn measure(&mut self, start: PeriodStart) {
-        if self.measured.iter().any(|(at, ..)| *at == start) {
+        if self
+            .measurements
+            .iter()
+            .any(|(measured_start, ..)| *measured_start == start)
+        {
             return;
         }
-        let key = self.key.for_period(self.id, &start, &self.runs);
-        self.measured.push((start, self.runs, key));
+        let key = self.key.for_period(self.id, &start, &self.configuration);
+        self.measurements.push((start, self.configuration, key));
     }
 }

@@ -43,19 +43,21 @@ pub struct Inner {
     /// Sessions closed since the last read.
     pub closed: Vec<(DeviceId, SessionId)>,
     /// By device and row of the RESPONSE: the session's expiry on the boot-time clock, and its lifetime.
-    leases: HashMap<(DeviceId, u32), (u32, u32)>,
-    /// Suspended time of the host, ms: now, at the node's last check, and at the draw of each value.
+    session_lifetimes: HashMap<(DeviceId, u32), (u32, u32)>,
+    /// Suspended time of the host, ms.
     suspended_ms: u64,
+    /// Suspended time at the node's last check, ms.
     noticed_ms: u64,
+    /// Suspended time at the draw of each fresh value, ms.
     drawn_ms: HashMap<[u8; 8], u64>,
-    /// A violation: an expired session was repeated, or with a longer lifetime, or a session was opened with a value
-    /// from before a suspend.
+    /// A violation: an ACK of an expired session was repeated, or an ACK with a longer lifetime, or a session was
+    /// opened with a fresh value from before a suspend.
     pub violation: Option<String>,
-    /// The mark does not limit rows.
+    /// Whether marks do not limit rows.
     pub no_marks: bool,
-    /// Wiped lines stay.
+    /// Whether wiped lines stay.
     pub no_wiping: bool,
-    /// The memory contains state of an earlier process.
+    /// Whether the memory contains state of an earlier process.
     has_adoptable: bool,
     /// The node's last check of MAC addresses, monotonic clock, ms.
     followed_ms: Option<u64>,
@@ -66,28 +68,32 @@ pub struct SimulatedDataPlane(pub Arc<Mutex<Inner>>, Option<Provers>);
 
 impl SimulatedDataPlane {
     pub fn new(config: &Config, now: Timestamps) -> Self {
-        Self::on(Host::new(config).unwrap(), now, HashMap::new())
+        Self::with_host(Host::new(config).unwrap(), now, HashMap::new())
     }
 
     /// Creates a data plane on the memory of an ended process.
-    pub fn adopted(before: &Self, config: &Config, now: Timestamps) -> Self {
-        let inner = before.0.lock().unwrap();
+    pub fn adopted(ended: &Self, config: &Config, now: Timestamps) -> Self {
+        let inner = ended.0.lock().unwrap();
         let store = Store::adopt(Arc::clone(inner.host.store().regions()), config.geometry.clone());
         store.set_live(&config.live_settings(), now.boot_s());
-        let data_plane = Self::on(
+        let data_plane = Self::with_host(
             Host::with_store(config, store).unwrap(),
             now,
-            inner.leases.clone(),
+            inner.session_lifetimes.clone(),
         );
         {
-            let mut taken_up = data_plane.0.lock().unwrap();
-            taken_up.has_adoptable = true;
-            taken_up.drawn_ms = inner.drawn_ms.clone();
+            let mut adopted_inner = data_plane.0.lock().unwrap();
+            adopted_inner.has_adoptable = true;
+            adopted_inner.drawn_ms = inner.drawn_ms.clone();
         }
         data_plane
     }
 
-    fn on(mut host: Host, now: Timestamps, leases: HashMap<(DeviceId, u32), (u32, u32)>) -> Self {
+    fn with_host(
+        mut host: Host,
+        now: Timestamps,
+        session_lifetimes: HashMap<(DeviceId, u32), (u32, u32)>,
+    ) -> Self {
         let (engine, thread) = (host.engine(), host.thread_state());
         let inner = Inner {
             host,
@@ -101,7 +107,7 @@ impl SimulatedDataPlane {
             accepted: Vec::new(),
             verdicts: Vec::new(),
             closed: Vec::new(),
-            leases,
+            session_lifetimes,
             suspended_ms: 0,
             noticed_ms: 0,
             drawn_ms: HashMap::new(),
@@ -136,7 +142,7 @@ impl SimulatedDataPlane {
         }
     }
 
-    /// The node has had time to notice a suspend.
+    /// Records that the node has had time to notice a suspend.
     pub fn notice(&self) {
         let mut inner = self.0.lock().unwrap();
         inner.noticed_ms = inner.suspended_ms;
@@ -175,7 +181,7 @@ impl Inner {
         if matches!(verdict, Verdict::ReplyAck | Verdict::ReplyAckRepeated) {
             let device = DeviceId(u64::from_be_bytes(payload[8..16].try_into().unwrap()));
             let idx = u32::from_be_bytes(payload[32..36].try_into().unwrap());
-            let lease_s = u32::from_be_bytes(reply[20..24].try_into().unwrap());
+            let lifetime_s = u32::from_be_bytes(reply[20..24].try_into().unwrap());
             if verdict == Verdict::ReplyAck {
                 assert_eq!(
                     from.src_ip[12], 10,
@@ -185,10 +191,10 @@ impl Inner {
                 let tag = payload[48..].try_into().unwrap();
                 self.accepted.push((device, idx, tag));
                 self.check_fresh(device, payload[40..48].try_into().unwrap());
-                self.leases
-                    .insert((device, idx), (self.boot_s + lease_s, lease_s));
+                self.session_lifetimes
+                    .insert((device, idx), (self.boot_s + lifetime_s, lifetime_s));
             } else {
-                self.check_session_lifetime(device, idx, lease_s);
+                self.check_session_lifetime(device, idx, lifetime_s);
             }
         }
         if verdict == Verdict::SlowPath {
@@ -220,12 +226,12 @@ impl Inner {
 
     /// Checks a repeated ACK.
     fn check_session_lifetime(&mut self, device: DeviceId, idx: u32, sent_s: u32) {
-        let Some((until_s, lease_s)) = self.leases.get(&(device, idx)) else {
+        let Some((until_s, lifetime_s)) = self.session_lifetimes.get(&(device, idx)) else {
             return;
         };
-        if self.boot_s >= *until_s || sent_s > *lease_s {
+        if self.boot_s >= *until_s || sent_s > *lifetime_s {
             self.violation = Some(format!(
-                "an ACK of device {device} was repeated {} s before the end of its lifetime of {lease_s} s, with {sent_s} s",
+                "an ACK of device {device} was repeated {} s before the end of its lifetime of {lifetime_s} s, with {sent_s} s",
                 i64::from(*until_s) - i64::from(self.boot_s)
             ));
         }

@@ -8,7 +8,7 @@ use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::{AuthKey, RowKey};
 use linewarden_registry::{Credentials, DeviceRecord, PoolRow};
 
-use crate::prover::{MadeProof, SimulatedProver};
+use crate::prover::{RecordedProof, SimulatedProver};
 use crate::simulation::Mechanism;
 
 pub struct SimulatedDevice {
@@ -18,11 +18,11 @@ pub struct SimulatedDevice {
     pub revoked: bool,
     pub attester: SimulatedProver,
     device: Device,
-    /// On the device's disk.
+    /// Spent rows, on the device's disk.
     spent: SpentRows,
     without: Option<Mechanism>,
     nonces: u8,
-    /// The gateway to which it sends.
+    /// The gateway to which the device sends.
     pub gateway: usize,
     pub sessions: u32,
 }
@@ -32,7 +32,7 @@ impl SimulatedDevice {
         number: u8,
         mode: Mode,
         rows: u32,
-        runs: ConfigurationHash,
+        configuration: ConfigurationHash,
         without: Option<Mechanism>,
     ) -> Self {
         let id = DeviceId(0xd0 + u64::from(number));
@@ -41,7 +41,7 @@ impl SimulatedDevice {
             mode,
             rows,
             revoked: false,
-            attester: SimulatedProver::new(id, runs),
+            attester: SimulatedProver::new(id, configuration),
             device: Self::booted(id, mode),
             spent: SpentRows::default(),
             without,
@@ -138,7 +138,7 @@ impl SimulatedDevice {
         }
     }
 
-    /// The number above every row that it has used.
+    /// The lowest row above all rows that the device has used.
     pub fn unanswered_from(&self) -> u32 {
         self.spent.unanswered_from().0
     }
@@ -169,7 +169,7 @@ impl SimulatedDevice {
     }
 
     /// Handles a datagram at the attestation port.
-    pub fn prove(&mut self, payload: &[u8]) -> Option<MadeProof> {
+    pub fn prove(&mut self, payload: &[u8]) -> Option<RecordedProof> {
         self.attester.receive(payload, self.device.session())
     }
 

@@ -38,7 +38,7 @@ const STEP_MS: u64 = 10;
 const GATEWAYS: usize = 2;
 const SLOTS: u32 = 3;
 const RING: u32 = 6;
-const LEASE_S: u32 = 4;
+const SESSION_LIFETIME_S: u32 = 4;
 const MARK_BLOCK: u32 = 4;
 const POLICY: Policy = Policy {
     lease_rows: RING + 1,
@@ -153,10 +153,10 @@ impl Simulation {
                 .block_on(controller_host.registry().enroll(station.record()))
                 .unwrap();
         }
-        let mut others = ChaCha8Rng::seed_from_u64(!seed);
-        let fleet = Fleet::new(&mut others);
+        let mut fleet_rng = ChaCha8Rng::seed_from_u64(!seed);
+        let fleet = Fleet::new(&mut fleet_rng);
         if attests {
-            runtime.block_on(fleet.enroll(controller_host.registry(), &stations, &mut others));
+            runtime.block_on(fleet.enroll(controller_host.registry(), &stations, &mut fleet_rng));
         }
         let mut simulation = Self {
             rng,
@@ -205,10 +205,10 @@ impl Simulation {
         self.end_faults()?;
         self.steps(800)?;
         if self.attests {
-            self.expect_true_verdicts()?;
+            self.expect_true_states()?;
             self.keeps_sessions = false;
             // Until the longest session has expired.
-            self.steps(2 * LEASE_S * 1000 / STEP_MS as u32 + 100)?;
+            self.steps(2 * SESSION_LIFETIME_S * 1000 / STEP_MS as u32 + 100)?;
         }
         for station in 0..self.devices.len() {
             for gateway in 0..GATEWAYS {
@@ -217,7 +217,7 @@ impl Simulation {
         }
         self.expect_one_session_each()?;
         if self.attests {
-            self.expect_old_verdicts_to_be_old()?;
+            self.expect_outcomes_to_expire()?;
         }
         self.expect_little_loss()?;
         for process in &self.processes {

@@ -18,11 +18,11 @@ pub const GATEWAY: GatewayId = GatewayId(3);
 pub const LONG: Duration = Duration::from_secs(20);
 
 pub fn config() -> Config {
-    let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let address = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     Config {
         gateway_id: GATEWAY,
         session_lifetime_s: 300,
-        lap_port: free.port(),
+        lap_port: address.port(),
         local: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
         device_prefixes: vec!["127.0.0.0/8".parse().unwrap()],
         follows_interfaces: false,
@@ -117,9 +117,9 @@ impl TestDevice {
         self.device.abandon();
         let mut output = self.device.start([self.nonce; 16], self.now_ms).unwrap();
         let local = self.address.to_ipv6_mapped().octets();
-        let until = Instant::now() + timeout;
+        let deadline = Instant::now() + timeout;
         let mut buffer = [0u8; 2048];
-        while Instant::now() < until {
+        while Instant::now() < deadline {
             output = match output {
                 Output::Transmit(message) => {
                     self.socket.send(&message).unwrap();

@@ -13,7 +13,8 @@ use super::{AttackContext, AttackCounts, AttackError};
 use crate::address::{Family, GATEWAY, GATEWAY_SERVICE_SIDE, SERVICE};
 use crate::fleet::DEVICE_PORT;
 
-/// Addresses that no device of the lab has: the gateway's two, a service's, the subnet's broadcast address, loopback, and addresses outside.
+/// Addresses that belong to no device: two of the gateway, one of the service, the broadcast address of the subnet, a
+/// loopback address, and two outside the lab.
 const NON_DEVICE_ADDRESSES: [Ipv4Addr; 7] = [
     GATEWAY.v4,
     GATEWAY_SERVICE_SIDE.v4,
@@ -59,17 +60,17 @@ pub fn session_at_foreign_address(context: &mut AttackContext<'_>) -> Result<Att
     Ok(counts)
 }
 
-/// REQUESTs for known devices, sent to MAC addresses of stations that send nothing. A reply from such a MAC address would make
-/// switches forward that station's frames to the gateway.
+/// Sends REQUESTs for known devices to MAC addresses of stations that send nothing. A reply from such a MAC address
+/// would make switches forward that station's frames to the gateway.
 ///
 /// # Errors
 /// See [`AttackError`].
 pub fn request_to_foreign_mac(context: &mut AttackContext<'_>) -> Result<AttackCounts, AttackError> {
-    let names: Vec<_> = context.protected_devices().collect();
+    let devices: Vec<_> = context.protected_devices().collect();
     let mut counts = AttackCounts::default();
     let mut stations = Vec::new();
     for number in 0..context.messages_per_attack.min(200) {
-        let Some(device) = names.get(number as usize % names.len().max(1)) else {
+        let Some(device) = devices.get(number as usize % devices.len().max(1)) else {
             return Err(AttackError::MissingInput("a protected device"));
         };
         let mut mac = [0u8; 6];
@@ -89,10 +90,10 @@ pub fn request_to_foreign_mac(context: &mut AttackContext<'_>) -> Result<AttackC
         stations.push(mac);
         counts.attempts += 1;
     }
-    let mut taken = 0;
+    let mut replies = 0;
     context
         .link
-        .wait_processed(|datagram| taken += u64::from(stations.contains(&datagram.from.mac)))?;
-    counts.successes = taken;
+        .wait_processed(|datagram| replies += u64::from(stations.contains(&datagram.from.mac)))?;
+    counts.successes = replies;
     Ok(counts)
 }

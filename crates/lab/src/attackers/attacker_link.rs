@@ -1,5 +1,5 @@
-//! The attackers' access to the link: they receive all frames on the devices' side and can send any frame in both
-//! directions.
+//! The attackers' access to the link: they receive all frames that arrive on the devices' side, and can send any frame in
+//! both directions.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -46,8 +46,8 @@ pub struct AttackerLink {
 }
 
 impl AttackerLink {
-    /// Opens the sockets. `probe_device` is any enrolled device with rows left that sends nothing itself. Its REQUESTs change no
-    /// state; a reply to one shows that the gateway has processed all earlier frames.
+    /// Opens the sockets. `probe_device` is any enrolled device that has rows left and sends nothing itself. A REQUEST
+    /// in the name of this device changes no state; the reply shows that the gateway has processed all earlier frames.
     ///
     /// # Errors
     /// The kernel refuses a packet socket.
@@ -56,13 +56,13 @@ impl AttackerLink {
             rx_frames: 16_384,
             ..Options::default()
         };
-        let injecting = Options {
+        let send_only = Options {
             rx_frames: 32,
             ..options
         };
         Ok(Self {
             to_gateway: PacketSocket::open(&lab.devices, &lab.devices_end, &options)?,
-            to_devices: PacketSocket::open(&lab.gateway, &lab.gateway_devices_end, &injecting)?,
+            to_devices: PacketSocket::open(&lab.gateway, &lab.gateway_devices_end, &send_only)?,
             to_gateway_batch: TxBatch::new(64),
             to_devices_batch: TxBatch::new(64),
             probe_device,
@@ -125,12 +125,12 @@ impl AttackerLink {
             }
         }
         Err(AttackError::ControlFailed(
-            "no frame sent towards the devices arrives",
+            "a frame sent towards the devices does not arrive",
         ))
     }
 
-    /// Sends all queued frames, then passes on all received datagrams until the gateway has replied to probes that were sent
-    /// after them, from several ports, so that each gateway thread has processed its queue.
+    /// Sends all queued frames and then probes from several ports. Passes received datagrams to `on_datagram` until the
+    /// gateway has replied to all probes, and so each gateway thread has processed its queue.
     pub(super) fn wait_processed(
         &mut self,
         mut on_datagram: impl FnMut(&ReceivedDatagram<'_>),
@@ -182,17 +182,18 @@ impl AttackerLink {
         Ok(false)
     }
 
-    /// Passes on received datagrams until `is_response` accepts one.
+    /// Passes the received datagrams to `is_response` until `is_response` returns true. Returns false if `is_response`
+    /// accepted no datagram.
     pub(super) fn receive(
         &mut self,
         is_response: &mut dyn FnMut(&ReceivedDatagram<'_>) -> bool,
     ) -> Result<bool, AttackError> {
-        let mut found = false;
-        let (up, batch) = (&mut self.to_gateway, &mut self.to_gateway_batch);
-        while !found
-            && up.receive(1, |received| {
+        let mut is_accepted = false;
+        let (socket, batch) = (&mut self.to_gateway, &mut self.to_gateway_batch);
+        while !is_accepted
+            && socket.receive(1, |received| {
                 if let Some(received) = datagram(received.frame) {
-                    found = is_response(&received);
+                    is_accepted = is_response(&received);
                 } else {
                     // Replies to ARP and neighbor discovery as an ordinary network stack does.
                     let is_attacker =
@@ -202,10 +203,10 @@ impl AttackerLink {
             }) == 1
         {}
         self.flush()?;
-        Ok(found)
+        Ok(is_accepted)
     }
 
-    /// Waits until a frame has arrived, at most for `limit`.
+    /// Waits for a frame, at most for `limit`; returns whether one has arrived.
     pub(super) fn wait(&self, limit: Duration) -> Result<bool, AttackError> {
         Ok(self.to_gateway.wait(limit)?)
     }
@@ -240,7 +241,7 @@ pub(super) fn attacker_endpoint(number: u32, port: u16) -> Endpoint {
 pub(super) fn request(device: DeviceId, nonce: [u8; 16]) -> [u8; MESSAGE_BYTES] {
     bytes(&wire::Request {
         header: wire::Header::new(message_type::REQUEST, Suite::SipHash128, 0, device),
-        // Random bytes in that place would state rows beyond the pool.
+        // The nonce contains the row statement; random bytes would state rows beyond the pool.
         nonce: RowStatement::default().write_into(nonce),
         reserved: [0; 32],
     })
@@ -259,10 +260,10 @@ pub(super) fn bytes(message: &(impl zerocopy::IntoBytes + zerocopy::Immutable)) 
 pub(super) fn datagram(bytes: &[u8]) -> Option<ReceivedDatagram<'_>> {
     let parsed = frame::parse(bytes).ok()?;
     let (ip, udp) = parsed.datagram()?;
-    let end = |mac, ip: IpAddr, port| Endpoint { mac, ip, port };
+    let endpoint = |mac, ip: IpAddr, port| Endpoint { mac, ip, port };
     Some(ReceivedDatagram {
-        from: end(parsed.src_mac, ip.src, udp.src_port),
-        to: end(parsed.dst_mac, ip.dst, udp.dst_port),
+        from: endpoint(parsed.src_mac, ip.src, udp.src_port),
+        to: endpoint(parsed.dst_mac, ip.dst, udp.dst_port),
         payload: bytes.get(udp.payload())?,
     })
 }

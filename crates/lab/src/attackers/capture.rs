@@ -61,11 +61,11 @@ impl HandshakeCapture {
             let mut captured = CapturedHandshakes::new();
             loop {
                 // Frames that arrived before the stop are still recorded.
-                let last = stopped.load(Ordering::Relaxed);
+                let is_stopped = stopped.load(Ordering::Relaxed);
                 socket.receive(usize::MAX, |received| {
                     record_frame(&mut captured, received.frame, devices_max);
                 });
-                if last {
+                if is_stopped {
                     return Ok(captured);
                 }
                 socket.wait(POLL_INTERVAL)?;

@@ -1,4 +1,5 @@
-//! The published attacks on the earlier verifier, unchanged, against the port of the classic profiles.
+//! The published attacks on the earlier verifier (see [`super::published`]), unchanged, against the port of the classic
+//! profiles.
 //!
 //! By default that port is closed and no reply comes back. Messages also go to the ports that the earlier verifier's
 //! simulator and firmware used, because that verifier ignored port numbers.
@@ -13,7 +14,7 @@ use super::attacker_link::{ReceivedDatagram, attacker_endpoint};
 use super::{AttackContext, AttackCounts, AttackError};
 use crate::address::{Family, GATEWAY};
 
-/// Identifiers of the earlier verifier: 1 to this.
+/// Highest identifier of the earlier verifier; the lowest is 1.
 const IDENTIFIERS: u32 = 500;
 /// Ports of the earlier verifier's simulator and firmware, and the LAP port.
 const OTHER_PORTS: [u16; 3] = [18_000, 14_550, linewarden_protocol::wire::LAP_PORT];
@@ -34,7 +35,7 @@ pub struct ClassicExchange {
     pub response: Message,
 }
 
-/// Sends messages from one of the attacker's addresses to the classic port and others, and collects the replies.
+/// Sends messages from one attacker address to the classic port and [`OTHER_PORTS`], and collects the replies.
 struct ClassicProbe {
     source: Endpoint,
     ports: Vec<u16>,
@@ -50,12 +51,12 @@ impl ClassicProbe {
             ports: std::iter::once(context.classic_port).chain(OTHER_PORTS).collect(),
             extra_wait: FIRST_EXTRA_WAIT,
         };
-        let mut open = false;
+        let mut is_open = false;
         for bits in ResponseBits::ALL {
             prober.send(context, bits, &Message::new(message_type::REQ, 1))?;
-            open |= !prober.replies(context, bits)?.is_empty();
+            is_open |= !prober.replies(context, bits)?.is_empty();
         }
-        prober.extra_wait = if open { EXTRA_WAIT } else { Duration::ZERO };
+        prober.extra_wait = if is_open { EXTRA_WAIT } else { Duration::ZERO };
         Ok(prober)
     }
 
@@ -92,8 +93,8 @@ impl ClassicProbe {
         context.link.wait_processed(&mut on_datagram)?;
         if !self.extra_wait.is_zero() {
             // Bounded, because other traffic may never stop.
-            let until = Instant::now() + 5 * self.extra_wait;
-            while Instant::now() < until && context.link.wait(self.extra_wait)? {
+            let deadline = Instant::now() + 5 * self.extra_wait;
+            while Instant::now() < deadline && context.link.wait(self.extra_wait)? {
                 context.link.receive(&mut |received| {
                     on_datagram(received);
                     false
@@ -118,7 +119,7 @@ fn response_with(identifier: u32, hash: u32) -> Message {
     }
 }
 
-/// A RESP with hash 0 for each identifier, none of which was challenged. An ACK is a success.
+/// Sends a RESP with hash 0 for each identifier, without an earlier REQ. An ACK is a success.
 ///
 /// # Errors
 /// See [`AttackError`].
@@ -184,18 +185,18 @@ pub fn affine_forgery(context: &mut AttackContext<'_>) -> Result<AttackCounts, A
     let mut counts = AttackCounts::default();
     for exchange in exchanges(context) {
         let bits = exchange.bits;
-        // Challenges are drawn with replacement, so repeated REQs bring the same challenge back.
+        // Challenges are drawn with replacement, so one of several REQs may return the captured challenge.
         for _ in 0..32 {
             let identifier = exchange.challenge.identifier;
             prober.send(context, bits, &Message::new(message_type::REQ, identifier))?;
             counts.attempts += 1;
             let replies = prober.replies(context, bits)?;
-            let same = replies.iter().find(|reply| {
+            let same_challenge = replies.iter().find(|reply| {
                 reply.kind == message_type::CH
                     && (reply.challenge1, reply.challenge2)
                         == (exchange.challenge.challenge1, exchange.challenge.challenge2)
             });
-            let Some(challenge) = same else {
+            let Some(challenge) = same_challenge else {
                 continue;
             };
             let second = (exchange.challenge.challenge2 != 0).then_some(&ZERO);
@@ -214,7 +215,7 @@ pub fn affine_forgery(context: &mut AttackContext<'_>) -> Result<AttackCounts, A
     Ok(counts)
 }
 
-/// Guesses 32-bit hashes; a sample of 2^32 packets, which take minutes at line rate. An ACK is a success.
+/// Guesses 32-bit hashes: a sample of all 2^32, which take minutes at line rate. An ACK is a success.
 ///
 /// # Errors
 /// See [`AttackError`].
@@ -234,8 +235,8 @@ pub fn guessed_hashes(context: &mut AttackContext<'_>) -> Result<AttackCounts, A
     Ok(counts)
 }
 
-/// A second REQ for an identifier whose exchange is running. A second, different CH is a success: it replaces the expected
-/// hash of the first exchange.
+/// Sends a second REQ for an identifier whose exchange is running. A second, different CH is a success, because the
+/// expected hash of the first exchange is then replaced.
 ///
 /// # Errors
 /// See [`AttackError`].
@@ -259,7 +260,7 @@ pub fn overwriting_request(context: &mut AttackContext<'_>) -> Result<AttackCoun
     Ok(counts)
 }
 
-/// REQs with unknown identifiers. Any reply is a success.
+/// Sends REQs with unknown identifiers. Any reply is a success.
 ///
 /// # Errors
 /// See [`AttackError`].

@@ -23,7 +23,7 @@ pub fn other_chip(context: &mut AttackContext<'_>) -> Result<AttackCounts, Attac
     let before = LineSnapshot::of(context.lines, clones.iter().map(|clone| clone.config.device));
     let mut counts = AttackCounts::default();
     for (number, clone) in (0..).zip(&mut clones) {
-        let me = attacker_endpoint(number, DEVICE_PORT);
+        let source = attacker_endpoint(number, DEVICE_PORT);
         let to = gateway_endpoint(Family::V4);
         let device = clone.config.device;
         let mut nonce = [0u8; 16];
@@ -31,11 +31,11 @@ pub fn other_chip(context: &mut AttackContext<'_>) -> Result<AttackCounts, Attac
         let mut challenge = None;
         context
             .link
-            .exchange(&me, &to, &request(device, nonce), |received| {
-                if let (true, Ok(Message::Challenge(got))) =
-                    (received.to == me, wire::parse(received.payload))
+            .exchange(&source, &to, &request(device, nonce), |received| {
+                if let (true, Ok(Message::Challenge(parsed))) =
+                    (received.to == source, wire::parse(received.payload))
                 {
-                    challenge = Some(*got);
+                    challenge = Some(*parsed);
                 }
                 challenge.is_some()
             })?;
@@ -66,8 +66,8 @@ pub fn other_chip(context: &mut AttackContext<'_>) -> Result<AttackCounts, Attac
             fresh: challenge.fresh,
             tag: [0; 16],
         };
-        response.tag = tag::response(&key, &response, &tag::location(Some(me.mac)));
-        context.link.send(&me, &to, &bytes(&response))?;
+        response.tag = tag::response(&key, &response, &tag::location(Some(source.mac)));
+        context.link.send(&source, &to, &bytes(&response))?;
         counts.attempts += 1;
     }
     context.link.wait_processed(|_| {})?;

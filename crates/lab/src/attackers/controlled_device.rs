@@ -14,7 +14,7 @@ use crate::address::{DeviceAddress, Family};
 use crate::clock::boot_ms;
 use crate::fleet::{DEVICE_PORT, Member, SimulatedDevice};
 
-/// Advance of the device's clock for each handshake, ms: it refills the PUF readings that earlier handshakes have used.
+/// How far each handshake advances the device's clock, ms: enough to refill the allowance of PUF readings.
 const READINGS_REFILL_MS: u64 = READINGS_AT_ONCE * READING_INTERVAL_MS;
 
 /// A device with its PUF and LAP/1 role; messages reach and leave it only through the attack.
@@ -83,7 +83,7 @@ impl ControlledDevice {
     /// Restarts the handshake and returns the gateway's CHALLENGE, which the device has not received yet.
     pub(super) fn request_challenge(
         &mut self,
-        station: &mut AttackerLink,
+        link: &mut AttackerLink,
         rng: &mut ChaCha20Rng,
     ) -> Result<[u8; MESSAGE_BYTES], AttackError> {
         let request = self.start(rng)?;
@@ -92,7 +92,7 @@ impl ControlledDevice {
             _ => return Err(AttackError::ControlFailed("the device's REQUEST is malformed")),
         };
         self.exchange(
-            station,
+            link,
             &request,
             |message| matches!(message, Message::Challenge(c) if nonce.starts_with(&c.nonce_echo)),
         )
@@ -138,13 +138,13 @@ impl ControlledDevice {
         ))
     }
 
-    /// A valid RESPONSE that the gateway expects, withheld from it.
+    /// Returns a valid RESPONSE that the gateway expects, without sending it.
     pub(super) fn withheld_response(
         &mut self,
-        station: &mut AttackerLink,
+        link: &mut AttackerLink,
         rng: &mut ChaCha20Rng,
     ) -> Result<[u8; MESSAGE_BYTES], AttackError> {
-        let challenge = self.request_challenge(station, rng)?;
+        let challenge = self.request_challenge(link, rng)?;
         self.respond(&challenge)
     }
 
@@ -152,21 +152,21 @@ impl ControlledDevice {
     /// received yet.
     pub(super) fn deliver(
         &mut self,
-        station: &mut AttackerLink,
+        link: &mut AttackerLink,
         response: &[u8; MESSAGE_BYTES],
     ) -> Result<[u8; MESSAGE_BYTES], AttackError> {
-        self.exchange(station, response, |message| matches!(message, Message::Ack(_)))
+        self.exchange(link, response, |message| matches!(message, Message::Ack(_)))
     }
 
-    /// A complete legitimate handshake.
+    /// Runs a complete legitimate handshake.
     pub(super) fn authenticate(
         &mut self,
-        station: &mut AttackerLink,
+        link: &mut AttackerLink,
         rng: &mut ChaCha20Rng,
     ) -> Result<HandshakeMessages, AttackError> {
-        let challenge = self.request_challenge(station, rng)?;
+        let challenge = self.request_challenge(link, rng)?;
         let response = self.respond(&challenge)?;
-        let ack = self.deliver(station, &response)?;
+        let ack = self.deliver(link, &response)?;
         match self.receive(&ack) {
             Ok(reaction) if reaction.authenticated => Ok(HandshakeMessages { challenge, ack }),
             _ => Err(AttackError::ControlFailed("the device rejects a valid ACK")),
@@ -176,20 +176,25 @@ impl ControlledDevice {
     /// Sends a message from the device's address until the expected reply arrives.
     fn exchange(
         &self,
-        station: &mut AttackerLink,
+        link: &mut AttackerLink,
         message: &[u8; MESSAGE_BYTES],
         is_response: impl Fn(&Message<'_>) -> bool,
     ) -> Result<[u8; MESSAGE_BYTES], AttackError> {
-        let me = self.lap_endpoint();
+        let own_endpoint = self.lap_endpoint();
         let mut reply = None;
-        station.exchange(&me, &gateway_endpoint(Family::V4), message, |received| {
-            let is_expected =
-                received.to == me && wire::parse(received.payload).is_ok_and(|m| is_response(&m));
-            if is_expected {
-                reply = received.payload.try_into().ok();
-            }
-            is_expected
-        })?;
+        link.exchange(
+            &own_endpoint,
+            &gateway_endpoint(Family::V4),
+            message,
+            |received| {
+                let is_expected = received.to == own_endpoint
+                    && wire::parse(received.payload).is_ok_and(|m| is_response(&m));
+                if is_expected {
+                    reply = received.payload.try_into().ok();
+                }
+                is_expected
+            },
+        )?;
         reply.ok_or(AttackError::NoChallenge(self.id()))
     }
 }

@@ -9,7 +9,7 @@ use crate::address::Family;
 
 /// Bits of a message.
 const BITS: usize = MESSAGE_BYTES * 8;
-/// CHALLENGEs per nonce, so that the device's limit of PUF readings does not hide its reaction to the next one.
+/// CHALLENGEs per nonce: few, so that the device's limit of PUF readings does not suppress a reaction.
 const CHALLENGES_PER_NONCE: usize = 3;
 
 fn flipped(message: &[u8; MESSAGE_BYTES], bit: usize) -> [u8; MESSAGE_BYTES] {
@@ -20,8 +20,8 @@ fn flipped(message: &[u8; MESSAGE_BYTES], bit: usize) -> [u8; MESSAGE_BYTES] {
     out
 }
 
-/// All 512 variants of a withheld valid RESPONSE and of its REQUEST, from the device's own address. The gateway must spend no
-/// row; afterwards it must accept the RESPONSE itself.
+/// Sends all 512 one-bit variants of a REQUEST and of a withheld valid RESPONSE from the device's own address. The
+/// gateway must spend no row; afterwards it must accept the unchanged RESPONSE.
 ///
 /// # Errors
 /// See [`AttackError`].
@@ -50,13 +50,13 @@ pub fn to_gateway(context: &mut AttackContext<'_>) -> Result<AttackCounts, Attac
     let ack = device.deliver(&mut context.link, &response)?;
     if !device.receive(&ack).is_ok_and(|reaction| reaction.authenticated) {
         return Err(AttackError::ControlFailed(
-            "the gateway rejects the valid RESPONSE after its variants",
+            "the gateway rejects the valid RESPONSE after copies with a flipped bit",
         ));
     }
     Ok(counts)
 }
 
-/// All 512 variants of valid CHALLENGEs and of a valid ACK, to the device. The device must react to none.
+/// Sends all 512 one-bit variants of valid CHALLENGEs and of a valid ACK to the device. The device must react to none.
 ///
 /// # Errors
 /// See [`AttackError`].
@@ -84,7 +84,7 @@ pub fn to_device(context: &mut AttackContext<'_>) -> Result<AttackCounts, Attack
     match device.receive(&ack) {
         Ok(reaction) if reaction.authenticated => Ok(counts),
         _ => Err(AttackError::ControlFailed(
-            "the device rejects the valid ACK after its variants",
+            "the device rejects the valid ACK after copies with a flipped bit",
         )),
     }
 }

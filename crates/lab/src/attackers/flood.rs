@@ -14,24 +14,24 @@ use super::gateway_lines::LineSnapshot;
 use super::{AttackContext, AttackCounts, AttackError};
 use crate::address::Family;
 
-/// Factor between the messages of a flood and those of another attack.
+/// A flood sends this many times the messages of an ordinary attack ([`AttackContext::messages_per_attack`]).
 const FLOOD_FACTOR: u32 = 20;
 /// Messages after which the attacker waits until the gateway has processed them.
 const BATCH_MESSAGES: u32 = 512;
 
-/// Spoofed REQUESTs, half of them for existing devices. No line may change, and a legitimate device must still receive its
-/// CHALLENGE: the probe after each batch checks this, and otherwise the attack returns [`AttackError::NoChallenge`].
+/// Sends spoofed REQUESTs, half of them for existing devices. No line may change. A probe after each batch checks that
+/// a legitimate device still receives its CHALLENGE; if not, the attack returns [`AttackError::NoChallenge`].
 ///
 /// # Errors
 /// See [`AttackError`].
 pub fn requests(context: &mut AttackContext<'_>) -> Result<AttackCounts, AttackError> {
-    let names: Vec<_> = context.protected_devices().collect();
-    let before = LineSnapshot::of(context.lines, names.iter().copied());
+    let devices: Vec<_> = context.protected_devices().collect();
+    let before = LineSnapshot::of(context.lines, devices.iter().copied());
     let mut counts = AttackCounts::default();
     for number in 0..context.messages_per_attack.saturating_mul(FLOOD_FACTOR) {
         let mut nonce = [0u8; 16];
         context.rng.fill_bytes(&mut nonce);
-        let device = pick_device(&mut context.rng, &names, number);
+        let device = pick_device(&mut context.rng, &devices, number);
         let from = random_endpoint(&mut context.rng);
         context
             .link
@@ -46,14 +46,15 @@ pub fn requests(context: &mut AttackContext<'_>) -> Result<AttackCounts, AttackE
     Ok(counts)
 }
 
-/// Spoofed RESPONSEs for the current row with random tags and an accepted `fresh`, which every CHALLENGE carries.
+/// Sends spoofed RESPONSEs with random tags and an accepted `fresh`, which every CHALLENGE carries; every fifth is for
+/// the previous row, the others for the current row. No line may change.
 ///
 /// # Errors
 /// See [`AttackError`].
 pub fn responses(context: &mut AttackContext<'_>) -> Result<AttackCounts, AttackError> {
-    let names: Vec<_> = context.protected_devices().collect();
-    let before = LineSnapshot::of(context.lines, names.iter().copied());
-    let challenges = current_challenges(context, &names)?;
+    let devices: Vec<_> = context.protected_devices().collect();
+    let before = LineSnapshot::of(context.lines, devices.iter().copied());
+    let challenges = current_challenges(context, &devices)?;
     let mut counts = AttackCounts::default();
     for number in 0..context.messages_per_attack.saturating_mul(FLOOD_FACTOR) {
         let Some(challenge) = challenges.get(number as usize % challenges.len().max(1)) else {
@@ -92,36 +93,36 @@ pub fn responses(context: &mut AttackContext<'_>) -> Result<AttackCounts, Attack
 /// Requests a CHALLENGE for up to 32 devices, as any station may.
 pub(super) fn current_challenges(
     context: &mut AttackContext<'_>,
-    names: &[DeviceId],
+    devices: &[DeviceId],
 ) -> Result<Vec<wire::Challenge>, AttackError> {
     let mut challenges = Vec::new();
-    for device in names.iter().take(32) {
-        let me = attacker_endpoint(899, 50_001);
+    for device in devices.iter().take(32) {
+        let source = attacker_endpoint(899, 50_001);
         let mut nonce = [0u8; 16];
         context.rng.fill_bytes(&mut nonce);
-        let mut got = None;
+        let mut latest = None;
         context.link.exchange(
-            &me,
+            &source,
             &gateway_endpoint(Family::V4),
             &request(*device, nonce),
             |received| {
                 match wire::parse(received.payload) {
                     Ok(Message::Challenge(challenge))
-                        if received.to == me && nonce.starts_with(&challenge.nonce_echo) =>
+                        if received.to == source && nonce.starts_with(&challenge.nonce_echo) =>
                     {
-                        got = Some(*challenge);
+                        latest = Some(*challenge);
                     }
                     _ => {}
                 }
-                got.is_some()
+                latest.is_some()
             },
         )?;
-        challenges.push(got.ok_or(AttackError::NoChallenge(*device))?);
+        challenges.push(latest.ok_or(AttackError::NoChallenge(*device))?);
     }
     Ok(challenges)
 }
 
-/// A known and an unknown device id by turns.
+/// Returns a known and an unknown device id, alternately.
 fn pick_device(rng: &mut ChaCha20Rng, known: &[DeviceId], number: u32) -> DeviceId {
     match known.get(number as usize / 2 % known.len().max(1)) {
         Some(device) if number.is_multiple_of(2) => *device,

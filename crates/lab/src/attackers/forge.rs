@@ -1,5 +1,5 @@
-//! A fake gateway that forges CHALLENGEs and ACKs towards devices. The fake gateway receives all frames, and so has nonces, rows and
-//! session ids, but it has no key.
+//! A fake gateway that forges CHALLENGEs and ACKs towards devices. The fake gateway receives all frames, and so knows
+//! nonces, rows and session ids, but no key.
 
 use linewarden_protocol::frame::ip_bytes;
 use linewarden_protocol::ids::{GatewayId, Suite};
@@ -17,8 +17,8 @@ const CHALLENGES: u32 = 100;
 /// Number of disturbed handshakes.
 const ROUNDS: u32 = 8;
 
-/// Forged CHALLENGEs with the right echo, row, challenge and `fresh`, and forged ACKs with the right session id. The
-/// device must react to none of them and must still accept the valid messages afterwards.
+/// Sends forged CHALLENGEs, each a copy of a valid CHALLENGE with one changed field, and forged ACKs with the right
+/// session id. The device must react to none of them and must still accept the valid messages afterwards.
 ///
 /// # Errors
 /// See [`AttackError`].
@@ -35,7 +35,7 @@ pub fn fake_gateway(context: &mut AttackContext<'_>) -> Result<AttackCounts, Att
             deliver_and_record(context, &mut device, &forged, &mut counts)?;
         }
     }
-    // In the last round the valid CHALLENGE arrives, too.
+    // In the last round the device also receives the valid CHALLENGE.
     let response = device.respond(&valid)?;
     for kind in 0..context.messages_per_attack.min(200) {
         let forged = forged_ack(context, &device, &response, kind)?;
@@ -65,7 +65,8 @@ fn deliver_and_record(
     Ok(())
 }
 
-/// A copy of the valid CHALLENGE with a random tag, another row, or another gateway's id.
+/// A copy of the valid CHALLENGE with a random tag, or with the valid tag and another gateway id, row, challenge or
+/// `fresh`.
 fn forged_challenge(
     context: &mut AttackContext<'_>,
     valid: &[u8; wire::MESSAGE_BYTES],
@@ -77,7 +78,7 @@ fn forged_challenge(
     let mut forged = *valid;
     match kind {
         0 => context.rng.fill_bytes(&mut forged.tag),
-        // The valid tag on a changed message.
+        // From here on, the valid tag on a changed message.
         1 => forged.gateway_id = U32::new(GatewayId(valid.gateway_id.get() ^ 1).0),
         2 => forged.idx = U32::new(valid.idx.get() ^ 1),
         3 => forged.challenge[0] ^= 1,

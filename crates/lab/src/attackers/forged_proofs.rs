@@ -1,5 +1,5 @@
-//! Forged PROOFs in other devices' names (LAP/1 3.2). Any station can send them, so a wrong PROOF has no effect: it neither
-//! quarantines a device nor proves one.
+//! Forged PROOFs in other devices' names (LAP/1 3.2). Any station can send such messages, so a wrong PROOF has no
+//! effect: the PROOF does not lead to a quarantine and does not count as proof of a configuration.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ const REMEMBERED_PROOFS_MAX: usize = 4_096;
 pub struct ForgedProofCounts {
     /// ATTEST_REQUESTs overheard.
     pub requests_overheard: u64,
-    /// Forged PROOFs sent, none of which may count.
+    /// Forged PROOFs sent; the gateway may accept none.
     pub proofs_sent: u64,
 }
 
@@ -67,8 +67,9 @@ impl ProofForger {
         }
     }
 
-    /// The forged PROOFs for a request: random PROOFs with the right round and nonce, in the name of the requested device and of
-    /// another one; a PROOF of the next round; the device's last valid PROOF, unchanged and under the new round.
+    /// The forged PROOFs for a request: random PROOFs with the right round and nonce, in the name of the requested
+    /// device and of another device; a PROOF of the next round; the device's last valid PROOF, unchanged and under the
+    /// new round.
     pub(crate) fn forge(&mut self, request: &AttestRequest) -> Vec<Proof> {
         let (round, device) = (Round::from(request), request.header.device());
         let next = Round {
@@ -84,9 +85,11 @@ impl ProofForger {
             proofs.push(round.proof_message(neighbor, self.random_proof()));
         }
         // A PROOF of the current round is valid, so it is not a replay.
-        let old = self.last_proofs.get(&device);
-        if let Some(old) = old.filter(|old| old.round.get() < round.number.0) {
-            proofs.extend([*old, round.proof_message(device, old.proof)]);
+        let previous_proof = self.last_proofs.get(&device);
+        if let Some(previous_proof) =
+            previous_proof.filter(|previous_proof| previous_proof.round.get() < round.number.0)
+        {
+            proofs.extend([*previous_proof, round.proof_message(device, previous_proof.proof)]);
         }
         self.counts.requests_overheard += 1;
         self.counts.proofs_sent += proofs.len() as u64;
@@ -100,8 +103,8 @@ impl ProofForger {
     }
 }
 
-/// The attacker on the devices' end of the link; stops when dropped. It overhears only senders that do not bypass the queueing
-/// discipline, and sends from the addresses to which the requests were sent.
+/// The attacker on the devices' end of the link; stops when dropped. The attacker overhears only senders that do not
+/// bypass the queueing discipline, and sends from the addresses to which the requests were sent.
 #[derive(Debug)]
 pub struct ForgedProofAttack {
     stop: Arc<AtomicBool>,
@@ -221,7 +224,7 @@ mod tests {
         assert!(proofs.iter().all(|proof| proof.proof != key.prove(&round(8))));
         // A PROOF of the current round is not replayed.
         forger.overhear(&round(8).proof_message(device, key.prove(&round(8))));
-        let again = forger.forge(&round(8).request_without_session(device, &request_key));
-        assert!(again.iter().all(|proof| proof.proof != key.prove(&round(8))));
+        let replayed = forger.forge(&round(8).request_without_session(device, &request_key));
+        assert!(replayed.iter().all(|proof| proof.proof != key.prove(&round(8))));
     }
 }

@@ -1,4 +1,4 @@
-//! Attacks on the open gate: senders that are not allowed to reach the service.
+//! Attacks on the bound gate: senders that are not allowed to reach the service.
 
 use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::frame::header::{ETHER_QINQ, ETHER_VLAN};
@@ -9,7 +9,7 @@ use super::attacker_link::attacker_endpoint;
 use super::flood::random_endpoint;
 use super::{ATTACK_PORT, AttackContext, AttackCounts, AttackError, ControlledDevice};
 use crate::address::{DeviceAddress, FIRST_ATTACKER, GATEWAY, SERVICE};
-use crate::exempt_traffic::ATTACK_MARK;
+use crate::exempt_traffic::ATTACK_PATTERN;
 
 /// The service's endpoint as seen from the devices' side.
 pub(super) fn service(context: &AttackContext<'_>, port: Option<u16>) -> Result<Endpoint, AttackError> {
@@ -30,8 +30,8 @@ fn delivered(context: &AttackContext<'_>) -> u64 {
     })
 }
 
-/// Datagrams from MAC addresses without a session: the attacker's MAC with its own IP address, the attacker's MAC with a
-/// victim's IP address, random addresses. Every datagram that reaches the service is a success.
+/// Sends datagrams from MAC addresses without a session: the attacker's MAC with its own IP address, the attacker's MAC
+/// with a victim's IP address, random addresses. Every datagram that reaches the service is a success.
 ///
 /// # Errors
 /// See [`AttackError`].
@@ -73,17 +73,18 @@ pub fn without_session(context: &mut AttackContext<'_>) -> Result<AttackCounts, 
     Ok(counts)
 }
 
-/// Traffic from MAC addresses without a session that imitates exempt traffic: UDP to the service with DHCP ports, and neighbor
-/// discovery with 1,400 arbitrary bytes, with hop limits 64 and 255. Every message that reaches the service's sockets is a success.
+/// Sends traffic from MAC addresses without a session that imitates exempt traffic: UDP to the service with DHCP ports,
+/// and neighbor solicitations, each with about 1,400 bytes; the solicitations with hop limits 64 and 255. Every message
+/// that reaches the service's sockets is a success.
 ///
 /// # Errors
 /// See [`AttackError`].
 pub fn as_exempt_traffic(context: &mut AttackContext<'_>) -> Result<AttackCounts, AttackError> {
     let to = service(context, Some(67))?;
     // Discards the messages of earlier attacks.
-    count_marked_messages(context)?;
+    count_attack_messages(context)?;
     let mut counts = AttackCounts::default();
-    let payload = [&ATTACK_MARK[..], &[0x5a; 1384]].concat();
+    let payload = [&ATTACK_PATTERN[..], &[0x5a; 1384]].concat();
     for number in 0..context.messages_per_attack.min(200) {
         let own_endpoint = attacker_endpoint(number, 68);
         let to6 = Endpoint {
@@ -91,17 +92,17 @@ pub fn as_exempt_traffic(context: &mut AttackContext<'_>) -> Result<AttackCounts
             port: 547,
             ..to
         };
-        let mine6 = Endpoint {
+        let own_endpoint6 = Endpoint {
             ip: DeviceAddress::new(FIRST_ATTACKER + number).v6().into(),
             port: 546,
             ..own_endpoint
         };
         context.link.send(&own_endpoint, &to, &payload)?;
-        context.link.send(&mine6, &to6, &payload)?;
-        // Four reserved bytes and a target, then no options.
-        let solicitation = [&[0u8; 4][..], &SERVICE.v6.octets(), ATTACK_MARK, &[0x5a; 1360]].concat();
+        context.link.send(&own_endpoint6, &to6, &payload)?;
+        // Four reserved bytes and a target; then the pattern and padding in place of options.
+        let solicitation = [&[0u8; 4][..], &SERVICE.v6.octets(), ATTACK_PATTERN, &[0x5a; 1360]].concat();
         for hop_limit in [64, 255] {
-            let builder = FrameBuilder::new(mine6, to6).ip_fields(0, 0, hop_limit);
+            let builder = FrameBuilder::new(own_endpoint6, to6).ip_fields(0, 0, hop_limit);
             context.link.send_frame(&builder.icmpv6(135, &solicitation))?;
         }
         counts.attempts += 4;
@@ -111,12 +112,12 @@ pub fn as_exempt_traffic(context: &mut AttackContext<'_>) -> Result<AttackCounts
     }
     context.link.wait_processed(|_| {})?;
     delivered_after_drain(context)?;
-    counts.successes = count_marked_messages(context)?;
+    counts.successes = count_attack_messages(context)?;
     Ok(counts)
 }
 
 /// A device with a session acts as a server: it sends DHCP server replies and router advertisements. First an ordinary datagram of
-/// the same device must be forwarded. Every such message that reaches the service's sockets is a success.
+/// the same device must be forwarded. Every reply or advertisement that reaches the service's sockets is a success.
 ///
 /// # Errors
 /// See [`AttackError`].
@@ -140,11 +141,11 @@ pub fn as_server(context: &mut AttackContext<'_>) -> Result<AttackCounts, Attack
         ..to
     };
     // Discards the messages of earlier attacks.
-    count_marked_messages(context)?;
+    count_attack_messages(context)?;
     let mut counts = AttackCounts::default();
-    let payload = [&ATTACK_MARK[..], &[0x5a; 284]].concat();
-    // A router advertisement: hop limit, flags, lifetime and two timers; then the mark in place of options.
-    let advertisement = [&[64, 0, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 0][..], ATTACK_MARK].concat();
+    let payload = [&ATTACK_PATTERN[..], &[0x5a; 284]].concat();
+    // A router advertisement: hop limit, flags, lifetime and two timers; then the pattern in place of options.
+    let advertisement = [&[64, 0, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 0][..], ATTACK_PATTERN].concat();
     for _ in 0..context.messages_per_attack.min(100) {
         context.link.send(&from, &to, &payload)?;
         context.link.send(&from6, &to6, &payload)?;
@@ -154,7 +155,7 @@ pub fn as_server(context: &mut AttackContext<'_>) -> Result<AttackCounts, Attack
     }
     context.link.wait_processed(|_| {})?;
     delivered_after_drain(context)?;
-    counts.successes = count_marked_messages(context)?;
+    counts.successes = count_attack_messages(context)?;
     check_forwarded(
         context,
         &device,
@@ -163,13 +164,13 @@ pub fn as_server(context: &mut AttackContext<'_>) -> Result<AttackCounts, Attack
     Ok(counts)
 }
 
-/// Messages with [`ATTACK_MARK`] that have reached the service since the last call.
-fn count_marked_messages(context: &AttackContext<'_>) -> Result<u64, AttackError> {
+/// Messages with [`ATTACK_PATTERN`] that have reached the service since the last call.
+fn count_attack_messages(context: &AttackContext<'_>) -> Result<u64, AttackError> {
     let (echo, ..) = context
         .service
         .ok_or(AttackError::MissingInput("the service behind the gate"))?;
     let unavailable = AttackError::ControlFailed("the service receives no datagram on the DHCP port");
-    echo.count_marked_messages().ok_or(unavailable)
+    echo.count_attack_messages().ok_or(unavailable)
 }
 
 /// Checks that an ordinary datagram of a device with a session reaches the service and is echoed.
@@ -188,8 +189,8 @@ fn check_forwarded(
     echoed.then_some(()).ok_or(AttackError::ControlFailed(failure))
 }
 
-/// Datagrams from a MAC address with a session, in VLANs where the device has none. First an untagged datagram of the same
-/// device must be forwarded.
+/// Sends datagrams from a MAC address with a session, in VLANs without a session. First an untagged datagram of the
+/// same device must be forwarded.
 ///
 /// # Errors
 /// See [`AttackError`].
@@ -234,9 +235,8 @@ pub fn other_vlan(context: &mut AttackContext<'_>) -> Result<AttackCounts, Attac
     Ok(counts)
 }
 
-/// Datagrams at the service once all earlier frames are counted: the gateway has processed them all
-/// ([`super::AttackerLink::wait_processed`]), and forwarded datagrams precede a further datagram that is sent to the
-/// service from behind the gate.
+/// Number of datagrams from [`ATTACK_PORT`] after the service has emptied its queue. The caller has waited until the
+/// gateway has processed all earlier frames ([`super::AttackerLink::wait_processed`]).
 fn delivered_after_drain(context: &AttackContext<'_>) -> Result<u64, AttackError> {
     let (service, ..) = context
         .service

@@ -1,4 +1,4 @@
-//! Access to the gateway's lines, and comparison of two snapshots of them.
+//! Access to the gateway's lines, and comparison of two snapshots of these lines.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,7 +14,7 @@ pub struct LineState {
     /// The line has a session id.
     pub has_session: bool,
     /// End of the session lifetime, seconds of the boot-time clock.
-    pub lease_until_s: u32,
+    pub session_until_s: u32,
 }
 
 impl fmt::Display for LineState {
@@ -27,7 +27,7 @@ impl fmt::Display for LineState {
         write!(
             f,
             "{:?}, {session}, session lifetime until {} s",
-            self.commit, self.lease_until_s
+            self.commit, self.session_until_s
         )
     }
 }
@@ -98,10 +98,10 @@ mod tests {
 
     #[test]
     fn a_changed_line_is_reported_with_its_old_and_new_state() {
-        let line = |row, lease_until_s| LineState {
+        let line = |row, session_until_s| LineState {
             commit: CommitWord::new(RowIndex(row), row, 0),
-            has_session: lease_until_s != 0,
-            lease_until_s,
+            has_session: session_until_s != 0,
+            session_until_s,
         };
         let before = |device: DeviceId| (device.0 != 3).then(|| line(4, 0));
         let after = |device: DeviceId| match device.0 {

@@ -1,14 +1,14 @@
 //! Attackers on the devices' side of the lab, and the check that decides whether each attack succeeded.
 //!
 //! The attacker's own view never decides. The check reads the gateway's lines ([`GatewayLines`]), the datagrams that
-//! reached the service, and the state machine of the attacked device. Some attacks need a message that would be valid,
-//! such as a RESPONSE that is withheld from the gateway. Such an attack delivers the message at its end and requires
-//! that the gateway accepts it, so that a broken harness cannot pass for a safe gateway. Otherwise the attack returns
-//! [`AttackError::ControlFailed`].
+//! reached the service, and the state machine of the attacked device. Some attacks need a valid message that is
+//! withheld from the gateway, such as a RESPONSE. Such an attack delivers the message at its end. If the gateway
+//! rejects the message, the attack returns [`AttackError::ControlFailed`], because a broken test setup looks like a
+//! safe gateway.
 //!
 //! | attack | attacker | decided by |
 //! |---|---|---|
-//! | [`clone`] | a copy of everything public with another chip | the device's line |
+//! | [`clone`] | a copy of a device's public data, with another PUF chip | the device's line |
 //! | [`replay`] | sends captured frames again | the victims' lines and sessions, the device's state machine |
 //! | [`stolen_response`] | sends a victim's valid RESPONSE first, from another MAC or IP address | the line |
 //! | [`admission`] | an enrolled device that uses foreign addresses; a sender of REQUESTs to foreign MAC addresses | the line, the replies |
@@ -56,10 +56,10 @@ use crate::service::EchoService;
 /// UDP source port of all attack traffic to the service; the service counts attackers by this port.
 pub const ATTACK_PORT: u16 = 6_666;
 
-/// Why an attack could not be carried out. No variant means that the attack failed or succeeded.
+/// Why an attack could not be carried out. With any of these errors it is unknown whether the attack would succeed.
 #[derive(Debug, thiserror::Error)]
 pub enum AttackError {
-    /// A socket.
+    /// A packet socket failed.
     #[error(transparent)]
     Socket(#[from] PacketSocketError),
     /// The gateway sends no CHALLENGE to a valid REQUEST.
@@ -78,11 +78,11 @@ pub enum AttackError {
 /// The result of an attack.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AttackReport {
-    /// Its name in tables.
+    /// Name of the attack in tables.
     pub name: &'static str,
     /// Messages or handshakes that the attacker tried.
     pub attempts: u64,
-    /// Attempts that reached the attacker's goal, by the check of the attack.
+    /// Attempts that succeeded, by the check of the attack.
     pub successes: u64,
     /// One changed line, if changed lines decide about success.
     pub line_change: Option<LineChange>,
@@ -130,11 +130,11 @@ pub struct AttackContext<'a> {
     /// Captured handshakes of victims and other devices.
     pub captured_handshakes: CapturedHandshakes,
     /// Legitimate devices that the harness controls, with indices from [`FIRST_CONTROLLED_DEVICE`] on. Each attack that
-    /// needs one takes one; all attacks need [`CONTROLLED_DEVICES`].
+    /// needs such a device takes one device; all attacks together need [`CONTROLLED_DEVICES`] devices.
     pub controlled_devices: Vec<ControlledDevice>,
-    /// Copies of absent devices with other chips.
+    /// Copies of absent devices with other PUF chips.
     pub clones: Vec<Member>,
-    /// The service behind the gate, if the gate is open: it listens on this address and port.
+    /// The service behind the gate with its address and port; `None` if the gate is off.
     pub service: Option<(&'a EchoService, IpAddr, u16)>,
     /// Legitimate exchanges captured on the classic port, if the port is open.
     pub classic_exchanges: Vec<ClassicExchange>,
@@ -142,7 +142,7 @@ pub struct AttackContext<'a> {
     pub classic_port: u16,
     /// The data plane sees the MAC addresses of frames; a data plane on UDP sockets sees only IP addresses.
     pub data_plane_sees_macs: bool,
-    /// Messages of an attack that sends many; a flood sends twenty times as many.
+    /// Number of messages of an attack; a flood sends twenty times this number.
     pub messages_per_attack: u32,
     /// Random numbers of the attackers.
     pub rng: ChaCha20Rng,
@@ -162,21 +162,21 @@ impl AttackContext<'_> {
     }
 }
 
-/// What an attack needs before it can be tried.
+/// What an attack requires.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Requirement {
-    /// Nothing but devices.
+    /// Only devices.
     DevicesOnly,
-    /// An open gate with a service behind it.
-    OpenGate,
+    /// A bound gate with a service behind it.
+    BoundGate,
 }
 
 /// One attack.
 #[derive(Clone, Copy)]
 pub struct Attack {
-    /// Its name in tables.
+    /// Name of the attack in tables.
     pub name: &'static str,
-    /// What it needs.
+    /// The requirement of the attack.
     pub requirement: Requirement,
     run: fn(&mut AttackContext<'_>) -> Result<AttackCounts, AttackError>,
 }
@@ -184,12 +184,12 @@ pub struct Attack {
 impl Attack {
     const fn new(
         name: &'static str,
-        needs: Requirement,
+        requirement: Requirement,
         run: fn(&mut AttackContext<'_>) -> Result<AttackCounts, AttackError>,
     ) -> Self {
         Self {
             name,
-            requirement: needs,
+            requirement,
             run,
         }
     }
@@ -201,7 +201,7 @@ impl Attack {
     pub fn run(&self, context: &mut AttackContext<'_>) -> Result<AttackReport, AttackError> {
         let name = self.name;
         let skipped = match self.requirement {
-            Requirement::OpenGate if context.service.is_none() => Some("the gate is off"),
+            Requirement::BoundGate if context.service.is_none() => Some("the gate is off"),
             _ => None,
         };
         if skipped.is_some() {
@@ -288,22 +288,22 @@ pub const ATTACKS: &[Attack] = &[
     ),
     Attack::new(
         "traffic to the service without a session",
-        Requirement::OpenGate,
+        Requirement::BoundGate,
         gate::without_session,
     ),
     Attack::new(
         "traffic disguised as DHCP or neighbor discovery",
-        Requirement::OpenGate,
+        Requirement::BoundGate,
         gate::as_exempt_traffic,
     ),
     Attack::new(
         "DHCP server or router messages from a device",
-        Requirement::OpenGate,
+        Requirement::BoundGate,
         gate::as_server,
     ),
     Attack::new(
         "traffic to the service in another VLAN",
-        Requirement::OpenGate,
+        Requirement::BoundGate,
         gate::other_vlan,
     ),
     Attack::new(
@@ -338,12 +338,12 @@ pub const ATTACKS: &[Attack] = &[
     ),
     Attack::new(
         "loss of short legitimate datagrams",
-        Requirement::OpenGate,
+        Requirement::BoundGate,
         published::short_datagrams,
     ),
     Attack::new(
         "loss of legitimate datagrams by first byte",
-        Requirement::OpenGate,
+        Requirement::BoundGate,
         published::leading_bytes,
     ),
     Attack::new(

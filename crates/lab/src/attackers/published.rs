@@ -1,8 +1,8 @@
 //! The published attacks on the earlier XDP verifier, translated to LAP/1.
 //!
-//! That verifier kept one expected hash per device, made with a 32-bit CRC, zero at first and never cleared. Any REQ
-//! overwrote the hash. The verifier reflected requests for unknown devices, dropped every UDP packet shorter than its
-//! header on any port, and claimed every packet that begins with 0 or 2.
+//! That verifier kept one expected hash per device, computed with a 32-bit CRC, zero at first and never cleared. Any
+//! REQ overwrote the hash. The verifier reflected requests for unknown devices, dropped every UDP packet shorter than
+//! its header on any port, and claimed every packet that begins with 0 or 2.
 
 use std::time::{Duration, Instant};
 
@@ -43,19 +43,20 @@ fn response(challenge: &wire::Challenge, flags: u8, nonce: [u8; 16], tag: [u8; 1
     }
 }
 
-/// Cold start: a zero tag for devices with and without a CHALLENGE, with a valid and a zero `fresh`, for the current
-/// row and the previous one.
+/// Sends RESPONSEs with a zero tag in the names of up to 32 devices, as after a cold start. The attacker first requests
+/// the devices' CHALLENGEs. The RESPONSEs have a valid or a zero `fresh` and are for the current row or the previous
+/// row.
 ///
 /// # Errors
 /// See [`AttackError`].
 pub fn zero_tag(context: &mut AttackContext<'_>) -> Result<AttackCounts, AttackError> {
-    let names: Vec<_> = context.protected_devices().collect();
-    let before = LineSnapshot::of(context.lines, names.iter().copied());
-    let challenges = current_challenges(context, &names)?;
+    let devices: Vec<_> = context.protected_devices().collect();
+    let before = LineSnapshot::of(context.lines, devices.iter().copied());
+    let challenges = current_challenges(context, &devices)?;
     let mut counts = AttackCounts::default();
     for challenge in &challenges {
         for flags in [0, FLAG_BOUND] {
-            for (fresh, back) in [
+            for (fresh, rows_back) in [
                 (challenge.fresh, 0),
                 (challenge.fresh, 1),
                 ([0; 8], 0),
@@ -63,7 +64,7 @@ pub fn zero_tag(context: &mut AttackContext<'_>) -> Result<AttackCounts, AttackE
             ] {
                 let mut zero = response(challenge, flags, [0; 16], [0; 16]);
                 zero.fresh = fresh;
-                zero.idx = U32::new(challenge.idx.get().wrapping_sub(back));
+                zero.idx = U32::new(challenge.idx.get().wrapping_sub(rows_back));
                 let from = attacker_endpoint(counts.attempts as u32, DEVICE_PORT);
                 context
                     .link
@@ -77,7 +78,7 @@ pub fn zero_tag(context: &mut AttackContext<'_>) -> Result<AttackCounts, AttackE
     Ok(counts)
 }
 
-/// Replays one valid RESPONSE 1,000 times, from its own and from another address.
+/// Replays one valid RESPONSE 500 times from its own address and 500 times from other addresses.
 ///
 /// # Errors
 /// See [`AttackError`].
@@ -112,7 +113,7 @@ pub fn replayed_response(context: &mut AttackContext<'_>) -> Result<AttackCounts
 /// # Errors
 /// See [`AttackError`].
 pub fn affine_tags(context: &mut AttackContext<'_>) -> Result<AttackCounts, AttackError> {
-    let known: Vec<(wire::Response, [u8; 16])> = context
+    let captured: Vec<(wire::Response, [u8; 16])> = context
         .captured_handshakes
         .values()
         .filter_map(
@@ -122,16 +123,16 @@ pub fn affine_tags(context: &mut AttackContext<'_>) -> Result<AttackCounts, Atta
             },
         )
         .collect();
-    if known.len() < 2 {
+    if captured.len() < 2 {
         return Err(AttackError::MissingInput("two captured RESPONSEs"));
     }
-    let names: Vec<_> = context.protected_devices().collect();
-    let before = LineSnapshot::of(context.lines, names.iter().copied());
-    let challenges = current_challenges(context, &names)?;
+    let devices: Vec<_> = context.protected_devices().collect();
+    let before = LineSnapshot::of(context.lines, devices.iter().copied());
+    let challenges = current_challenges(context, &devices)?;
     let mut counts = AttackCounts::default();
     for challenge in &challenges {
         for number in 0..16usize {
-            let pick = |at: usize| known.get((number + at) % known.len());
+            let pick = |offset: usize| captured.get((number + offset) % captured.len());
             let (Some((a, tag_a)), Some((b, tag_b)), Some((c, tag_c))) = (pick(0), pick(1), pick(2)) else {
                 continue;
             };
@@ -158,15 +159,15 @@ fn xor(a: [u8; 16], b: [u8; 16]) -> [u8; 16] {
     (u128::from_ne_bytes(a) ^ u128::from_ne_bytes(b)).to_ne_bytes()
 }
 
-/// Guesses of which only 32 bits vary, as if the tag were as short as the earlier verifier's. The gateway does not lock
-/// the guesser out: 128-bit tags make that unnecessary.
+/// Guesses tags that vary in only 32 bits, as if the tag were as short as the earlier verifier's. The gateway does not
+/// lock the guesser out: 128-bit tags make a lockout unnecessary.
 ///
 /// # Errors
 /// See [`AttackError`].
 pub fn guessed_tags(context: &mut AttackContext<'_>) -> Result<AttackCounts, AttackError> {
-    let names: Vec<_> = context.absent.iter().copied().take(1).collect();
-    let before = LineSnapshot::of(context.lines, names.iter().copied());
-    let challenges = current_challenges(context, &names)?;
+    let devices: Vec<_> = context.absent.iter().copied().take(1).collect();
+    let before = LineSnapshot::of(context.lines, devices.iter().copied());
+    let challenges = current_challenges(context, &devices)?;
     let challenge = challenges
         .first()
         .ok_or(AttackError::MissingInput("an absent device"))?;
@@ -189,8 +190,8 @@ pub fn guessed_tags(context: &mut AttackContext<'_>) -> Result<AttackCounts, Att
     Ok(counts)
 }
 
-/// REQUESTs in the name of a device that waits for its ACK, from its own and from other addresses, while its RESPONSE is withheld.
-/// The gateway must still accept the RESPONSE.
+/// Sends REQUESTs in the name of a device that waits for its ACK, from its own and from other addresses, while its
+/// RESPONSE is withheld. The gateway must still accept the RESPONSE.
 ///
 /// # Errors
 /// See [`AttackError`].
@@ -226,12 +227,12 @@ pub fn overwriting_request(context: &mut AttackContext<'_>) -> Result<AttackCoun
     Ok(counts)
 }
 
-/// REQUESTs and RESPONSEs with unknown device ids. Every reply is a reflection.
+/// Sends REQUESTs and RESPONSEs with unknown device ids. Every reply is a reflection.
 ///
 /// # Errors
 /// See [`AttackError`].
 pub fn unknown_id(context: &mut AttackContext<'_>) -> Result<AttackCounts, AttackError> {
-    let me = attacker_endpoint(11, 50_002);
+    let source = attacker_endpoint(11, 50_002);
     let mut counts = AttackCounts::default();
     let mut reflected = 0;
     for number in 0..context.messages_per_attack.min(1_000) {
@@ -242,23 +243,25 @@ pub fn unknown_id(context: &mut AttackContext<'_>) -> Result<AttackCounts, Attac
             message[3] = message_type::RESPONSE;
             context.rng.fill_bytes(message.get_mut(16..).unwrap_or_default());
         }
-        context.link.send(&me, &gateway_endpoint(Family::V4), &message)?;
+        context
+            .link
+            .send(&source, &gateway_endpoint(Family::V4), &message)?;
         counts.attempts += 1;
         if number % 128 == 127 {
             context
                 .link
-                .wait_processed(|received| reflected += u64::from(received.to == me))?;
+                .wait_processed(|received| reflected += u64::from(received.to == source))?;
         }
     }
     context
         .link
-        .wait_processed(|received| reflected += u64::from(received.to == me))?;
+        .wait_processed(|received| reflected += u64::from(received.to == source))?;
     counts.successes = reflected;
     Ok(counts)
 }
 
-/// Legitimate datagrams of 0 to 64 bytes from an authenticated device to the service. Each datagram without an echo counts as
-/// lost.
+/// Sends legitimate datagrams of 0 to 64 bytes from an authenticated device to the service. Each datagram without an
+/// echo counts as lost.
 ///
 /// # Errors
 /// See [`AttackError`].
@@ -267,8 +270,8 @@ pub fn short_datagrams(context: &mut AttackContext<'_>) -> Result<AttackCounts, 
     legitimate_datagrams(context, payloads)
 }
 
-/// Legitimate datagrams that begin with each byte value, in the message sizes of the earlier verifier and of LAP/1, including
-/// whole LAP/1 messages.
+/// Sends legitimate datagrams that begin with one of six byte values, among them 0 and 2, in the message sizes of the
+/// earlier verifier and of LAP/1; and sends a whole LAP/1 REQUEST. Each datagram without an echo counts as lost.
 ///
 /// # Errors
 /// See [`AttackError`].
@@ -296,22 +299,22 @@ fn legitimate_datagrams(
     let mut device = context.take_controlled_device()?;
     let to = service(context, None)?;
     device.authenticate(&mut context.link, &mut context.rng)?;
-    let me = device.endpoint(50_003);
+    let source = device.endpoint(50_003);
     let mut counts = AttackCounts {
         attempts: payloads.len() as u64,
         ..AttackCounts::default()
     };
     let mut missing = payloads;
-    // The second and third pass resend only what a full queue may have lost.
+    // The second and third pass resend only datagrams without an echo: a full queue may have dropped them.
     for _ in 0..3 {
         for payload in &missing {
-            context.link.send(&me, &to, payload)?;
+            context.link.send(&source, &to, payload)?;
         }
         context.link.flush()?;
         let sent = Instant::now();
         while !missing.is_empty() && sent.elapsed() < ECHO_TIMEOUT {
             context.link.receive(&mut |received| {
-                if received.to == me {
+                if received.to == source {
                     missing.retain(|payload| payload != received.payload);
                 }
                 false

@@ -8,7 +8,7 @@ use crate::address::Family;
 /// Number of times that each frame is sent.
 const REPEATS: usize = 3;
 
-/// Sends every frame of every captured handshake again, unchanged, in order and in reverse, and sends the gateway's own
+/// Sends every frame of the victims' captured handshakes again, unchanged, in order and in reverse, and sends the gateway's own
 /// messages to the gateway. No line may change: no new session, no extended session lifetime, no spent row.
 ///
 /// # Errors
@@ -49,7 +49,7 @@ pub fn to_gateway(context: &mut AttackContext<'_>) -> Result<AttackCounts, Attac
                 .send(&received.to, &gateway_endpoint(Family::V4), received.payload)?;
             counts.attempts += 1;
         }
-        // At most the capacity of a queue; otherwise frames of the attack are lost.
+        // Limits the queued frames: a full queue would drop frames of the attack.
         context.link.wait_processed(|_| {})?;
     }
     counts.count_line_changes(&before, context.lines);
@@ -63,12 +63,12 @@ pub fn to_gateway(context: &mut AttackContext<'_>) -> Result<AttackCounts, Attac
 /// See [`AttackError`].
 pub fn to_device(context: &mut AttackContext<'_>) -> Result<AttackCounts, AttackError> {
     let mut device = context.take_controlled_device()?;
-    let old = device.authenticate(&mut context.link, &mut context.rng)?;
+    let earlier = device.authenticate(&mut context.link, &mut context.rng)?;
     let mut counts = AttackCounts::default();
     let from = gateway_endpoint(Family::V4);
 
     let challenge = device.request_challenge(&mut context.link, &mut context.rng)?;
-    for message in [&old.challenge, &old.ack] {
+    for message in [&earlier.challenge, &earlier.ack] {
         let received = context
             .link
             .deliver_to_device(&from, &device.lap_endpoint(), message)?;
@@ -76,7 +76,7 @@ pub fn to_device(context: &mut AttackContext<'_>) -> Result<AttackCounts, Attack
     }
     let response = device.respond(&challenge)?;
     let ack = device.deliver(&mut context.link, &response)?;
-    for message in [&old.challenge, &old.ack, &challenge] {
+    for message in [&earlier.challenge, &earlier.ack, &challenge] {
         let received = context
             .link
             .deliver_to_device(&from, &device.lap_endpoint(), message)?;

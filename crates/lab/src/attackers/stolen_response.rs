@@ -9,8 +9,8 @@ use crate::fleet::DEVICE_PORT;
 /// Sends the RESPONSE from the attacker's MAC and IP address, and from the attacker's MAC with the victim's IP address, from
 /// several ports. The row must stay unspent, and the gateway must still accept the victim's RESPONSE afterwards.
 ///
-/// The victim's IP address is used only if the data plane sees frames ([`AttackContext::data_plane_sees_macs`]). To a UDP
-/// socket that datagram is the victim's: the session and the ACK belong to the victim.
+/// The victim's IP address is used only if the data plane sees MAC addresses ([`AttackContext::data_plane_sees_macs`]).
+/// A UDP socket cannot distinguish that datagram from the victim's, and the session and the ACK belong to the victim.
 ///
 /// # Errors
 /// See [`AttackError`].
@@ -21,12 +21,11 @@ pub fn from_own_mac(context: &mut AttackContext<'_>) -> Result<AttackCounts, Att
     let mut counts = AttackCounts::default();
     for number in 0..context.messages_per_attack.min(200) {
         let attacker = attacker_endpoint(number, DEVICE_PORT + (number % 7) as u16);
-        let with_spoofed_mac = linewarden_protocol::frame::write::Endpoint {
+        let with_victim_ip = linewarden_protocol::frame::write::Endpoint {
             ip: victim.lap_endpoint().ip,
             ..attacker
         };
-        for from in std::iter::once(attacker).chain(context.data_plane_sees_macs.then_some(with_spoofed_mac))
-        {
+        for from in std::iter::once(attacker).chain(context.data_plane_sees_macs.then_some(with_victim_ip)) {
             context
                 .link
                 .send(&from, &gateway_endpoint(Family::V4), &response)?;

@@ -7,7 +7,8 @@ use plotters::prelude::*;
 use super::latency::Series;
 use super::{BenchError, Report};
 
-/// A published value, drawn as a dashed line with its label: blue like xdp for the paper's switch, red like host for its host.
+/// A published value, drawn as a dashed line with its label: values of a paper's switch are blue like xdp, values of
+/// its host are red like host.
 struct Published {
     text: &'static str,
     value: f64,
@@ -26,9 +27,9 @@ pub(super) const COLORS: [RGBColor; 6] = [
 /// Draws all charts into the existing `directory` and returns their paths.
 ///
 /// # Errors
-/// The file that cannot be written.
+/// A chart cannot be drawn or written.
 pub fn draw(report: &Report, directory: &Path) -> Result<Vec<PathBuf>, BenchError> {
-    let of = |picture: &str| -> Vec<&Series> {
+    let series_of = |picture: &str| -> Vec<&Series> {
         report
             .latencies
             .iter()
@@ -83,7 +84,7 @@ pub fn draw(report: &Report, directory: &Path) -> Result<Vec<PathBuf>, BenchErro
         cdf(
             &file("iot-fig9a.svg"),
             "Latency of a complete authentication (IoT paper, Fig. 9a)",
-            &of("iot-fig9a"),
+            &series_of("iot-fig9a"),
             &iot,
         ),
     )?;
@@ -92,7 +93,7 @@ pub fn draw(report: &Report, directory: &Path) -> Result<Vec<PathBuf>, BenchErro
         cdf(
             &file("uav-fig9.svg"),
             "100 sequential authentications, 5 CRPs, 2 challenges (UAV paper, Fig. 9)",
-            &of("uav-fig9"),
+            &series_of("uav-fig9"),
             &uav,
         ),
     )?;
@@ -118,17 +119,17 @@ pub(super) fn round_to_integer(number: f64) -> String {
 }
 
 fn cdf(path: &Path, title: &str, series: &[&Series], published: &[Published]) -> Result<PathBuf, String> {
-    let longest = |series: &Series| series.latency_ns.value_at_quantile(0.9995) as f64 / 1000.0;
-    let most = series
+    let p9995_us = |series: &Series| series.latency_ns.value_at_quantile(0.9995) as f64 / 1000.0;
+    let x_max = series
         .iter()
-        .map(|one| longest(one))
-        .chain(published.iter().map(|one| one.value))
+        .map(|series| p9995_us(series))
+        .chain(published.iter().map(|published| published.value))
         .fold(10.0, f64::max)
         * 1.3;
-    let least = series
+    let x_min = series
         .iter()
-        .map(|one| one.latency_ns.min() as f64 / 1000.0)
-        .fold(most, f64::min)
+        .map(|series| series.latency_ns.min() as f64 / 1000.0)
+        .fold(x_max, f64::min)
         .max(0.5)
         * 0.8;
     let root = SVGBackend::new(path, (900, 520)).into_drawing_area();
@@ -138,7 +139,7 @@ fn cdf(path: &Path, title: &str, series: &[&Series], published: &[Published]) ->
         .margin(12)
         .x_label_area_size(42)
         .y_label_area_size(52)
-        .build_cartesian_2d((least..most).log_scale(), 0.0..1.0)
+        .build_cartesian_2d((x_min..x_max).log_scale(), 0.0..1.0)
         .map_err(text)?;
     chart
         .configure_mesh()
@@ -148,13 +149,13 @@ fn cdf(path: &Path, title: &str, series: &[&Series], published: &[Published]) ->
         .map_err(text)?;
     for (series, color) in series.iter().zip(COLORS.iter().cycle()) {
         let total = series.latency_ns.len().max(1) as f64;
-        let mut seen = 0;
+        let mut count = 0;
         let points: Vec<(f64, f64)> = series
             .latency_ns
             .iter_recorded()
             .map(|step| {
-                seen += step.count_at_value();
-                (step.value_iterated_to() as f64 / 1000.0, seen as f64 / total)
+                count += step.count_at_value();
+                (step.value_iterated_to() as f64 / 1000.0, count as f64 / total)
             })
             .collect();
         let p99 = series.latency_ns.value_at_quantile(0.99) as f64 / 1000.0;
@@ -164,17 +165,17 @@ fn cdf(path: &Path, title: &str, series: &[&Series], published: &[Published]) ->
             .label(format!("{}: p99 {p99:.1} us", series.name))
             .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], color.stroke_width(3)));
     }
-    for one in published {
-        let color = one.color;
+    for published in published {
+        let color = published.color;
         chart
             .draw_series(DashedLineSeries::new(
-                [(one.value, 0.0), (one.value, 1.0)],
+                [(published.value, 0.0), (published.value, 1.0)],
                 4,
                 4,
-                one.color.stroke_width(1),
+                published.color.stroke_width(1),
             ))
             .map_err(text)?
-            .label(one.text)
+            .label(published.text)
             .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], color.stroke_width(1)));
     }
     chart
@@ -200,18 +201,18 @@ pub(super) fn bars(
         .iter()
         .flat_map(|(_, bars)| bars.iter().map(|(_, value)| *value));
     // Space above the bars for the legend.
-    let most = values.clone().fold(1.0, f64::max) * 12.0;
-    let least = values.fold(most, f64::min) / 3.0;
+    let y_max = values.clone().fold(1.0, f64::max) * 12.0;
+    let y_min = values.fold(y_max, f64::min) / 3.0;
     let root = SVGBackend::new(path, (900, 480 + 20 * remarks.len() as u32)).into_drawing_area();
     root.fill(&WHITE).map_err(text)?;
     let (upper, lower) = root.split_vertically(470);
-    let places = groups.len() as f64;
+    let group_count = groups.len() as f64;
     let mut chart = ChartBuilder::on(&upper)
         .caption(title, ("sans-serif", 18))
         .margin(12)
         .x_label_area_size(30)
         .y_label_area_size(70)
-        .build_cartesian_2d(0.0..places, (least..most).log_scale())
+        .build_cartesian_2d(0.0..group_count, (y_min..y_max).log_scale())
         .map_err(text)?;
     let name = |x: &f64| {
         groups
@@ -232,18 +233,18 @@ pub(super) fn bars(
         .y_desc(unit)
         .draw()
         .map_err(text)?;
-    for (at, (_, bars)) in groups.iter().enumerate() {
+    for (position, (_, bars)) in groups.iter().enumerate() {
         let width = 0.7 / bars.len().max(1) as f64;
         for (number, ((label, value), color)) in bars.iter().zip(COLORS.iter().cycle()).enumerate() {
-            let left = at as f64 + 0.15 + number as f64 * width;
-            let bar = Rectangle::new([(left, least), (left + width * 0.92, *value)], color.filled());
+            let left = position as f64 + 0.15 + number as f64 * width;
+            let bar = Rectangle::new([(left, y_min), (left + width * 0.92, *value)], color.filled());
             let drawn = chart.draw_series([bar]).map_err(text)?;
-            if at == 0 {
+            if position == 0 {
                 drawn
                     .label(*label)
                     .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 14, y + 5)], color.filled()));
             }
-            let words = if *value >= 1e6 {
+            let value_text = if *value >= 1e6 {
                 format!("{:.2} M", value / 1e6)
             } else if *value >= 1e4 {
                 format!("{:.0} k", value / 1e3)
@@ -251,7 +252,7 @@ pub(super) fn bars(
                 format!("{value:.0}")
             };
             chart
-                .draw_series([Text::new(words, (left, *value * 1.25), ("sans-serif", 13))])
+                .draw_series([Text::new(value_text, (left, *value * 1.25), ("sans-serif", 13))])
                 .map_err(text)?;
         }
     }

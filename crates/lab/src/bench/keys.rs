@@ -56,7 +56,7 @@ pub fn row(device: u32, mode: Mode, idx: RowIndex) -> Row {
 pub fn rows(device: u32, mode: Mode, first: RowIndex, count: u32) -> Vec<Row> {
     let count = if mode == Mode::Key { 1 } else { count };
     (0..count)
-        .map(|ahead| row(device, mode, RowIndex(first.0 + ahead)))
+        .map(|offset| row(device, mode, RowIndex(first.0 + offset)))
         .collect()
 }
 
@@ -98,7 +98,7 @@ pub fn response(device: u32, mode: Mode, idx: RowIndex, bound: bool) -> Response
     response
 }
 
-/// A device's frame with that payload to the gateway's port; empty if it would be longer than 160 bytes.
+/// A device's frame with `payload` to `port` of the gateway; empty if the frame would be longer than 160 bytes.
 #[must_use]
 pub fn frame(device: u32, port: u16, payload: &[u8]) -> Vec<u8> {
     let from: Endpoint = DeviceAddress::new(device).endpoint(Family::V4, PORT);

@@ -1,5 +1,5 @@
 //! Latency of complete authentications in sequence, from REQUEST to verified ACK, of an ordinary UDP client that polls,
-//! through `xdp` and `host` on the same veth. The classic profile is measured in the same way, at 64 and 256 bits.
+//! through `xdp` and `host` on the same kind of veth. The classic profile is measured in the same way, at 64 and 256 bits.
 //!
 //! Client and verifier have one CPU each. The threads of `host` sleep until a datagram arrives, as in production.
 
@@ -36,7 +36,7 @@ pub struct Series {
     pub name: String,
     /// The chart of the series.
     pub picture: &'static str,
-    /// To three significant digits.
+    /// Latencies, to three significant digits.
     pub latency_ns: Histogram<u64>,
 }
 
@@ -101,7 +101,7 @@ fn auto_resizing_histogram() -> Histogram<u64> {
     histogram
 }
 
-/// A client's socket in the calling thread's namespace, connected to that port of the gateway.
+/// Opens a client socket in the calling thread's namespace, connected to `port` of the gateway.
 fn client(port: u16) -> Result<UdpSocket, BenchError> {
     pin_task(0, CLIENT_CPU).map_err(io("pin the client thread"))?;
     let socket = UdpSocket::bind("0.0.0.0:0").map_err(io("bind the client socket"))?;
@@ -161,7 +161,7 @@ fn handshake(socket: &UdpSocket, idx: RowIndex) -> Result<(), BenchError> {
         .ok_or_else(|| unexpected_reply("verified ACK"))
 }
 
-/// `count` authentications through one data plane.
+/// Measures `count` authentications through one data plane.
 fn lap_latency(xdp: bool, count: u32, runs: u32) -> Result<Histogram<u64>, BenchError> {
     let lab = lab()?;
     let mut verifier = Verifier::start(&lab, &keys::config(16, 8), xdp, VERIFIER_CPU)?;
@@ -177,8 +177,8 @@ fn lap_latency(xdp: bool, count: u32, runs: u32) -> Result<Histogram<u64>, Bench
         let mut latency_ns = histogram();
         lab.devices.run(|| -> Result<(), BenchError> {
             let socket = client(LAP_PORT)?;
-            for (at, idx) in (0..count).zip(next.by_ref()) {
-                if at % 1000 == 0 {
+            for (number, idx) in (0..count).zip(next.by_ref()) {
+                if number % 1000 == 0 {
                     freshness::refresh(store);
                 }
                 let start = Instant::now();
@@ -223,8 +223,8 @@ fn classic_response(
             bits.bytes(),
         ))
     };
-    let two = (challenge.challenge2 != 0).then(|| response(challenge.challenge2));
-    classic::device::respond(challenge, bits, &response(challenge.challenge1), two.as_ref())
+    let second = (challenge.challenge2 != 0).then(|| response(challenge.challenge2));
+    classic::device::respond(challenge, bits, &response(challenge.challenge1), second.as_ref())
 }
 
 /// One classic exchange with an immediate reply to each message.
@@ -250,7 +250,8 @@ fn classic_handshake(socket: &UdpSocket, identifier: u32, bits: ResponseBits) ->
     }
 }
 
-/// A measurement of a classic profile: the profile, its response size, and the number of exchanges as in the papers.
+/// A measurement of a classic profile: the profile, its response size, and the number of exchanges as in the IoT and
+/// UAV papers.
 #[derive(Clone, Copy)]
 struct ClassicRun {
     profile: ClassicProfile,
@@ -269,8 +270,8 @@ impl ClassicRun {
         config
     }
 
-    fn identifier(self, at: u32) -> u32 {
-        at / self.rows + 1
+    fn identifier(self, exchange: u32) -> u32 {
+        exchange / self.rows + 1
     }
 }
 
@@ -282,9 +283,9 @@ fn classic_latency(run: ClassicRun, xdp: bool, runs: u32) -> Result<Histogram<u6
         let mut latency_ns = histogram();
         lab.devices.run(|| -> Result<(), BenchError> {
             let socket = client(keys::CLASSIC_PORT)?;
-            for at in 0..run.count {
+            for number in 0..run.count {
                 let start = Instant::now();
-                classic_handshake(&socket, run.identifier(at), run.bits)?;
+                classic_handshake(&socket, run.identifier(number), run.bits)?;
                 latency_ns.saturating_record(nanos(start.elapsed()));
             }
             Ok(())
@@ -294,7 +295,7 @@ fn classic_latency(run: ClassicRun, xdp: bool, runs: u32) -> Result<Histogram<u6
     Ok(best.unwrap_or_else(histogram))
 }
 
-/// Verifier CPU time of one classic exchange at each response size, both data planes, in bursts of 64 requests.
+/// Measures the verifier's CPU time of one classic exchange, for each response size and data plane, in bursts of 64.
 ///
 /// # Errors
 /// The lab or a data plane could not be set up.
@@ -337,8 +338,8 @@ pub fn classic_costs(scale: &Scale, rows: &mut Vec<Row>) -> Result<(), BenchErro
 fn classic_cpu_ns(run: ClassicRun, xdp: bool) -> Result<f64, BenchError> {
     let lab = lab()?;
     let _verifier = Verifier::start(&lab, &run.config(), xdp, CLIENT_CPU)?;
-    let far = NapiThreads::enable(&lab.gateway, &lab.gateway_devices_end.name)?;
-    far.pin(&[CLIENT_CPU])?;
+    let gateway_napi = NapiThreads::enable(&lab.gateway, &lab.gateway_devices_end.name)?;
+    gateway_napi.pin(&[CLIENT_CPU])?;
     // The client side needs its own thread, too; otherwise its work would be counted in the verifier's thread.
     NapiThreads::enable(&lab.devices, &lab.devices_end.name)?.pin(&[CLIENT_CPU])?;
     let threads = if xdp {
@@ -346,16 +347,16 @@ fn classic_cpu_ns(run: ClassicRun, xdp: bool) -> Result<f64, BenchError> {
     } else {
         super::rate::threads_named("lw-host-")?
     };
-    let used = || -> Result<Duration, BenchError> {
-        let mut sum = far.cpu_time()?;
+    let verifier_cpu_time = || -> Result<Duration, BenchError> {
+        let mut sum = gateway_napi.cpu_time()?;
         for pid in &threads {
             sum += task_cpu_time(*pid).map_err(io("read the CPU time of a thread"))?;
         }
         Ok(sum)
     };
-    let before = used()?;
+    let before = verifier_cpu_time()?;
     let done = lab.devices.run(|| classic_bursts(run))??;
-    Ok((used()? - before).as_nanos() as f64 / f64::from(done.max(1)))
+    Ok((verifier_cpu_time()? - before).as_nanos() as f64 / f64::from(done.max(1)))
 }
 
 /// Exchanges in bursts: 64 REQs, then the responses to the challenges. Returns the number of accepted exchanges.
@@ -378,7 +379,7 @@ fn classic_bursts(run: ClassicRun) -> Result<u32, BenchError> {
     for burst in 0..run.count / BURST {
         // Different identifiers in a burst, because each has one outstanding challenge.
         let ids: Vec<u32> = (0..BURST.min(identifiers))
-            .map(|at| (burst * BURST + at) % identifiers + 1)
+            .map(|offset| (burst * BURST + offset) % identifiers + 1)
             .collect();
         for id in &ids {
             if classic::device::request(*id)

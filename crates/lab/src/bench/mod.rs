@@ -1,5 +1,8 @@
-//! The benchmarks. `linewarden bench auth` measures the cost of authentication in one run on one machine and compares it
-//! with the papers' figures. The other benchmarks: `linewarden bench scale` ([`scale`]), `linewarden bench attest`
+//! The benchmarks. `docs/experiments.md` names the papers that they cite: the *IoT paper*, the *UAV paper*, the *P4DRA
+//! paper*, the *HAA thesis*, and the paper on the *attesting BMv2*.
+//!
+//! `linewarden bench auth` measures the cost of authentication in one run on one machine and compares it with the figures
+//! of the IoT and UAV papers. The other benchmarks: `linewarden bench scale` ([`scale`]), `linewarden bench attest`
 //! ([`attest`]), `linewarden bench switch` ([`switch`]), `linewarden bench signatures` ([`signatures`]),
 //! `linewarden bench service` ([`service`]).
 //!
@@ -54,7 +57,7 @@ pub enum BenchError {
     /// A registry operation failed.
     #[error(transparent)]
     Registry(RegistryError),
-    /// The private network failed.
+    /// The network of the lab failed.
     #[error(transparent)]
     Lab(#[from] LabError),
     /// A network namespace failed.
@@ -73,7 +76,7 @@ pub enum BenchError {
     #[error(transparent)]
     Napi(#[from] NapiError),
     /// A socket or file operation failed.
-    #[error("{operation} failed: {source}")]
+    #[error("cannot {operation}: {source}")]
     Io {
         /// The failed operation.
         operation: &'static str,
@@ -157,7 +160,7 @@ pub enum Better {
 pub struct Row {
     /// Dotted name.
     pub name: String,
-    /// Value.
+    /// The measured value, in `unit`.
     pub value: f64,
     /// Unit.
     pub unit: &'static str,
@@ -222,7 +225,7 @@ impl Row {
 pub struct Pending {
     /// Dotted name.
     pub name: String,
-    /// "pending"
+    /// Always `pending`, in place of a number.
     value: &'static str,
     /// Unit.
     pub unit: &'static str,
@@ -308,20 +311,22 @@ impl Serialize for Report {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
         #[serde(untagged)]
-        enum Line<'a> {
+        enum MeasuredOrPending<'a> {
             Measured(&'a Row),
             Pending(&'a Pending),
         }
         #[derive(Serialize)]
-        struct Lines<'a> {
+        struct SerializedReport<'a> {
             #[serde(skip_serializing_if = "Option::is_none")]
             gpu: Option<&'a str>,
-            rows: Vec<Line<'a>>,
+            rows: Vec<MeasuredOrPending<'a>>,
         }
-        let measured = self.rows.iter().map(Line::Measured);
-        let rows = measured.chain(self.pending.iter().map(Line::Pending)).collect();
+        let measured = self.rows.iter().map(MeasuredOrPending::Measured);
+        let rows = measured
+            .chain(self.pending.iter().map(MeasuredOrPending::Pending))
+            .collect();
         let gpu = self.gpu.as_deref();
-        Lines { gpu, rows }.serialize(serializer)
+        SerializedReport { gpu, rows }.serialize(serializer)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Complete authentications per second of verifier CPU time, both data planes saturated over the same veth.
+//! Complete authentications per second of verifier CPU time, both data planes saturated over the same kind of veth.
 //!
 //! The generator keeps a window of concurrent handshakes ([`crate::loadgen`]). The receive work of generator and verifier
 //! runs on kernel threads (threaded NAPI) of one CPU, which is always busy. Only the CPU time of the verifier's side
@@ -86,27 +86,27 @@ impl<'a> Saturation<'a> {
     fn start(
         lab: &Lab,
         plan: &Plan,
-        others: &'a [libc::pid_t],
-        keep_fresh: &'a dyn Fn(),
+        verifier_threads: &'a [libc::pid_t],
+        refresh: &'a dyn Fn(),
     ) -> Result<Self, BenchError> {
         let key = |device, idx| keys::auth_key(device, Mode::Pool, idx);
         let mut generator = Generator::attach(lab, plan, device_id, key)?;
-        let near = NapiThreads::enable(&lab.devices, &lab.devices_end.name)?;
-        let far = NapiThreads::enable(&lab.gateway, &lab.gateway_devices_end.name)?;
-        near.pin(&[CPU])?;
-        far.pin(&[CPU])?;
-        keep_fresh();
+        let devices_napi = NapiThreads::enable(&lab.devices, &lab.devices_end.name)?;
+        let gateway_napi = NapiThreads::enable(&lab.gateway, &lab.gateway_devices_end.name)?;
+        devices_napi.pin(&[CPU])?;
+        gateway_napi.pin(&[CPU])?;
+        refresh();
         generator.start()?;
         Ok(Self {
             generator,
-            devices_napi: near,
-            gateway_napi: far,
-            verifier_threads: others,
-            refresh: keep_fresh,
+            devices_napi,
+            gateway_napi,
+            verifier_threads,
+            refresh,
         })
     }
 
-    /// Measures for `length` from now on. Work between two calls is not counted.
+    /// Measures for `length`. Work between two calls is not counted.
     pub(super) fn measure(&mut self, length: Duration) -> Result<SaturatedRun, BenchError> {
         (self.refresh)();
         let start = Instant::now();
@@ -127,7 +127,7 @@ impl<'a> Saturation<'a> {
         })
     }
 
-    /// Handshakes completed, CPU time of the verifier, of the generator.
+    /// Returns the completed handshakes, the verifier's CPU time and the generator's CPU time.
     fn totals(&self) -> Result<(u64, Duration, Duration), BenchError> {
         let mut verifier = self.gateway_napi.cpu_time()?;
         for pid in self.verifier_threads {
@@ -146,15 +146,15 @@ impl<'a> Saturation<'a> {
     }
 }
 
-/// One run of `length`.
+/// Runs verifier and generator for `length`.
 fn saturate(
     lab: &Lab,
     plan: &Plan,
     length: Duration,
-    others: &[libc::pid_t],
-    keep_fresh: &dyn Fn(),
+    verifier_threads: &[libc::pid_t],
+    refresh: &dyn Fn(),
 ) -> Result<SaturatedRun, BenchError> {
-    let mut saturation = Saturation::start(lab, plan, others, keep_fresh)?;
+    let mut saturation = Saturation::start(lab, plan, verifier_threads, refresh)?;
     let run = saturation.measure(length)?;
     saturation.finish()?;
     Ok(run)
@@ -206,8 +206,8 @@ pub(super) fn xdp_while<T>(
     lab.gateway
         .run(|| data_plane.attach(lab.gateway_devices_end.index))??;
     let store: &Store = data_plane.store();
-    let keep_fresh = || freshness::refresh(store);
-    let mut saturation = Saturation::start(&lab, &plan(Transmit::Tx, rows), &[], &keep_fresh)?;
+    let refresh = || freshness::refresh(store);
+    let mut saturation = Saturation::start(&lab, &plan(Transmit::Tx, rows), &[], &refresh)?;
     let result = job(&mut saturation)?;
     let completed = saturation.finish()?;
     check_accepted("xdp", completed, data_plane.counters()?.get(Verdict::ReplyAck))?;

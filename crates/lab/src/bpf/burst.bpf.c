@@ -25,7 +25,7 @@ struct {
 	__type(value, struct burst_frame);
 } prepared SEC(".maps");
 
-/* Number of frames that may be sent; user space raises it. */
+/* Number of frames that may be sent; user space increases it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -41,12 +41,12 @@ SEC("xdp")
 int burst_send(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	__u32 at = next, zero = 0;
-	__u32 *past = bpf_map_lookup_elem(&allowed, &zero);
+	__u32 index = next, zero = 0;
+	__u32 *frames_allowed = bpf_map_lookup_elem(&allowed, &zero);
 
-	if (!past || at >= *(volatile __u32 *)past)
+	if (!frames_allowed || index >= *(volatile __u32 *)frames_allowed)
 		return XDP_DROP;
-	struct burst_frame *frame = bpf_map_lookup_elem(&prepared, &at);
+	struct burst_frame *frame = bpf_map_lookup_elem(&prepared, &index);
 
 	if (!frame || data + FRAME_BYTES > end)
 		return XDP_DROP;
@@ -56,6 +56,6 @@ int burst_send(struct xdp_md *ctx)
 	for (int i = 0; i < FRAME_WORDS; i++)
 		word[i] = frame->word[i];
 	*(__u16 *)(word + FRAME_WORDS) = frame->rest;
-	next = at + 1;
+	next = index + 1;
 	return bpf_redirect(interface, 0);
 }

@@ -2,14 +2,14 @@
 /*
  * A closed-loop load generator for LAP/1 verifiers, and a reflector that acts as the fastest possible verifier.
  *
- * `loadgen_generate` is attached to the devices' end of a veth and simulates `window` devices at once. It turns each
- * CHALLENGE into the RESPONSE whose tag user space has computed before, and each ACK into the REQUEST of the next
- * device, in the same packet buffer. The verifier always has work, no packet is allocated or freed, and no frame is
- * lost, so the rate is the verifier's. Token w simulates the devices w, w + window, w + 2 window, ... and starts over,
- * so two tokens never use the same device and share no state.
+ * `loadgen_generate` is attached to the devices' end of a veth and simulates `window` devices at once. The program
+ * turns each CHALLENGE into the RESPONSE whose tag user space has computed before, and each ACK into the REQUEST of
+ * the next device, in the same packet buffer. The verifier always has work, no packet is allocated or freed, and no
+ * frame is lost, so the rate is the verifier's. Token w simulates the devices w, w + window, w + 2 window, ... and
+ * starts over, so two tokens never use the same device and share no state.
  *
- * `loadgen_reflect` on the gateway's end replies with minimal work. The rate against it is the generator's own rate
- * (the idle-sink rate), which must be well above every rate measured with the generator.
+ * `loadgen_reflect` on the gateway's end replies with minimal work. The rate against it is the generator's own rate,
+ * which must be well above every rate measured with the generator.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -212,8 +212,8 @@ static __always_inline int end(struct loadgen_token *token, struct loadgen_count
 static __always_inline int on_challenge(struct xdp_md *ctx, void *p, struct loadgen_token *token, struct loadgen_counters *count)
 {
 	__u32 row = bpf_ntohl(U32(p, AT_CHALLENGE_IDX)) - config.first_idx;
-	__u32 at = token->device * config.rows + row;
-	struct tag *tag = bpf_map_lookup_elem(&response_tags, &at);
+	__u32 tag_index = token->device * config.rows + row;
+	struct tag *tag = bpf_map_lookup_elem(&response_tags, &tag_index);
 
 	if (token->phase != LOADGEN_REQUESTED) {
 		count->unexpected++;
@@ -249,7 +249,7 @@ static __always_inline int on_challenge(struct xdp_md *ctx, void *p, struct load
 	return transmit(ctx);
 }
 
-static __always_inline int on_ack(struct xdp_md *ctx, void *p, struct loadgen_token *token, __u32 place,
+static __always_inline int on_ack(struct xdp_md *ctx, void *p, struct loadgen_token *token, __u32 token_index,
 				  struct loadgen_counters *count)
 {
 	if (token->phase != LOADGEN_RESPONDED) {
@@ -262,7 +262,7 @@ static __always_inline int on_ack(struct xdp_md *ctx, void *p, struct loadgen_to
 
 	__u32 next = token->device + config.window;
 	if (next >= config.devices)
-		next = place;
+		next = token_index;
 	__u64 *id_be = bpf_map_lookup_elem(&device_ids, &next);
 	if (!id_be)
 		return end(token, count);
@@ -289,8 +289,8 @@ int loadgen_generate(struct xdp_md *ctx)
 		return XDP_ABORTED;
 
 	__u32 device = bpf_ntohl(U32(p, AT_MAC_DST + 2));
-	__u32 place = device % config.window;
-	struct loadgen_token *token = bpf_map_lookup_elem(&tokens, &place);
+	__u32 token_index = device % config.window;
+	struct loadgen_token *token = bpf_map_lookup_elem(&tokens, &token_index);
 	if (!token || token->device != device) {
 		count->unexpected++;
 		return XDP_DROP;
@@ -299,7 +299,7 @@ int loadgen_generate(struct xdp_md *ctx)
 	case KIND_CHALLENGE:
 		return on_challenge(ctx, p, token, count);
 	case KIND_ACK:
-		return on_ack(ctx, p, token, place, count);
+		return on_ack(ctx, p, token, token_index, count);
 	case KIND_NAK:
 		count->naks++;
 		return end(token, count);

@@ -68,13 +68,13 @@ impl Fleets {
 
     /// Every device with the row that opened its session, from the device's own state.
     pub(super) fn sessions(&self) -> Vec<(DeviceId, Option<u32>)> {
-        let of = |fleet: &Fleet, index| fleet.session(index).map(|session| session.idx.0);
+        let session_row = |fleet: &Fleet, index| fleet.session(index).map(|session| session.idx.0);
         self.all()
             .into_iter()
             .flat_map(|fleet| {
                 fleet
                     .indices()
-                    .map(move |index| (device_id(index), of(fleet, index)))
+                    .map(move |index| (device_id(index), session_row(fleet, index)))
             })
             .collect()
     }

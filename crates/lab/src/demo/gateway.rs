@@ -51,7 +51,7 @@ pub(super) fn config(
         other_addresses: address::other_addresses(),
         fragments: false,
         local,
-        gate: if gate_enabled { Gate::Open } else { Gate::Off },
+        gate: if gate_enabled { Gate::Bound } else { Gate::Off },
         nak_per_s: 1_000,
         alarm_per_s: 100,
         miss_per_s: 100_000,
@@ -84,14 +84,14 @@ pub(super) fn start_data_plane(
     lab.gateway.run(|| -> Result<AttachedDataPlane, DemoError> {
         match data_plane {
             DataPlaneKind::Xdp => {
-                let mut started = Xdp::load(config)?;
-                started.attach(index)?;
-                Ok((Box::new(started), None))
+                let mut engine = Xdp::load(config)?;
+                engine.attach(index)?;
+                Ok((Box::new(engine), None))
             }
             DataPlaneKind::Host => Ok((Box::new(Host::start(config, &HostOptions::default())?), None)),
             DataPlaneKind::P4 => {
-                let (started, switch) = switch::start(lab, config)?;
-                Ok((started, Some(switch)))
+                let (engine, switch) = switch::start(lab, config)?;
+                Ok((engine, Some(switch)))
             }
         }
     })?
@@ -169,7 +169,7 @@ impl DemoGateway {
         status.ok().flatten().map(|status| LineState {
             commit: status.commit,
             has_session: status.has_session,
-            lease_until_s: status.session_until_s,
+            session_until_s: status.session_until_s,
         })
     }
 

@@ -11,8 +11,9 @@ pub(super) struct LatencyMeasurement {
     pub(super) refused: u64,
 }
 
-/// Lets each device authenticate once at a gateway that has just loaded the fleet. For the first RESPONSE of each device the
-/// gateway sends a request to its controller, because it may not spend the rows yet; the measurement excludes that time.
+/// Lets each device authenticate once at a gateway that has just loaded the fleet. For the first RESPONSE of each
+/// device the gateway sends a request to its controller, because no row may be spent yet; the measurement excludes the
+/// time of this request.
 pub(super) fn authenticate_first(
     fleet: &mut Fleet,
     options: &Options,

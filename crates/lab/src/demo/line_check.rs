@@ -25,7 +25,7 @@ enum Comparison {
     SessionLost,
 }
 
-/// Compares a line with the row that its device's session was opened with.
+/// Compares a line with its device; `session_idx` is the row that opened the device's session.
 fn compare(line: Option<&LineStatus>, session_idx: Option<u32>) -> Comparison {
     let spent = line.map_or(0, |line| line.commit.idx().0);
     let is_open = line.is_some_and(|line| line.has_session);
@@ -49,29 +49,30 @@ pub(super) fn check_lines(
     let legitimate = sessions.len() as u64;
     sessions.extend(absent.iter().map(|device| (*device, None)));
     let lines = demo_gateway.lines(sessions.iter().map(|(device, _)| *device).collect())?;
-    let mut audit = LineCheck::default();
+    let mut counts = LineCheck::default();
     let mut authenticated = 0;
     for ((_, session_idx), line) in sessions.iter().zip(&lines) {
-        audit.lines += 1;
+        counts.lines += 1;
         match compare(line.as_ref(), *session_idx) {
             Comparison::Consistent { session } => authenticated += u64::from(session),
-            Comparison::Unexplained => audit.unexplained += 1,
+            Comparison::Unexplained => counts.unexplained += 1,
             Comparison::SessionLost => {}
         }
     }
-    audit.without_session = legitimate.saturating_sub(authenticated);
-    Ok((audit, authenticated))
+    counts.without_session = legitimate.saturating_sub(authenticated);
+    Ok((counts, authenticated))
 }
 
-/// Datagrams at the service from addresses of no legitimate device, or from the attackers' port.
-pub(super) fn unauthorized_datagrams(reached: &ServiceTraffic, legitimate: &HashSet<IpAddr>) -> u64 {
-    let from_unknown: u64 = reached
+/// Number of unauthorized datagrams at the service: those from addresses of no legitimate device, or those from the
+/// attackers' port, whichever are more.
+pub(super) fn unauthorized_datagrams(traffic: &ServiceTraffic, legitimate: &HashSet<IpAddr>) -> u64 {
+    let from_unknown: u64 = traffic
         .sources
         .iter()
         .filter(|(source, _)| !source.is_loopback() && !legitimate.contains(source))
         .map(|(_, datagrams)| datagrams)
         .sum();
-    let from_attackers = reached.ports.get(&ATTACK_PORT).copied().unwrap_or(0);
+    let from_attackers = traffic.ports.get(&ATTACK_PORT).copied().unwrap_or(0);
     from_unknown.max(from_attackers)
 }
 

@@ -53,14 +53,15 @@ use crate::packet_socket::PacketSocketError;
 use crate::service::ServiceError;
 use crate::topology::LabError;
 
-/// Devices that are captured and then attacked; one of them is revoked at the end.
+/// Devices whose handshakes are captured, and which are then attacked; one of them is revoked at the end.
 pub const VICTIMS: u32 = 8;
 /// Fewest devices of a demonstration.
 pub const DEVICES_MIN: u32 = 2 * VICTIMS;
 /// Most devices: the following addresses are used by absent devices and attackers.
 pub const DEVICES_MAX: u32 = 60_000;
 
-/// Fewest rows of a device: every device authenticates four times, twice at each gateway.
+/// Fewest rows of a device: a device of the latency comparison authenticates four times, twice at each of the two
+/// gateways.
 pub const ROWS_MIN: u32 = 4;
 /// Most rows.
 pub const ROWS_MAX: u32 = 64;
@@ -224,7 +225,7 @@ pub enum Event {
     Attack(AttackOutcome),
 }
 
-/// Why a demonstration could not be carried out. Its result is in the [`Report`].
+/// Why a demonstration could not be carried out. The [`Report`] lists attacks that succeed: they are no error.
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
     /// Too few or too many devices.
@@ -268,43 +269,43 @@ pub enum DemoError {
     /// A missing capability.
     #[error(transparent)]
     Capability(#[from] MissingCapabilities),
-    /// The network.
+    /// The network of the lab could not be built.
     #[error(transparent)]
     Lab(#[from] LabError),
-    /// A namespace.
+    /// A network namespace failed.
     #[error(transparent)]
     NetNs(#[from] NetNsError),
-    /// Neighbor entries.
+    /// The neighbor entries could not be set.
     #[error(transparent)]
     Ip(#[from] crate::iproute::IpError),
-    /// Enrollment.
+    /// Enrollment failed.
     #[error("enrollment failed: {0}")]
     Enroll(#[from] EnrollError),
-    /// The registry.
+    /// A registry operation failed.
     #[error("registry operation failed: {0}")]
     Registry(#[from] RegistryError),
-    /// The gateway.
+    /// The gateway failed.
     #[error("gateway failed: {0}")]
     Gateway(#[from] GatewayError),
-    /// Its data plane.
+    /// The gateway's data plane failed.
     #[error(transparent)]
     DataPlane(#[from] DataPlaneError),
-    /// The P4 switch.
+    /// The P4 switch failed, or could not be started.
     #[error("P4 switch: {0}")]
     Switch(#[from] SwitchError),
-    /// The fleet.
+    /// The simulated fleet failed.
     #[error("simulated fleet failed: {0}")]
     Fleet(#[from] FleetError),
-    /// A socket.
+    /// A packet socket failed.
     #[error(transparent)]
     Socket(#[from] PacketSocketError),
-    /// The capture of handshakes.
+    /// The capture of handshakes failed.
     #[error("capture failed: {0}")]
     Capture(#[from] AttackError),
-    /// The service.
+    /// The service failed.
     #[error(transparent)]
     Service(#[from] ServiceError),
-    /// The system.
+    /// An operation of the system failed.
     #[error("{operation} failed: {source}")]
     System {
         /// The failed operation.
@@ -312,16 +313,16 @@ pub enum DemoError {
         /// The error of the system.
         source: std::io::Error,
     },
-    /// Attestation.
+    /// Attestation failed.
     #[error("attestation failed: {0}")]
     Attest(String),
-    /// The measurement of a device's software.
+    /// The measurement of a device's software failed.
     #[error("measurement of device software failed: {0}")]
     Measure(#[from] MeasureError),
-    /// Its paths.
+    /// A path of the measured software is invalid.
     #[error(transparent)]
     Path(#[from] PathError),
-    /// No random bytes.
+    /// The system returns no random bytes.
     #[error("no random bytes from the system: {0}")]
     Random(#[from] getrandom::Error),
 }
@@ -362,18 +363,19 @@ impl RunControl<'_> {
     }
 }
 
-/// Runs the demonstration in a private network. If this thread may not build one, the `host` data plane runs over
-/// loopback with fewer checks ([`Report::skipped_checks`] lists the missing ones).
+/// Runs the demonstration in an isolated network of namespaces. Without the privileges for such a network, the `host`
+/// data plane runs on the loopback interface with fewer checks; [`Report::skipped_checks`] lists the skipped ones.
 ///
 /// # Errors
 /// Why the demonstration could not be carried out; [`DemoError::Interrupted`] if `stop` was set;
 /// [`DemoError::Capability`] if `xdp` or `p4` is selected without the privileges that they need.
-pub fn run(options: &Options, stop: &AtomicBool, watch: &mut dyn FnMut(Event)) -> Result<Report, DemoError> {
+pub fn run(
+    options: &Options,
+    stop: &AtomicBool,
+    observer: &mut dyn FnMut(Event),
+) -> Result<Report, DemoError> {
     options.check()?;
-    let mut control = RunControl {
-        stop,
-        observer: watch,
-    };
+    let mut control = RunControl { stop, observer };
     match options.data_plane {
         DataPlaneKind::Xdp => capability::require(FOR_LOAD_GENERATOR)?,
         DataPlaneKind::P4 => capability::require(FOR_NETWORK)?,

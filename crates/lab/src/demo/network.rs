@@ -1,4 +1,4 @@
-//! The demonstration in the private network.
+//! The demonstration in the lab's network of namespaces.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -66,7 +66,7 @@ pub(super) fn run(options: &Options, control: &mut RunControl<'_>) -> Result<Rep
     Ok(run.report.conclude())
 }
 
-/// Worker threads of the fleet: half of the CPUs; the rest is for the verifier and the attackers.
+/// Worker threads of the fleet: half of the CPUs; the remaining CPUs are for the verifier and the attackers.
 fn workers() -> usize {
     std::thread::available_parallelism().map_or(1, |cpus| (cpus.get() / 2).clamp(1, 8))
 }
@@ -117,13 +117,13 @@ impl NetworkRun<'_> {
     ) -> Result<DemoGateway, DemoError> {
         control.begin_stage(Stage::Loading)?;
         let config = gateway::config(self.options, data_plane, gateway::lab_addresses(), self.enrolled)?;
-        let (started, switch) = gateway::start_data_plane(self.lab, data_plane, &config)?;
+        let (engine, switch) = gateway::start_data_plane(self.lab, data_plane, &config)?;
         let expected = u64::from(self.enrolled) - self.revoked;
         let store = self.store;
         let gateway = self
             .lab
             .gateway
-            .run(|| gateway::start_gateway(started, &config, store))??;
+            .run(|| gateway::start_gateway(engine, &config, store))??;
         DemoGateway::load(gateway, switch, expected, control)
     }
 
@@ -163,8 +163,9 @@ impl NetworkRun<'_> {
         }
         let absent = participants.absent.clone();
         self.authenticate_under_attack(demo_gateway, &echo, participants, captured, control)?;
-        let (audit, authenticated) = line_check::check_lines(demo_gateway, self.fleets.sessions(), &absent)?;
-        self.report.line_check = audit;
+        let (line_counts, authenticated) =
+            line_check::check_lines(demo_gateway, self.fleets.sessions(), &absent)?;
+        self.report.line_check = line_counts;
         self.report.authenticated = authenticated;
         if self.has_gate() {
             self.check_service_access(&echo, &mut result, control)?;
@@ -373,10 +374,10 @@ impl NetworkRun<'_> {
         }
         control.check_stop()?;
         drain_service_queue(echo)?;
-        let reached = echo.traffic();
+        let traffic = echo.traffic();
         for fleet in self.fleets.all() {
             for index in fleet.indices().filter(|index| fleet.session(*index).is_some()) {
-                let arrived = reached.sources.contains_key(&self.fleets.ip(index));
+                let arrived = traffic.sources.contains_key(&self.fleets.ip(index));
                 if arrived && fleet.received_echo(index) {
                     result.devices_with_echo += 1;
                 } else {
@@ -385,7 +386,7 @@ impl NetworkRun<'_> {
             }
         }
         result.unauthorized_datagrams =
-            line_check::unauthorized_datagrams(&reached, &line_check::legitimate_addresses(&self.fleets));
+            line_check::unauthorized_datagrams(&traffic, &line_check::legitimate_addresses(&self.fleets));
         Ok(())
     }
 
@@ -431,7 +432,8 @@ impl NetworkRun<'_> {
         Ok(())
     }
 
-    /// Revokes the first device: its session must end and no new one may open, while all other devices keep their access.
+    /// Revokes the first device: its session must end and no new one may open, while the other victims can authenticate
+    /// again.
     fn run_revocation(
         &mut self,
         demo_gateway: &DemoGateway,
@@ -441,15 +443,16 @@ impl NetworkRun<'_> {
         const REVOKED: u32 = 0;
         control.begin_stage(Stage::Revoking)?;
         drain_service_queue(echo)?;
-        let from_revoked = |echo: &EchoService, ip| echo.traffic().sources.get(&ip).copied().unwrap_or(0);
+        let count_revoked_datagrams =
+            |echo: &EchoService, ip| echo.traffic().sources.get(&ip).copied().unwrap_or(0);
         let ip = self.fleets.ip(REVOKED);
-        let before = from_revoked(echo, ip);
+        let before = count_revoked_datagrams(echo, ip);
         let line_before = demo_gateway
             .line(device_id(REVOKED))
             .map(|line| line.commit.idx());
-        let took = self.revoke(demo_gateway, REVOKED)?;
+        let propagation = self.revoke(demo_gateway, REVOKED)?;
         let mut result = RevocationReport {
-            propagation_ms: took.as_secs_f64() * 1e3,
+            propagation_ms: propagation.as_secs_f64() * 1e3,
             ..RevocationReport::default()
         };
         if self.has_gate() {
@@ -462,7 +465,7 @@ impl NetworkRun<'_> {
                 .victims
                 .exchange(&attempt, &mut short_run(control.stop, &mut ignore_progress))?;
             drain_service_queue(echo)?;
-            result.delivered_after = from_revoked(echo, ip) - before;
+            result.delivered_after = count_revoked_datagrams(echo, ip) - before;
         }
         self.reauthenticate_victims(demo_gateway, control)?;
         let victims = &self.fleets.victims;
@@ -470,16 +473,17 @@ impl NetworkRun<'_> {
             .line(device_id(REVOKED))
             .map(|line| line.commit.idx());
         result.authenticated_after = victims.session(REVOKED).is_some() || line_before != line_after;
-        let others = || victims.indices().filter(|index| *index != REVOKED);
-        result.others_authenticated =
-            others().filter(|index| victims.session(*index).is_some()).count() as u64;
-        result.others_refused = others().count() as u64 - result.others_authenticated;
+        let other_victims = || victims.indices().filter(|index| *index != REVOKED);
+        result.others_authenticated = other_victims()
+            .filter(|index| victims.session(*index).is_some())
+            .count() as u64;
+        result.others_refused = other_victims().count() as u64 - result.others_authenticated;
         self.report.revocation = Some(result);
         control.check_stop()
     }
 
-    /// Power-cycles the victims, which authenticate again. Ends when all but the revoked device have a session and the gateway
-    /// has refused the revoked device.
+    /// Power-cycles the victims, which authenticate again. Returns when all other victims have a session and the
+    /// gateway has refused the revoked device.
     fn reauthenticate_victims(
         &mut self,
         demo_gateway: &DemoGateway,
@@ -492,17 +496,17 @@ impl NetworkRun<'_> {
                 .map_or(0, |counters| counters.get(Verdict::DropRevoked))
         };
         let before = refusals();
-        let enough = AtomicBool::new(false);
+        let is_done = AtomicBool::new(false);
         let victims = &mut self.fleets.victims;
         victims.power_cycle();
         victims.authenticate(&mut RunOptions {
             window: 16,
             timeout: STEP_TIMEOUT,
-            stop: &enough,
+            stop: &is_done,
             progress: &mut |progress| {
                 let others_are_done = progress.authenticated + 1 >= progress.devices;
                 if others_are_done && refusals() > before || control.check_stop().is_err() {
-                    enough.store(true, Ordering::Relaxed);
+                    is_done.store(true, Ordering::Relaxed);
                 }
             },
         })?;
@@ -525,10 +529,10 @@ impl NetworkRun<'_> {
         Ok(())
     }
 
-    /// Measures the same devices on the other data plane in the same network; `xdp` needs only the devices' link.
+    /// Measures the latency of the same devices on the data plane for comparison; `xdp` needs only the devices' link.
     fn compare_data_planes(&mut self, has_bpf: bool, control: &mut RunControl<'_>) -> Result<(), DemoError> {
-        let other = self.options.data_plane.compared_with();
-        if other == DataPlaneKind::Xdp && !has_bpf {
+        let compared = self.options.data_plane.compared_with();
+        if compared == DataPlaneKind::Xdp && !has_bpf {
             self.report.skipped_checks.push(
                 "the latency comparison with the xdp data plane: CAP_BPF missing; run as root".to_owned(),
             );
@@ -537,9 +541,9 @@ impl NetworkRun<'_> {
         self.lab
             .replace_switch()
             .map_err(|error| DemoError::Lab(error.into()))?;
-        let demo_gateway = self.start_gateway(other, control)?;
+        let demo_gateway = self.start_gateway(compared, control)?;
         latency::authenticate_first(&mut self.fleets.latency_sample, self.options, control)?;
-        self.measure_latency(other, control)?;
+        self.measure_latency(compared, control)?;
         demo_gateway.stop()?;
         self.report
             .comparison
@@ -564,14 +568,14 @@ impl ProverEnvironment for LinkProvers<'_> {
         limit: Duration,
         is_reached: &mut dyn FnMut() -> bool,
     ) -> Result<bool, DemoError> {
-        let enough = AtomicBool::new(false);
+        let is_done = AtomicBool::new(false);
         let mut was_reached = false;
         self.fleet.run_attestation(&mut RunOptions {
             timeout: limit,
-            ..short_run(&enough, &mut |_| {
+            ..short_run(&is_done, &mut |_| {
                 if !was_reached && is_reached() {
                     was_reached = true;
-                    enough.store(true, Ordering::Relaxed);
+                    is_done.store(true, Ordering::Relaxed);
                 }
             })
         })?;
@@ -593,7 +597,7 @@ impl ProverEnvironment for LinkProvers<'_> {
 }
 
 impl LinkProvers<'_> {
-    /// All devices send datagrams to the service; returns how many of this device arrive.
+    /// All devices send datagrams to the service. Returns how many datagrams of device `index` arrive.
     fn count_delivered(&mut self, index: u32) -> Result<Option<u64>, DemoError> {
         let Some(service) = self.service else {
             return Ok(None);
@@ -604,18 +608,18 @@ impl LinkProvers<'_> {
             ..Exchange::to(self::service)
         };
         let ip = self.ips.get(&index).copied();
-        let arrived = || {
+        let count_arrived = || {
             drain_service_queue(service)?;
-            let reached = service.traffic();
-            Ok::<_, DemoError>(ip.and_then(|ip| reached.sources.get(&ip).copied()).unwrap_or(0))
+            let traffic = service.traffic();
+            Ok::<_, DemoError>(ip.and_then(|ip| traffic.sources.get(&ip).copied()).unwrap_or(0))
         };
-        let before = arrived()?;
+        let before = count_arrived()?;
         self.fleet
             .exchange(&attempt, &mut short_run(self.stop, &mut ignore_progress))?;
-        Ok(Some(arrived()? - before))
+        Ok(Some(count_arrived()? - before))
     }
 
-    /// Power-cycles the device, which requests a new session until the gateway has refused it.
+    /// Power-cycles the device, which requests a session until the gateway refuses it; returns whether it got one.
     fn reauthenticate(&mut self, index: u32) -> Result<bool, DemoError> {
         let demo_gateway = self.gateway;
         let refusals = || {
@@ -633,7 +637,7 @@ impl LinkProvers<'_> {
         self.authenticate(&enough, &mut check, index)
     }
 
-    /// Every device without a session requests one; returns whether this device has a session.
+    /// Every device without a session requests one. Returns whether device `index` has a session afterwards.
     fn authenticate(
         &mut self,
         stop: &AtomicBool,
@@ -670,9 +674,9 @@ fn drain_service_queue(echo: &EchoService) -> Result<(), DemoError> {
 /// Datagrams at the service from other addresses than loopback.
 fn count_device_datagrams(echo: &EchoService) -> Result<u64, DemoError> {
     drain_service_queue(echo)?;
-    let reached = echo.traffic();
-    let outside = reached.sources.iter().filter(|(source, _)| !source.is_loopback());
-    Ok(outside.map(|(_, datagrams)| datagrams).sum())
+    let traffic = echo.traffic();
+    let from_devices = traffic.sources.iter().filter(|(source, _)| !source.is_loopback());
+    Ok(from_devices.map(|(_, datagrams)| datagrams).sum())
 }
 
 fn sum_ns(histogram: &Histogram<u64>) -> f64 {
@@ -681,15 +685,15 @@ fn sum_ns(histogram: &Histogram<u64>) -> f64 {
 
 fn record_attacks(
     outcomes: &Receiver<AttackOutcome>,
-    into: &mut Vec<AttackOutcome>,
+    attacks: &mut Vec<AttackOutcome>,
     control: &mut RunControl<'_>,
 ) {
     for outcome in outcomes.try_iter() {
-        record_attack(outcome, into, control);
+        record_attack(outcome, attacks, control);
     }
 }
 
-fn record_attack(outcome: AttackOutcome, into: &mut Vec<AttackOutcome>, control: &mut RunControl<'_>) {
+fn record_attack(outcome: AttackOutcome, attacks: &mut Vec<AttackOutcome>, control: &mut RunControl<'_>) {
     control.emit(Event::Attack(outcome.clone()));
-    into.push(outcome);
+    attacks.push(outcome);
 }

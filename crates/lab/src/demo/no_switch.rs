@@ -1,4 +1,4 @@
-//! In place of the P4 switch, in a program without it.
+//! Replaces the P4 switch in a build without the feature `p4`.
 
 use linewarden_dataplane::{Config, DataPlane};
 
@@ -10,7 +10,7 @@ use crate::topology::Lab;
 #[error("not part of this program; build it with the feature p4")]
 pub struct SwitchError;
 
-/// No value exists.
+/// Never created.
 pub(super) enum DemoSwitch {}
 
 impl DemoSwitch {

@@ -44,11 +44,11 @@ pub(super) fn describe_fleet(options: &Options) -> String {
 /// Number of devices per group. Indices run through the groups in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Groups {
-    /// Authenticate first, are captured, and are attacked.
+    /// Devices that authenticate first, are captured, and are attacked.
     pub(super) victims: u32,
-    /// Also used for the latency comparison.
+    /// Devices that are also used for the latency comparison.
     pub(super) latency_sample: u32,
-    /// Are attested.
+    /// Devices that are attested.
     pub(super) provers: u32,
     /// All other devices.
     pub(super) remaining: u32,
@@ -57,13 +57,13 @@ pub(super) struct Groups {
 impl Groups {
     pub(super) fn of(options: &Options) -> Self {
         let sampled = options.latency_devices.min(options.devices / 4).max(1);
-        let others = options.devices - VICTIMS - sampled;
-        let attested = (others / 2).min(PROVERS_MAX);
+        let unsampled = options.devices - VICTIMS - sampled;
+        let attested = (unsampled / 2).min(PROVERS_MAX);
         Self {
             victims: VICTIMS,
             latency_sample: sampled,
             provers: attested,
-            remaining: others - attested,
+            remaining: unsampled - attested,
         }
     }
 
@@ -85,7 +85,8 @@ impl Groups {
     }
 }
 
-/// All devices. Records hold keys and go to the registry; every other part has only what it has in production.
+/// All devices. Records contain keys and go to the registry; all other fields contain only data that exist in
+/// production.
 pub(super) struct Participants {
     pub(super) victims: Vec<Member>,
     pub(super) latency_sample: Vec<Member>,
@@ -161,12 +162,12 @@ impl FleetEnroller {
         devices: u32,
         control: &mut RunControl<'_>,
     ) -> Result<Vec<SimulatedDevice>, DemoError> {
-        let mut devices_made = Vec::with_capacity(devices as usize);
-        for from in (first..first + devices).step_by(ENROLLMENT_CHUNK as usize) {
+        let mut created = Vec::with_capacity(devices as usize);
+        for chunk_start in (first..first + devices).step_by(ENROLLMENT_CHUNK as usize) {
             control.check_stop()?;
             let spec = FleetSpec {
-                first_index: from,
-                devices: ENROLLMENT_CHUNK.min(first + devices - from),
+                first_index: chunk_start,
+                devices: ENROLLMENT_CHUNK.min(first + devices - chunk_start),
                 ..self.spec.clone()
             };
             let (done, total) = (self.enrolled, self.total);
@@ -177,9 +178,9 @@ impl FleetEnroller {
             for device in &mut chunk {
                 self.records.push(record(device, self.enrolled_at_s));
             }
-            devices_made.append(&mut chunk);
+            created.append(&mut chunk);
         }
-        Ok(devices_made)
+        Ok(created)
     }
 }
 
@@ -211,8 +212,9 @@ fn members(devices: Vec<SimulatedDevice>) -> Vec<Member> {
     devices.into_iter().map(|device| device.member).collect()
 }
 
-fn clones(of: Vec<SimulatedDevice>, chips: Vec<SimulatedDevice>) -> Vec<Member> {
-    of.into_iter()
+fn clones(originals: Vec<SimulatedDevice>, chips: Vec<SimulatedDevice>) -> Vec<Member> {
+    originals
+        .into_iter()
         .zip(chips)
         .map(|(original, chip)| Member {
             puf: chip.member.puf,

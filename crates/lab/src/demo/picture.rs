@@ -8,7 +8,7 @@ use super::report::LatencyPass;
 
 /// Width and height in pixels.
 const SIZE: (u32, u32) = (960, 560);
-/// Distinguishable by color-blind people too (Okabe and Ito).
+/// Colors that color-blind people can distinguish (Okabe and Ito).
 const COLORS: [RGBColor; 2] = [RGBColor(0, 114, 178), RGBColor(213, 94, 0)];
 const TEXT: i32 = 15;
 
@@ -21,7 +21,8 @@ fn error(error: impl Display) -> PictureError {
     PictureError(error.to_string())
 }
 
-/// The distributions of these passes as an SVG document: share of authentications over time, µs, logarithmic.
+/// Draws the latency distribution of each pass: the share of authentications by latency, on a logarithmic axis in µs.
+/// Returns an SVG document.
 ///
 /// # Errors
 /// No authentication was measured, or the drawing library fails.
@@ -85,10 +86,10 @@ pub fn latency_cdf(passes: &[LatencyPass]) -> Result<String, PictureError> {
 fn steps(pass: &LatencyPass, left: f64, right: f64) -> Vec<(f64, f64)> {
     let mut corners = vec![(left, 0.0)];
     let mut share = 0.0;
-    for (time, reached) in &pass.cdf {
+    for (time, next_share) in &pass.cdf {
         corners.push((*time, share));
-        corners.push((*time, *reached));
-        share = *reached;
+        corners.push((*time, *next_share));
+        share = *next_share;
     }
     corners.push((right, share));
     corners

@@ -26,13 +26,13 @@ impl RegistryStore {
         let directory = tempfile::Builder::new()
             .prefix("linewarden-demo-")
             .tempdir()
-            .map_err(DemoError::system("create a temporary directory"))?;
+            .map_err(DemoError::system("creating a temporary directory"))?;
         // A worker thread that runs between calls, because tasks return connections to the pool.
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
-            .map_err(DemoError::system("start the database runtime"))?;
+            .map_err(DemoError::system("starting the database runtime"))?;
         let key = MasterKey::generate_file(directory.path().join("master.key"))?;
         let registry = runtime.block_on(async {
             let registry = Registry::create(directory.path().join("fleet.registry"), &key).await?;

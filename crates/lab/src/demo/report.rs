@@ -30,7 +30,7 @@ pub struct Report {
     /// Latency of a complete authentication in the main run, under attack and concurrency: both round trips on the
     /// network and in the gateway, without the device's PUF.
     pub latency_us: Quantiles,
-    /// The same latency with PUF reading, error correction and the fleet's own queue.
+    /// The latency `latency_us` plus the time for PUF reading, error correction and the fleet's own queue.
     pub latency_with_puf_us: Quantiles,
     /// Complete authentications per second under attack.
     pub auth_per_s: f64,
@@ -44,13 +44,14 @@ pub struct Report {
     pub attestation: Option<AttestationReport>,
     /// The device that was revoked.
     pub revocation: Option<RevocationReport>,
-    /// Latency with one device at a time and no attackers, by data plane.
+    /// Latency with one device at a time, by data plane; without attackers, except on loopback, where the attacks run at
+    /// the same time.
     pub comparison: Vec<LatencyPass>,
     /// Packets by verdict in the main run.
     pub verdicts: BTreeMap<&'static str, u64>,
     /// The parameters that reproduce the run.
     pub parameters: Parameters,
-    /// Checks that this run did not make, and why.
+    /// Checks that this run skipped, each with the reason.
     pub skipped_checks: Vec<String>,
     /// Failed checks, as text.
     pub findings: Vec<String>,
@@ -69,10 +70,10 @@ pub struct Quantiles {
 
 impl Quantiles {
     pub(super) fn of_ns(histogram: &Histogram<u64>) -> Self {
-        let at = |quantile| histogram.value_at_quantile(quantile) as f64 / 1e3;
+        let quantile_us = |quantile| histogram.value_at_quantile(quantile) as f64 / 1e3;
         Self {
-            p50: at(0.5),
-            p99: at(0.99),
+            p50: quantile_us(0.5),
+            p99: quantile_us(0.99),
         }
     }
 }
@@ -80,11 +81,11 @@ impl Quantiles {
 /// The outcome of an attack.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct AttackOutcome {
-    /// Its name.
+    /// Name of the attack.
     pub name: &'static str,
     /// Messages or handshakes that the attacker tried.
     pub attempts: u64,
-    /// Attempts that reached the attacker's goal, by the check of the attack.
+    /// Attempts that succeeded, by the check of the attack.
     pub successes: u64,
     /// One changed line, if changed lines decide about success.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -156,11 +157,11 @@ pub struct LineCheck {
 pub struct ServiceReport {
     /// Datagrams sent before any device had authenticated.
     pub sent_before_authentication: u64,
-    /// Those that reached the service: must be 0.
+    /// Number of these datagrams that reached the service: must be 0.
     pub delivered_before_authentication: u64,
     /// Authenticated devices that reached the service and received the echo.
     pub devices_with_echo: u64,
-    /// Authenticated devices that did not.
+    /// Authenticated devices that did not reach the service or received no echo.
     pub devices_without_echo: u64,
     /// Datagrams of unknown senders and attackers that reached the service: must be 0.
     pub unauthorized_datagrams: u64,
@@ -177,11 +178,11 @@ pub struct AttestationReport {
     pub all_proved_initially: bool,
     /// Time from the start of a round to its last proof in complete rounds, median, ms.
     pub last_proof_median_ms: u32,
-    /// The same time, maximum, ms.
+    /// Time from the start of a round to its last proof in complete rounds, maximum, ms.
     pub last_proof_max_ms: u32,
     /// Rounds from the modification to the first round without a valid proof, including those of the current period.
     pub detected_after_rounds: u64,
-    /// Whether the modified device was quarantined: must be.
+    /// Whether the modified device was quarantined: must be true.
     pub quarantined: bool,
     /// Rounds from the modification to the quarantine.
     pub quarantined_after_rounds: u64,
@@ -189,13 +190,13 @@ pub struct AttestationReport {
     pub quarantined_after_s: f64,
     /// Datagrams of the quarantined device that reached the service: must be 0; `None` without a gate.
     pub delivered_in_quarantine: Option<u64>,
-    /// Whether the quarantined device got a session: must not.
+    /// Whether the quarantined device got a session: must be false.
     pub authenticated_in_quarantine: bool,
-    /// Whether the device was released after its remediation: must be.
+    /// Whether the device was released after its remediation: must be true.
     pub released: bool,
     /// Time from the remediation to the release, s.
     pub released_after_s: f64,
-    /// Whether the released device got a session and reaches the service: must.
+    /// Whether the released device got a session and reaches the service: must be true.
     pub access_restored: bool,
     /// Compliant devices that were quarantined: must be 0.
     pub wrongly_quarantined: u64,
@@ -263,11 +264,11 @@ pub struct RevocationReport {
     pub propagation_ms: f64,
     /// Datagrams of the revoked device that reached the service afterwards: must be 0.
     pub delivered_after: u64,
-    /// Whether the revoked device got a new session: must not.
+    /// Whether the revoked device got a new session: must be false.
     pub authenticated_after: bool,
     /// Other devices that authenticated again at the same time.
     pub others_authenticated: u64,
-    /// Other devices that did not.
+    /// Other devices that got no new session.
     pub others_refused: u64,
 }
 
@@ -278,7 +279,7 @@ pub struct LatencyPass {
     pub dataplane: &'static str,
     /// Devices that authenticated.
     pub devices: u64,
-    /// Both round trips, without the PUF.
+    /// Time of the two round trips, without the PUF.
     pub latency_us: Quantiles,
     /// The distribution: (µs, share of authentications that took at most this time).
     #[serde(skip)]
@@ -384,13 +385,13 @@ impl Report {
             };
             side.push((attack.successes, attack.success_message()));
         }
-        let audit = &self.line_check;
+        let line_check = &self.line_check;
         accepts.push((
-            audit.unexplained,
+            line_check.unexplained,
             "lines with a spent row or an open session that no device has".to_owned(),
         ));
         rejects.push((
-            audit.without_session,
+            line_check.without_session,
             "legitimate devices without a session".to_owned(),
         ));
         if let Some(service) = &self.service {

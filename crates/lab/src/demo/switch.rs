@@ -26,13 +26,13 @@ const DEVICE_ID: u64 = 1;
 /// Why the switch cannot be started or has failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SwitchError {
-    /// The switch.
+    /// The switch failed.
     #[error(transparent)]
     Host(#[from] HostError),
-    /// A port.
+    /// A port could not be opened.
     #[error(transparent)]
     Port(#[from] PortError),
-    /// The port numbers.
+    /// A port could not be added to the switch, or failed later.
     #[error(transparent)]
     Ports(#[from] PortSetError),
     /// A number that no port can have.

@@ -33,7 +33,7 @@ pub enum MeasureError {
 /// Measures the files at these paths below `root`, which represents `/`. Simulated devices have no TPM and so no PCRs.
 ///
 /// # Errors
-/// The path that cannot be read.
+/// A path cannot be read, or the configuration is too large.
 pub fn measure(root: &Path, paths: &[FilePath]) -> Result<Configuration, MeasureError> {
     let entries = files::measure(root, paths, Limits::default())?;
     Ok(Configuration::new(
@@ -101,7 +101,7 @@ impl Attester {
         }
     }
 
-    /// Without a session the key is the request key.
+    /// Without `in_session`, the tag key is the request key.
     fn respond_with(
         &mut self,
         request: &[u8],
@@ -137,8 +137,8 @@ impl From<Refusal> for NoProof {
 
 impl WorkerDevices {
     /// Handles an attestation request to a device with a prover.
-    pub(super) fn on_attest_request(&mut self, place: u32, payload: &[u8]) {
-        let Some(slot) = self.slots.get_mut(place as usize) else {
+    pub(super) fn on_attest_request(&mut self, slot_index: u32, payload: &[u8]) {
+        let Some(slot) = self.slots.get_mut(slot_index as usize) else {
             return;
         };
         let Some(attester) = &mut slot.attester else {
@@ -252,16 +252,19 @@ mod tests {
             .key
             .for_requests(DEVICE, second.gateway, second.start.period);
         let request = second.request_without_session(DEVICE, &key);
-        let old = SessionKey::from_bytes([9; 16]);
-        let proof = prover.attester.respond(request.as_bytes(), Some(&old)).unwrap();
+        let closed_session = SessionKey::from_bytes([9; 16]);
+        let proof = prover
+            .attester
+            .respond(request.as_bytes(), Some(&closed_session))
+            .unwrap();
         assert_eq!(proof.proof, prover.expected(&second));
     }
 
     #[test]
     fn a_request_under_a_foreign_key_gets_no_proof() {
         let mut prover = test_prover();
-        let other = SessionKey::from_bytes([1; 16]);
-        let request = round(1, 1).request(DEVICE, &other);
+        let foreign_key = SessionKey::from_bytes([1; 16]);
+        let request = round(1, 1).request(DEVICE, &foreign_key);
         let session = SessionKey::from_bytes([9; 16]);
         for session in [None, Some(&session)] {
             let response = prover.attester.respond(request.as_bytes(), session);

@@ -50,7 +50,7 @@ pub enum PufKind {
     XorArbiter {
         /// Stages of each chain.
         stages: usize,
-        /// Chains.
+        /// Number of chains.
         chains: usize,
     },
     /// A weak PUF, key mode.
@@ -83,12 +83,12 @@ pub struct FleetSpec {
     pub bit_error_rate: f64,
     /// The PUF of each device.
     pub puf_kind: fn(u32) -> PufKind,
-    /// Sessions are bound to the devices' MAC addresses, as the open gate requires.
+    /// Sessions are bound to the devices' MAC addresses, as the bound gate requires.
     pub mac_bound: bool,
     /// Seed of every device, its noise and its enrollment. Two fleets with different seeds have the same ids and different
     /// PUFs: a fleet of clones.
     pub seed: u64,
-    /// Threads to enroll on.
+    /// Number of enrollment threads.
     pub threads: usize,
 }
 
@@ -156,11 +156,11 @@ pub fn enroll_fleet(
     let work = |_sender: mpsc::Sender<()>| {
         let mut devices = Vec::new();
         loop {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            if at >= spec.devices {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= spec.devices {
                 return Ok(devices);
             }
-            devices.push(enroll_one(spec, spec.first_index + at)?);
+            devices.push(enroll_one(spec, spec.first_index + number)?);
         }
     };
     let mut fleet = std::thread::scope(|scope| {

@@ -37,16 +37,16 @@ impl Exchange {
     }
 }
 
-/// Result of an exchange. Durations are nanoseconds.
+/// Result of an exchange.
 #[derive(Clone, Debug)]
 pub struct ExchangeReport {
     /// Devices that received their echo.
     pub echoed: u64,
-    /// Devices that did not.
+    /// Devices that received no echo.
     pub not_echoed: u64,
     /// Datagrams sent.
     pub sent: u64,
-    /// Time from the last attempt to its echo, by the kernel's timestamps.
+    /// Time from the last attempt to its echo, which is received at the kernel's timestamp; ns.
     pub round_trip_ns: Histogram<u64>,
     /// Duration of the exchange.
     pub elapsed: Duration,
@@ -77,8 +77,8 @@ impl ExchangeReport {
 
 /// Writes the payload of an attempt: device's index, attempt, then a pattern.
 fn write_payload(out: &mut [u8], index: u32, attempt: u8) {
-    for (at, byte) in out.iter_mut().enumerate() {
-        *byte = at as u8 ^ 0x5a;
+    for (position, byte) in out.iter_mut().enumerate() {
+        *byte = position as u8 ^ 0x5a;
     }
     let head = [&index.to_be_bytes()[..], &[attempt], b"lab"];
     for (to, from) in out.iter_mut().zip(head.into_iter().flatten()) {
@@ -94,19 +94,19 @@ pub(super) fn read_payload(payload: &[u8]) -> Option<(u32, u8)> {
     let matches_pattern = pattern
         .iter()
         .enumerate()
-        .all(|(at, byte)| *byte == (at + 8) as u8 ^ 0x5a);
+        .all(|(position, byte)| *byte == (position + 8) as u8 ^ 0x5a);
     matches_pattern.then_some((u32::from_be_bytes(*index), *attempt))
 }
 
 impl WorkerDevices {
     /// Sends the next attempt of an exchange, or ends the exchange.
-    pub(super) fn send_data(&mut self, place: u32, exchange: &Exchange) {
-        let Some(slot) = self.slots.get_mut(place as usize) else {
+    pub(super) fn send_data(&mut self, slot_index: u32, exchange: &Exchange) {
+        let Some(slot) = self.slots.get_mut(slot_index as usize) else {
             return;
         };
         if slot.echo.attempts >= exchange.attempts.max(1) {
             slot.echo.in_progress = false;
-            self.timers.arm(place, None);
+            self.timers.arm(slot_index, None);
             self.exchange_report.not_echoed += 1;
             self.in_progress = self.in_progress.saturating_sub(1);
             self.done += 1;
@@ -119,16 +119,17 @@ impl WorkerDevices {
         write_payload(&mut self.payload, slot.address.index, slot.echo.attempts);
         self.exchange_report.sent += 1;
         let payload = std::mem::take(&mut self.payload);
-        self.queue_frame(SendStamp::Data(place), |out| {
+        self.queue_frame(SendStamp::Data(slot_index), |out| {
             write::udp(out, &from, &to, [0; 2], &payload)
         });
         self.payload = payload;
         let timeout_ms = u64::try_from(exchange.timeout.as_millis()).unwrap_or(u64::MAX);
-        self.timers.arm(place, Some(boot_ms().saturating_add(timeout_ms)));
+        self.timers
+            .arm(slot_index, Some(boot_ms().saturating_add(timeout_ms)));
     }
 
-    pub(super) fn on_echo(&mut self, place: u32, payload: &[u8], at_ns: u64) {
-        let Some(slot) = self.slots.get_mut(place as usize) else {
+    pub(super) fn on_echo(&mut self, slot_index: u32, payload: &[u8], at_ns: u64) {
+        let Some(slot) = self.slots.get_mut(slot_index as usize) else {
             return;
         };
         let expected = Some((slot.address.index, slot.echo.attempts));
@@ -142,7 +143,7 @@ impl WorkerDevices {
             .round_trip_ns
             .saturating_record(round_trip.max(1));
         self.exchange_report.echoed += 1;
-        self.timers.arm(place, slot.device.next_deadline());
+        self.timers.arm(slot_index, slot.device.next_deadline());
         self.in_progress = self.in_progress.saturating_sub(1);
         self.done += 1;
     }

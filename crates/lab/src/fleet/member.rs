@@ -8,7 +8,7 @@ use linewarden_puf::health::HealthTest;
 
 /// A device: its identity, its stored credential and its PUF.
 pub struct Member {
-    /// Identity and policy. `bound_mac` is set by the fleet to the device's own MAC address if it is `Some`.
+    /// Identity and policy. If `bound_mac` is `Some`, the fleet sets it to the device's own MAC address.
     pub config: DeviceConfig,
     /// Helper data.
     pub credential: Credential,

@@ -45,7 +45,7 @@ pub const DEVICE_PORT: u16 = 40_000;
 /// UDP port that devices exchange data from.
 pub const DATA_PORT: u16 = 40_001;
 
-/// Why a fleet could not be made or run.
+/// Why a fleet could not be created or run.
 #[derive(Debug, thiserror::Error)]
 pub enum FleetError {
     /// A packet socket failed.
@@ -70,7 +70,7 @@ pub struct FleetOptions {
     pub families: Vec<Family>,
     /// The gateway's LAP/1 endpoint as the devices see it.
     pub gateway: fn(Family) -> Endpoint,
-    /// Sends past the queueing discipline: faster, but invisible to captures ([`Options::bypass_qdisc`]).
+    /// Bypasses the queueing discipline: faster, but captures do not see the frames ([`Options::bypass_qdisc`]).
     pub bypass_qdisc: bool,
     /// Seeds the CSPRNG that draws nonces, with the worker's number mixed in.
     pub nonce_seed: [u8; 32],
@@ -198,13 +198,13 @@ impl Fleet {
         self.handshakes(run, true)
     }
 
-    fn handshakes(&mut self, run: &mut RunOptions<'_>, once: bool) -> Result<Report, FleetError> {
+    fn handshakes(&mut self, run: &mut RunOptions<'_>, single_attempt: bool) -> Result<Report, FleetError> {
         let goal = Goal::Authenticate {
             window: run.window,
-            single_attempt: once,
+            single_attempt,
         };
-        let reports = self.run_workers(run, |worker, stop, until, shared| {
-            worker.run(&goal, stop, until, shared)?;
+        let reports = self.run_workers(run, |worker, stop, deadline, shared| {
+            worker.run(&goal, stop, deadline, shared)?;
             Ok(worker.take_report())
         })?;
         Ok(reports.into_iter().fold(Report::default(), Report::merge))
@@ -238,8 +238,8 @@ impl Fleet {
     /// # Errors
     /// A socket failed.
     pub fn run_attestation(&mut self, run: &mut RunOptions<'_>) -> Result<Report, FleetError> {
-        let reports = self.run_workers(run, |worker, stop, until, shared| {
-            worker.run(&Goal::Attest, stop, until, shared)?;
+        let reports = self.run_workers(run, |worker, stop, deadline, shared| {
+            worker.run(&Goal::Attest, stop, deadline, shared)?;
             Ok(worker.take_report())
         })?;
         Ok(reports.into_iter().fold(Report::default(), Report::merge))
@@ -258,9 +258,9 @@ impl Fleet {
             exchange: *exchange,
             window: run.window,
         };
-        let reports = self.run_workers(run, |worker, stop, until, shared| {
+        let reports = self.run_workers(run, |worker, stop, deadline, shared| {
             worker.begin_exchange();
-            worker.run(&goal, stop, until, shared)?;
+            worker.run(&goal, stop, deadline, shared)?;
             Ok(worker.take_exchange_report())
         })?;
         Ok(reports
@@ -290,7 +290,7 @@ impl Fleet {
     /// The indices of the devices in the fleet.
     pub fn indices(&self) -> impl Iterator<Item = u32> + use<> {
         let first = self.first_index;
-        (0..self.devices as u32).map(move |at| first + at)
+        (0..self.devices as u32).map(move |offset| first + offset)
     }
 
     fn worker_of(&self, index: u32) -> Option<&Worker> {
@@ -308,25 +308,25 @@ impl Fleet {
         run: &mut RunOptions<'_>,
         work: impl Fn(&mut Worker, &AtomicBool, Instant, &SharedCounters) -> Result<R, PacketSocketError> + Sync,
     ) -> Result<Vec<R>, FleetError> {
-        let until = Instant::now() + run.timeout;
+        let deadline = Instant::now() + run.timeout;
         let shared = SharedCounters {
             busy_workers: AtomicUsize::new(self.workers.len()),
             ..SharedCounters::default()
         };
         let devices = self.devices;
         let stop = run.stop;
-        let (done, finished) = mpsc::channel::<()>();
+        let (done_sender, done_receiver) = mpsc::channel::<()>();
         std::thread::scope(|scope| {
             let mut threads = Vec::with_capacity(self.workers.len());
             for worker in &mut self.workers {
-                let (work, shared, done) = (&work, &shared, done.clone());
+                let (work, shared, done_sender) = (&work, &shared, done_sender.clone());
                 threads.push(scope.spawn(move || {
-                    let result = work(worker, stop, until, shared);
-                    drop(done);
+                    let result = work(worker, stop, deadline, shared);
+                    drop(done_sender);
                     result
                 }));
             }
-            drop(done);
+            drop(done_sender);
             let mut report_progress = || {
                 (run.progress)(Progress {
                     authenticated: shared.authenticated.load(Ordering::Relaxed),
@@ -336,7 +336,8 @@ impl Fleet {
                 });
             };
             // Every worker holds a sender; the channel closes when all workers have ended.
-            while let Err(RecvTimeoutError::Timeout) = finished.recv_timeout(Duration::from_millis(100)) {
+            while let Err(RecvTimeoutError::Timeout) = done_receiver.recv_timeout(Duration::from_millis(100))
+            {
                 report_progress();
             }
             report_progress();
@@ -353,8 +354,8 @@ impl Fleet {
 
 /// The IP version of a device.
 fn family(options: &FleetOptions, index: u32) -> Family {
-    let at = index as usize % options.families.len().max(1);
-    options.families.get(at).copied().unwrap_or(Family::V4)
+    let position = index as usize % options.families.len().max(1);
+    options.families.get(position).copied().unwrap_or(Family::V4)
 }
 
 /// The address of a device in one IP version.

@@ -21,23 +21,23 @@ const FLAGS: [u8; 4] = [0x60, 0, 0, 0];
 /// Ethernet, IPv6, advertisement with target link-layer address option.
 const ADVERTISEMENT_BYTES: usize = 14 + 40 + 32;
 
-/// Writes the reply to a request for the address of a device that `is_ours` accepts; returns its length, or `None` if the
-/// frame is not such a request.
+/// Writes the reply to a request for the address of a device that `is_simulated` accepts; returns its length, or `None`
+/// if the frame is not such a request.
 pub(crate) fn reply(
     frame: &[u8],
-    is_ours: impl Fn(DeviceAddress) -> bool,
+    is_simulated: impl Fn(DeviceAddress) -> bool,
     out: &mut [u8; FRAME_BYTES_MAX],
 ) -> Option<usize> {
     match <[u8; 2]>::try_from(frame.get(12..14)?).ok()? {
-        ETHER_ARP => reply_arp(frame, is_ours, out),
-        ETHER_IPV6 => reply_solicitation(frame, is_ours, out),
+        ETHER_ARP => reply_arp(frame, is_simulated, out),
+        ETHER_IPV6 => reply_solicitation(frame, is_simulated, out),
         _ => None,
     }
 }
 
 fn reply_arp(
     frame: &[u8],
-    is_ours: impl Fn(DeviceAddress) -> bool,
+    is_simulated: impl Fn(DeviceAddress) -> bool,
     out: &mut [u8; FRAME_BYTES_MAX],
 ) -> Option<usize> {
     let request = frame.get(14..ARP_BYTES)?;
@@ -48,23 +48,23 @@ fn reply_arp(
     if *fixed != ARP_OVER_ETHERNET || *operation != [0, 1] {
         return None;
     }
-    let device = DeviceAddress::from_ip(IpAddr::V4(target)).filter(|device| is_ours(*device))?;
+    let device = DeviceAddress::from_ip(IpAddr::V4(target)).filter(|device| is_simulated(*device))?;
     let mac = device.mac().0;
-    let mut at = FrameWriter { out, length: 0 };
-    at.push(sender.get(..6)?)?;
-    at.push(&mac)?;
-    at.push(&ETHER_ARP)?;
-    at.push(&ARP_OVER_ETHERNET)?;
-    at.push(&[0, 2])?;
-    at.push(&mac)?;
-    at.push(&target.octets())?;
-    at.push(sender)?;
-    Some(at.length)
+    let mut writer = FrameWriter { out, length: 0 };
+    writer.push(sender.get(..6)?)?;
+    writer.push(&mac)?;
+    writer.push(&ETHER_ARP)?;
+    writer.push(&ARP_OVER_ETHERNET)?;
+    writer.push(&[0, 2])?;
+    writer.push(&mac)?;
+    writer.push(&target.octets())?;
+    writer.push(sender)?;
+    Some(writer.length)
 }
 
 fn reply_solicitation(
     frame: &[u8],
-    is_ours: impl Fn(DeviceAddress) -> bool,
+    is_simulated: impl Fn(DeviceAddress) -> bool,
     out: &mut [u8; FRAME_BYTES_MAX],
 ) -> Option<usize> {
     let ip = frame.get(14..54)?;
@@ -76,38 +76,38 @@ fn reply_solicitation(
     }
     let requester = Ipv6Addr::from(<[u8; 16]>::try_from(ip.get(8..24)?).ok()?);
     let target = Ipv6Addr::from(<[u8; 16]>::try_from(body.get(8..24)?).ok()?);
-    let device = DeviceAddress::from_ip(IpAddr::V6(target)).filter(|device| is_ours(*device))?;
+    let device = DeviceAddress::from_ip(IpAddr::V6(target)).filter(|device| is_simulated(*device))?;
     if requester.is_unspecified() {
         return None; // duplicate address detection; no other station may have this address
     }
     let mac = device.mac().0;
 
     let mut message = [0u8; 32];
-    let mut at = FrameWriter {
+    let mut writer = FrameWriter {
         out: &mut message,
         length: 0,
     };
-    at.push(&[ADVERTISEMENT, 0, 0, 0])?;
-    at.push(&FLAGS)?;
-    at.push(&target.octets())?;
-    at.push(&[2, 1])?; // target link-layer address, 8 bytes
-    at.push(&mac)?;
+    writer.push(&[ADVERTISEMENT, 0, 0, 0])?;
+    writer.push(&FLAGS)?;
+    writer.push(&target.octets())?;
+    writer.push(&[2, 1])?; // target link-layer address, 8 bytes
+    writer.push(&mac)?;
     let checksum = Sum::default()
         .pseudo_header(&target.octets(), &requester.octets(), PROTOCOL_ICMPV6, 32)
         .bytes(&message)
         .finish();
     message[2..4].copy_from_slice(&checksum.to_be_bytes());
 
-    let mut at = FrameWriter { out, length: 0 };
-    at.push(frame.get(6..12)?)?;
-    at.push(&mac)?;
-    at.push(&ETHER_IPV6)?;
-    at.push(&[0x60, 0, 0, 0, 0, 32, PROTOCOL_ICMPV6, 255])?;
-    at.push(&target.octets())?;
-    at.push(&requester.octets())?;
-    at.push(&message)?;
-    debug_assert_eq!(at.length, ADVERTISEMENT_BYTES);
-    Some(at.length)
+    let mut writer = FrameWriter { out, length: 0 };
+    writer.push(frame.get(6..12)?)?;
+    writer.push(&mac)?;
+    writer.push(&ETHER_IPV6)?;
+    writer.push(&[0x60, 0, 0, 0, 0, 32, PROTOCOL_ICMPV6, 255])?;
+    writer.push(&target.octets())?;
+    writer.push(&requester.octets())?;
+    writer.push(&message)?;
+    debug_assert_eq!(writer.length, ADVERTISEMENT_BYTES);
+    Some(writer.length)
 }
 
 struct FrameWriter<'a> {

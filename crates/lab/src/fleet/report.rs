@@ -19,7 +19,7 @@ pub enum Outcome {
     Authenticated,
 }
 
-/// The report on a fleet's run. Durations are nanoseconds with three significant digits, up to 100 s.
+/// The report on a fleet's run. Histograms are in nanoseconds with three significant digits, up to 100 s.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// Devices that got a session.
@@ -29,7 +29,7 @@ pub struct Report {
     /// Time from the first REQUEST to the verified ACK, including the device's PUF and this fleet's queue.
     pub latency_ns: Histogram<u64>,
     /// The part on the network and in the gateway: first REQUEST sent to CHALLENGE received, plus first RESPONSE sent to ACK
-    /// received, by the kernel's timestamps. Retransmissions after a loss are included.
+    /// received. Messages are received at the kernel's timestamps. Retransmissions after a loss are included.
     pub network_ns: Histogram<u64>,
     /// The part for reading the PUF, correcting errors and deriving the key.
     pub puf_ns: Histogram<u64>,
@@ -113,7 +113,7 @@ impl Report {
     }
 }
 
-/// From 1 ns to 100 s with three significant digits; about 240 KiB.
+/// A histogram from 1 ns to 100 s with three significant digits; takes about 240 KiB.
 pub(super) fn histogram() -> Histogram<u64> {
     const LONGEST_NS: u64 = 100_000_000_000;
     match Histogram::new_with_bounds(1, LONGEST_NS, 3) {
@@ -122,8 +122,8 @@ pub(super) fn histogram() -> Histogram<u64> {
     }
 }
 
-/// Adds `from`, which has the same bounds, so that no value is out of range.
-pub(super) fn add(to: &mut Histogram<u64>, from: &Histogram<u64>) {
-    let added = to.add(from);
+/// Adds `part` to `sum`. Both have the same bounds, so no value is out of range.
+pub(super) fn add(sum: &mut Histogram<u64>, part: &Histogram<u64>) {
+    let added = sum.add(part);
     debug_assert!(added.is_ok());
 }

@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 /// Deadlines of devices, at most one active deadline per device.
 ///
 /// A device's deadline changes with nearly every message. The old entry stays in the heap and is skipped when its time
-/// comes, because it differs from the armed deadline.
+/// comes, because the entry differs from the armed deadline.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     heap: BinaryHeap<Reverse<(u64, u32)>>,
@@ -23,30 +23,30 @@ impl Timers {
     }
 
     /// Sets or clears a device's deadline.
-    pub(super) fn arm(&mut self, place: u32, deadline_ms: Option<u64>) {
-        let Some(armed) = self.armed_ms.get_mut(place as usize) else {
+    pub(super) fn arm(&mut self, slot_index: u32, deadline_ms: Option<u64>) {
+        let Some(armed) = self.armed_ms.get_mut(slot_index as usize) else {
             return;
         };
         if *armed == deadline_ms {
             return;
         }
         *armed = deadline_ms;
-        if let Some(at) = deadline_ms {
-            self.heap.push(Reverse((at, place)));
+        if let Some(deadline) = deadline_ms {
+            self.heap.push(Reverse((deadline, slot_index)));
         }
     }
 
     /// Removes and returns one device whose deadline has passed.
     pub(super) fn pop_due(&mut self, now_ms: u64) -> Option<u32> {
-        while let Some(Reverse((at, place))) = self.heap.peek().copied() {
-            if at > now_ms {
+        while let Some(Reverse((entry_ms, slot_index))) = self.heap.peek().copied() {
+            if entry_ms > now_ms {
                 return None;
             }
             self.heap.pop();
-            match self.armed_ms.get_mut(place as usize) {
-                Some(armed) if *armed == Some(at) => {
+            match self.armed_ms.get_mut(slot_index as usize) {
+                Some(armed) if *armed == Some(entry_ms) => {
                     *armed = None;
-                    return Some(place);
+                    return Some(slot_index);
                 }
                 _ => {}
             }
@@ -56,7 +56,7 @@ impl Timers {
 
     /// A lower bound of the next deadline.
     pub(super) fn next_ms(&self) -> Option<u64> {
-        self.heap.peek().map(|Reverse((at, _))| *at)
+        self.heap.peek().map(|Reverse((entry_ms, _))| *entry_ms)
     }
 }
 

@@ -88,11 +88,11 @@ impl Worker {
         &mut self,
         goal: &Goal,
         stop: &AtomicBool,
-        until: Instant,
+        deadline: Instant,
         shared: &SharedCounters,
     ) -> Result<(), PacketSocketError> {
         let started = Instant::now();
-        let mut finished: Option<Duration> = None;
+        let mut done_after: Option<Duration> = None;
         self.devices.begin(goal);
         self.socket.statistics()?; // resets the counter of earlier drops
         loop {
@@ -104,20 +104,20 @@ impl Worker {
                 // A device's reply is sent before the next frame is processed, which may take a PUF reading.
                 self.flush()?;
             }
-            while let Some(place) = self.devices.timers.pop_due(boot_ms()) {
-                self.devices.on_timer(place, goal, shared);
+            while let Some(slot_index) = self.devices.timers.pop_due(boot_ms()) {
+                self.devices.on_timer(slot_index, goal, shared);
                 if self.devices.batch.is_full() {
                     self.flush()?;
                 }
             }
             self.flush()?;
-            if finished.is_none() && self.devices.is_done() {
-                finished = Some(started.elapsed());
+            if done_after.is_none() && self.devices.is_done() {
+                done_after = Some(started.elapsed());
                 shared.busy_workers.fetch_sub(1, Ordering::Relaxed);
             }
             // Devices of other workers may still need this worker's replies to ARP and neighbor discovery.
-            let all_done = finished.is_some() && shared.busy_workers.load(Ordering::Relaxed) == 0;
-            if all_done || stop.load(Ordering::Relaxed) || Instant::now() >= until {
+            let all_done = done_after.is_some() && shared.busy_workers.load(Ordering::Relaxed) == 0;
+            if all_done || stop.load(Ordering::Relaxed) || Instant::now() >= deadline {
                 break;
             }
             if frames == 0 {
@@ -131,7 +131,7 @@ impl Worker {
             }
         }
         self.devices
-            .finish(goal, finished.unwrap_or_else(|| started.elapsed()));
+            .finish(goal, done_after.unwrap_or_else(|| started.elapsed()));
         self.devices.report.ring_drops += u64::from(self.socket.statistics()?.dropped);
         Ok(())
     }
@@ -147,8 +147,8 @@ impl Worker {
             return Ok(());
         }
         self.devices.record_send_time(real_ns());
-        let taken = self.socket.send(&mut self.devices.batch)?;
-        self.devices.report.not_sent += (frames - taken) as u64;
+        let accepted = self.socket.send(&mut self.devices.batch)?;
+        self.devices.report.not_sent += (frames - accepted) as u64;
         Ok(())
     }
 }

@@ -23,7 +23,7 @@ use crate::address::{DeviceAddress, Family};
 use crate::clock::{boot_ms, real_ns};
 use crate::packet_socket::{FRAME_BYTES_MAX, Received, TxBatch};
 
-/// Frames sent by one system call. Small, because on a veth the peer processes frames inside the call while the later
+/// Maximum number of frames sent by one system call. Small, because on a veth the peer processes frames inside the call while the later
 /// frames wait.
 const FRAMES_PER_CALL: usize = 16;
 
@@ -41,7 +41,7 @@ pub(super) struct DeviceSlot {
     pub(super) attester: Option<Attester>,
 }
 
-/// Times of a device's current handshake, ns of the real-time clock; 0: not yet.
+/// Times of a device's current handshake, ns of the real-time clock; 0: not reached yet.
 #[derive(Debug, Default)]
 pub(super) struct HandshakeTimes {
     pub(super) request_sent: u64,
@@ -145,30 +145,30 @@ impl WorkerDevices {
     }
 
     pub(super) fn power_cycle(&mut self) {
-        for place in 0..self.slots.len() {
-            self.power_cycle_slot(place as u32);
+        for slot_index in 0..self.slots.len() {
+            self.power_cycle_slot(slot_index as u32);
         }
     }
 
-    fn power_cycle_slot(&mut self, place: u32) {
-        if let Some(slot) = self.slots.get_mut(place as usize) {
+    fn power_cycle_slot(&mut self, slot_index: u32) {
+        if let Some(slot) = self.slots.get_mut(slot_index as usize) {
             slot.device = Device::new(slot.member.config.clone());
             slot.outcome = Outcome::Waiting;
             slot.times = HandshakeTimes::default();
-            self.timers.arm(place, None);
+            self.timers.arm(slot_index, None);
         }
     }
 
     pub(super) fn power_cycle_device(&mut self, index: u32) {
-        if let Some(place) = self.slot_index(index) {
-            self.power_cycle_slot(place);
+        if let Some(slot_index) = self.slot_index(index) {
+            self.power_cycle_slot(slot_index);
         }
     }
 
     pub(super) fn set_attester(&mut self, index: u32, attester: Attester) {
         let slot = self
             .slot_index(index)
-            .and_then(|place| self.slots.get_mut(place as usize));
+            .and_then(|slot_index| self.slots.get_mut(slot_index as usize));
         if let Some(slot) = slot {
             slot.attester = Some(attester);
         }
@@ -204,11 +204,8 @@ impl WorkerDevices {
         self.done = 0;
         self.abandoned = 0;
         self.runs_until_stopped = matches!(goal, Goal::Attest);
-        if let Goal::Authenticate {
-            single_attempt: once, ..
-        } = goal
-        {
-            self.single_attempt = *once;
+        if let Goal::Authenticate { single_attempt, .. } = goal {
+            self.single_attempt = *single_attempt;
             for slot in &mut self.slots {
                 slot.outcome = Outcome::Waiting;
             }
@@ -224,16 +221,16 @@ impl WorkerDevices {
 
     pub(super) fn finish(&mut self, goal: &Goal, elapsed: Duration) {
         self.report.elapsed = elapsed;
-        let left = (self.slots.len() - self.done) as u64;
+        let unfinished = (self.slots.len() - self.done) as u64;
         match goal {
-            Goal::Authenticate { .. } => self.report.unfinished = left + self.abandoned as u64,
+            Goal::Authenticate { .. } => self.report.unfinished = unfinished + self.abandoned as u64,
             Goal::Attest => {}
             Goal::Exchange { .. } => {
                 self.exchange_report.elapsed = elapsed;
-                self.exchange_report.not_echoed += left;
+                self.exchange_report.not_echoed += unfinished;
                 // Timers that were used for echo timeouts are reset to the devices' deadlines.
-                for (place, slot) in (0..).zip(&self.slots) {
-                    self.timers.arm(place, slot.device.next_deadline());
+                for (slot_index, slot) in (0..).zip(&self.slots) {
+                    self.timers.arm(slot_index, slot.device.next_deadline());
                 }
             }
         }
@@ -248,23 +245,23 @@ impl WorkerDevices {
             && self.next_slot < self.slots.len()
             && !self.batch.is_full()
         {
-            let place = self.next_slot as u32;
+            let slot_index = self.next_slot as u32;
             self.next_slot += 1;
             match goal {
                 Goal::Exchange { exchange, .. } => {
                     self.in_progress += 1;
-                    if let Some(slot) = self.slots.get_mut(place as usize) {
+                    if let Some(slot) = self.slots.get_mut(slot_index as usize) {
                         slot.echo.in_progress = true;
                     }
-                    self.send_data(place, exchange);
+                    self.send_data(slot_index, exchange);
                 }
-                _ => self.start_handshake(place),
+                _ => self.start_handshake(slot_index),
             }
         }
     }
 
-    fn start_handshake(&mut self, place: u32) {
-        let Some(slot) = self.slots.get_mut(place as usize) else {
+    fn start_handshake(&mut self, slot_index: u32) {
+        let Some(slot) = self.slots.get_mut(slot_index as usize) else {
             return;
         };
         if slot.device.session().is_some() {
@@ -275,14 +272,14 @@ impl WorkerDevices {
         self.in_progress += 1;
         slot.outcome = Outcome::InProgress;
         // A device with a handshake from an earlier run continues that handshake.
-        let output = self.start_device(place).unwrap_or(Output::None);
-        self.apply_outputs(place, output, 0, &SharedCounters::default());
+        let output = self.start_device(slot_index).unwrap_or(Output::None);
+        self.apply_outputs(slot_index, output, 0, &SharedCounters::default());
     }
 
-    fn start_device(&mut self, place: u32) -> Option<Output> {
+    fn start_device(&mut self, slot_index: u32) -> Option<Output> {
         let mut nonce = [0u8; 16];
         self.rng.fill_bytes(&mut nonce);
-        let slot = self.slots.get_mut(place as usize)?;
+        let slot = self.slots.get_mut(slot_index as usize)?;
         slot.times = HandshakeTimes::default();
         slot.device.start(nonce, boot_ms()).ok()
     }
@@ -291,8 +288,9 @@ impl WorkerDevices {
         let frame = received.frame;
         let (first, past_last) = (self.first_index, self.end_index);
         let is_own_device = |device: DeviceAddress| (first..past_last).contains(&device.index);
-        if let Some(place) = neighbor::destination(frame).and_then(|device| self.slot_index(device.index))
-            && self.on_datagram(place, received, goal, shared)
+        if let Some(slot_index) =
+            neighbor::destination(frame).and_then(|device| self.slot_index(device.index))
+            && self.on_datagram(slot_index, received, goal, shared)
         {
             return;
         }
@@ -302,10 +300,10 @@ impl WorkerDevices {
         }
     }
 
-    /// Handles a UDP datagram to a device of this worker; false if the frame is not such a datagram.
+    /// Handles a UDP datagram to a device of this worker; returns false if the frame is not such a datagram.
     fn on_datagram(
         &mut self,
-        place: u32,
+        slot_index: u32,
         received: &Received<'_>,
         goal: &Goal,
         shared: &SharedCounters,
@@ -321,20 +319,20 @@ impl WorkerDevices {
         };
         let Some(slot) = self
             .slots
-            .get_mut(place as usize)
+            .get_mut(slot_index as usize)
             .filter(|slot| slot.ip == ip.dst)
         else {
             return false;
         };
         match (udp.src_port, udp.dst_port) {
             (LAP_PORT, DEVICE_PORT) => match slot.device.handle(payload, &ip_bytes(slot.ip), boot_ms()) {
-                Ok(output) => self.apply_outputs(place, output, received.at_ns, shared),
+                Ok(output) => self.apply_outputs(slot_index, output, received.at_ns, shared),
                 Err(ignored) => *self.report.ignored.entry(ignored).or_default() += 1,
             },
-            (LAP_PORT, ATTEST_PORT) => self.on_attest_request(place, payload),
+            (LAP_PORT, ATTEST_PORT) => self.on_attest_request(slot_index, payload),
             (_, DATA_PORT) => {
                 if let Goal::Exchange { .. } = goal {
-                    self.on_echo(place, payload, received.at_ns);
+                    self.on_echo(slot_index, payload, received.at_ns);
                 }
             }
             _ => {}
@@ -342,58 +340,58 @@ impl WorkerDevices {
         true
     }
 
-    pub(super) fn on_timer(&mut self, place: u32, goal: &Goal, shared: &SharedCounters) {
-        let Some(slot) = self.slots.get_mut(place as usize) else {
+    pub(super) fn on_timer(&mut self, slot_index: u32, goal: &Goal, shared: &SharedCounters) {
+        let Some(slot) = self.slots.get_mut(slot_index as usize) else {
             return;
         };
         match goal {
-            Goal::Exchange { exchange, .. } if slot.echo.in_progress => self.send_data(place, exchange),
+            Goal::Exchange { exchange, .. } if slot.echo.in_progress => self.send_data(slot_index, exchange),
             _ => {
                 let output = slot.device.poll(boot_ms());
-                self.apply_outputs(place, output, 0, shared);
+                self.apply_outputs(slot_index, output, 0, shared);
             }
         }
     }
 
     /// Applies the device's outputs until there are no more.
-    fn apply_outputs(&mut self, place: u32, mut output: Output, at_ns: u64, shared: &SharedCounters) {
+    fn apply_outputs(&mut self, slot_index: u32, mut output: Output, at_ns: u64, shared: &SharedCounters) {
         loop {
             match output {
                 Output::None => break,
-                Output::Transmit(message) => self.transmit(place, &message),
+                Output::Transmit(message) => self.transmit(slot_index, &message),
                 Output::EvaluatePuf(query) => {
-                    output = self.evaluate(place, &query, at_ns);
+                    output = self.evaluate(slot_index, &query, at_ns);
                     continue;
                 }
                 Output::NeedNonce => {
-                    if let Some(started) = self.start_device(place) {
+                    if let Some(started) = self.start_device(slot_index) {
                         output = started;
                         continue;
                     }
                 }
-                Output::Authenticated(_) => self.on_authenticated(place, at_ns, shared),
+                Output::Authenticated(_) => self.on_authenticated(slot_index, at_ns, shared),
                 Output::Failed { failure, .. } => {
                     *self.report.failures.entry(failure).or_default() += 1;
                     shared.failed.fetch_add(1, Ordering::Relaxed);
-                    self.abandon_handshake(place);
+                    self.abandon_handshake(slot_index);
                 }
                 Output::Postponed { .. } | Output::SessionExpired => {}
             }
-            match self.slots.get_mut(place as usize) {
+            match self.slots.get_mut(slot_index as usize) {
                 Some(slot) => output = slot.device.poll(boot_ms()),
                 None => return,
             }
         }
         let deadline = self
             .slots
-            .get(place as usize)
+            .get(slot_index as usize)
             .and_then(|slot| slot.device.next_deadline());
-        self.timers.arm(place, deadline);
+        self.timers.arm(slot_index, deadline);
     }
 
     /// Handles a failed handshake: in a single-attempt run the device stops.
-    fn abandon_handshake(&mut self, place: u32) {
-        let slot = self.slots.get_mut(place as usize);
+    fn abandon_handshake(&mut self, slot_index: u32) {
+        let slot = self.slots.get_mut(slot_index as usize);
         if let Some(slot) = slot.filter(|slot| self.single_attempt && slot.outcome == Outcome::InProgress) {
             slot.device.abandon();
             slot.outcome = Outcome::Abandoned;
@@ -403,8 +401,8 @@ impl WorkerDevices {
         }
     }
 
-    fn evaluate(&mut self, place: u32, query: &PufQuery, at_ns: u64) -> Output {
-        let Some(slot) = self.slots.get_mut(place as usize) else {
+    fn evaluate(&mut self, slot_index: u32, query: &PufQuery, at_ns: u64) -> Output {
+        let Some(slot) = self.slots.get_mut(slot_index as usize) else {
             return Output::None;
         };
         if at_ns != 0 {
@@ -418,24 +416,24 @@ impl WorkerDevices {
         slot.device.puf_result(key, boot_ms())
     }
 
-    fn transmit(&mut self, place: u32, message: &[u8; MESSAGE_BYTES]) {
-        let Some(slot) = self.slots.get(place as usize) else {
+    fn transmit(&mut self, slot_index: u32, message: &[u8; MESSAGE_BYTES]) {
+        let Some(slot) = self.slots.get(slot_index as usize) else {
             return;
         };
         let family = if slot.ip.is_ipv4() { Family::V4 } else { Family::V6 };
         let from = slot.address.endpoint(family, DEVICE_PORT);
         let to = (self.gateway)(family);
         let (stamp, sent_before) = match message.get(3) {
-            Some(&message_type::RESPONSE) => (SendStamp::Response(place), slot.times.response_sent),
-            _ => (SendStamp::Request(place), slot.times.request_sent),
+            Some(&message_type::RESPONSE) => (SendStamp::Response(slot_index), slot.times.response_sent),
+            _ => (SendStamp::Request(slot_index), slot.times.request_sent),
         };
         self.report.sent += 1;
         self.report.retransmitted += u64::from(sent_before != 0);
         self.queue_frame(stamp, |out| write::udp(out, &from, &to, [0; 2], message));
     }
 
-    /// Appends a frame to the batch. A frame that finds the batch full is lost, as in any queue, and its timer retransmits it;
-    /// the worker's loop flushes often enough to avoid that.
+    /// Appends a frame to the batch. A frame that finds the batch full is lost, as in any queue, and the timer of its
+    /// device causes a retransmission. The worker's loop flushes often enough to avoid such losses.
     pub(super) fn queue_frame(
         &mut self,
         stamp: SendStamp,
@@ -449,11 +447,13 @@ impl WorkerDevices {
     /// Records the send time of all frames in the batch.
     pub(super) fn record_send_time(&mut self, now_ns: u64) {
         for stamp in self.stamps.drain(..) {
-            let (SendStamp::Request(place) | SendStamp::Response(place) | SendStamp::Data(place)) = stamp
+            let (SendStamp::Request(slot_index)
+            | SendStamp::Response(slot_index)
+            | SendStamp::Data(slot_index)) = stamp
             else {
                 continue;
             };
-            let Some(slot) = self.slots.get_mut(place as usize) else {
+            let Some(slot) = self.slots.get_mut(slot_index as usize) else {
                 continue;
             };
             let field = match stamp {
@@ -461,15 +461,16 @@ impl WorkerDevices {
                 SendStamp::Data(_) => &mut slot.echo.sent_ns,
                 _ => &mut slot.times.request_sent,
             };
-            // Retransmissions of a handshake message keep the first send time; every attempt of an exchange sets its own.
+            // Retransmissions of a handshake message keep the first send time; every attempt of an exchange sets its
+            // own send time.
             if *field == 0 || matches!(stamp, SendStamp::Data(_)) {
                 *field = now_ns;
             }
         }
     }
 
-    fn on_authenticated(&mut self, place: u32, ack_at: u64, shared: &SharedCounters) {
-        let Some(slot) = self.slots.get_mut(place as usize) else {
+    fn on_authenticated(&mut self, slot_index: u32, ack_at: u64, shared: &SharedCounters) {
+        let Some(slot) = self.slots.get_mut(slot_index as usize) else {
             return;
         };
         if slot.outcome != Outcome::InProgress {

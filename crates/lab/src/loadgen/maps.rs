@@ -18,11 +18,11 @@ pub(crate) fn fill<const N: usize>(
 ) -> Result<()> {
     let mut first = 0;
     while first < count {
-        let past = count.min(first.saturating_add(BATCH));
-        let keys: Vec<u8> = (first..past).flat_map(u32::to_ne_bytes).collect();
-        let values: Vec<u8> = (first..past).flat_map(&value).collect();
-        map.update_batch(&keys, &values, past - first, MapFlags::ANY, MapFlags::ANY)?;
-        first = past;
+        let end = count.min(first.saturating_add(BATCH));
+        let keys: Vec<u8> = (first..end).flat_map(u32::to_ne_bytes).collect();
+        let values: Vec<u8> = (first..end).flat_map(&value).collect();
+        map.update_batch(&keys, &values, end - first, MapFlags::ANY, MapFlags::ANY)?;
+        first = end;
     }
     Ok(())
 }

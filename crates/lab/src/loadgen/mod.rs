@@ -1,9 +1,10 @@
 //! A closed-loop load generator in eBPF that saturates any verifier, and a reflector that measures the generator itself.
 //!
-//! [`Generator`] simulates [`Plan::window`] devices at once at the devices' end of a lab's veth. It turns a CHALLENGE into
-//! the prepared RESPONSE and an ACK into the next device's REQUEST, each in the same packet buffer. The generator makes no
-//! PUF reading and no cryptographic computation during a run (all RESPONSE tags are computed before, for the benchmark's
-//! fixed `fresh`), so it is faster than every verifier; [`Reflector`] in the verifier's place shows by how much.
+//! [`Generator`] simulates [`Plan::window`] devices at once at the devices' end of a lab's veth. The generator turns a
+//! CHALLENGE into the prepared RESPONSE and an ACK into the next device's REQUEST, each in the same packet buffer. The
+//! generator makes no PUF reading and no cryptographic computation during a run (all RESPONSE tags are computed before,
+//! for the benchmark's fixed `fresh`), so it is faster than every verifier; [`Reflector`] in the verifier's place shows
+//! by how much.
 //!
 //! Frames are Ethernet II, IPv4 and UDP with valid checksums, from the addresses of [`crate::address`]; every device has
 //! its own address, as LAP/1 1.4.3 requires. The `xdp` data plane needs nothing more. The `host` data plane replies
@@ -13,7 +14,7 @@
 //! Enable threaded NAPI at both ends ([`crate::napi`]), pin generator and verifier to *one* CPU, and count
 //! handshakes per second of the verifier's (and of the generator's) CPU time. On two CPUs every frame,
 //! ring slot and frame header moves between caches four times per handshake, which costs more than the measured work,
-//! and each side sleeps and wakes: the idle sink completes several times as many handshakes on one CPU.
+//! and each side sleeps and wakes: with a [`Reflector`], several times as many handshakes are completed on one CPU.
 
 pub(crate) mod maps;
 mod plan;
@@ -69,9 +70,9 @@ pub enum LoadError {
     /// Not all handshakes ended in time.
     #[error("load generator timeout: only {ended} of {window} handshakes ended within {waited:?}")]
     Timeout {
-        /// Tokens that ended.
+        /// Handshakes of the window that ended.
         ended: u64,
-        /// All tokens.
+        /// All handshakes of the window.
         window: u32,
         /// The timeout.
         waited: Duration,
@@ -164,8 +165,11 @@ impl Generator {
             device_id(index).0.to_be_bytes()
         })
         .map_err(bpf("fill device_ids"))?;
-        maps::fill(&loaded.maps.response_tags, plan.devices * plan.rows, |at| {
-            let (index, idx) = (at / plan.rows, RowIndex(plan.first_idx.0 + at % plan.rows));
+        maps::fill(&loaded.maps.response_tags, plan.devices * plan.rows, |number| {
+            let (index, idx) = (
+                number / plan.rows,
+                RowIndex(plan.first_idx.0 + number % plan.rows),
+            );
             plan.response_tag(index, device_id(index), idx, &auth_key(index, idx))
         })
         .map_err(bpf("fill response_tags"))?;
@@ -239,18 +243,18 @@ impl Generator {
     /// The kernel refuses the operation.
     pub fn restart_stalled(&mut self) -> Result<usize, LoadError> {
         let mut stalled = Vec::new();
-        for (place, seen) in (0..self.plan.window).zip(self.last_steps.iter_mut()) {
-            let bytes = maps::read(&self.tokens, place).map_err(bpf("tokens"))?;
+        for (token_index, last_steps) in (0..self.plan.window).zip(self.last_steps.iter_mut()) {
+            let bytes = maps::read(&self.tokens, token_index).map_err(bpf("tokens"))?;
             let token = Token::from_bytes(&bytes);
-            if token.phase != PHASE_ENDED && token.steps == *seen {
+            if token.phase != PHASE_ENDED && token.steps == *last_steps {
                 let restarted = Token {
                     phase: PHASE_REQUESTED,
                     ..token
                 };
-                maps::write(&self.tokens, place, &restarted.to_bytes()).map_err(bpf("tokens"))?;
+                maps::write(&self.tokens, token_index, &restarted.to_bytes()).map_err(bpf("tokens"))?;
                 stalled.push(token.device);
             }
-            *seen = token.steps;
+            *last_steps = token.steps;
         }
         self.send_requests(&stalled)?;
         Ok(stalled.len())

@@ -10,8 +10,8 @@ use super::{LoadError, WINDOW_MAX};
 use crate::address::{DeviceAddress, GATEWAY};
 use crate::skeletons::loadgen::types;
 
-/// The devices and messages of a load. The verifier must hold rows `first_idx..first_idx + rows` of each device (key mode:
-/// start at that `idx`), and its `fresh` must not change.
+/// The devices and messages of a load. The verifier must hold rows `first_idx..first_idx + rows` of each device (in
+/// key mode, its next `idx` must be `first_idx`), and its `fresh` must not change.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Plan {
     /// Number of devices, with indices from 0 on, which take turns.
@@ -20,7 +20,7 @@ pub struct Plan {
     pub window: u32,
     /// RESPONSEs prepared per device, 16 bytes of memory each.
     pub rows: u32,
-    /// The row that the first RESPONSE of each device is for.
+    /// The row of each device's first RESPONSE.
     pub first_idx: RowIndex,
     /// The gateway for which the tags are computed.
     pub gateway: GatewayId,
@@ -50,7 +50,7 @@ pub enum Transmit {
 const NONCE_REST: &[u8; 12] = b"loadgenerate";
 
 impl Plan {
-    /// The nonce of a device; constant, which a verifier cannot detect.
+    /// The nonce of a device. The nonce is constant; a verifier cannot detect the repetition.
     pub(super) fn nonce(index: u32) -> [u8; 16] {
         let mut nonce = [0; 16];
         nonce[..4].copy_from_slice(&index.to_be_bytes());

@@ -4,7 +4,7 @@ use crate::skeletons::loadgen::types;
 
 /// A REQUEST was sent; a CHALLENGE is expected.
 pub(super) const PHASE_REQUESTED: u32 = types::loadgen_phase::LOADGEN_REQUESTED.0;
-/// Stopped, or its device cannot be served.
+/// The token was stopped, or its device cannot be served.
 pub(super) const PHASE_ENDED: u32 = types::loadgen_phase::LOADGEN_ENDED.0;
 
 /// `struct loadgen_token`.
@@ -17,9 +17,9 @@ pub(super) struct Token {
 
 impl Token {
     /// Token `w` begins with device `w`.
-    pub(super) fn at(place: u32) -> Self {
+    pub(super) fn at(token_index: u32) -> Self {
         Self {
-            device: place,
+            device: token_index,
             phase: PHASE_REQUESTED,
             steps: 0,
         }
@@ -34,9 +34,9 @@ impl Token {
     }
 
     pub(super) fn from_bytes(bytes: &[u8]) -> Self {
-        let word = |at: usize| {
+        let word = |offset: usize| {
             let mut word = [0; 4];
-            for (to, from) in word.iter_mut().zip(bytes.iter().skip(at)) {
+            for (to, from) in word.iter_mut().zip(bytes.iter().skip(offset)) {
                 *to = *from;
             }
             u32::from_ne_bytes(word)

@@ -60,20 +60,20 @@ impl TxBatch {
         self.used
     }
 
-    /// The batch is empty.
+    /// Whether the batch is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.used == 0
     }
 
-    /// No further frame fits.
+    /// Whether the batch is full.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.used == self.frames.len()
     }
 
-    /// Appends the frame that `write` puts into the buffer; it returns the frame's length, or `None` to append
-    /// nothing. False when nothing was appended; when the batch is full, `write` is not called.
+    /// Appends the frame that `write` puts into the buffer. `write` returns the frame's length, or `None` to append
+    /// nothing; it is not called if the batch is full. Returns whether a frame was appended.
     pub fn push_with(&mut self, write: impl FnOnce(&mut [u8; FRAME_BYTES_MAX]) -> Option<usize>) -> bool {
         let (Some(frame), Some(vector)) = (self.frames.get_mut(self.used), self.vectors.get_mut(self.used))
         else {
@@ -87,7 +87,7 @@ impl TxBatch {
         true
     }
 
-    /// Appends a copy of a frame. False when the batch is full or the frame longer than [`FRAME_BYTES_MAX`].
+    /// Appends a copy of a frame; returns false if the batch is full or the frame is longer than [`FRAME_BYTES_MAX`].
     pub fn push(&mut self, frame: &[u8]) -> bool {
         self.push_with(|buffer| {
             buffer.get_mut(..frame.len())?.copy_from_slice(frame);
@@ -95,7 +95,7 @@ impl TxBatch {
         })
     }
 
-    /// Sends everything; frames for which there was no room in the interface's queue are skipped.
+    /// Sends all frames, except those that find the interface's queue full; returns the number of sent frames.
     pub(super) fn send(&mut self, fd: &OwnedFd) -> io::Result<usize> {
         let mut sent_frames = 0;
         let used = std::mem::take(&mut self.used);

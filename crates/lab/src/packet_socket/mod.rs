@@ -55,7 +55,7 @@ pub struct Fanout {
 pub struct Options {
     /// Frames that the receive ring holds; rounded up to a power of two of at least 32. 2 KiB each.
     pub rx_frames: u32,
-    /// Sends past the queueing discipline, directly to the driver. Faster, but other packet sockets do not see such
+    /// Bypasses the queueing discipline: sends directly to the driver. Faster, but other packet sockets do not see such
     /// frames; must be off for captures.
     pub bypass_qdisc: bool,
     /// Also receives frames that other sockets send on this interface.
@@ -84,8 +84,8 @@ pub struct Statistics {
     pub dropped: u32,
 }
 
-/// An `AF_PACKET` socket bound to one interface. It stays in the interface's namespace and can be used from every
-/// thread.
+/// An `AF_PACKET` socket bound to one interface. The socket stays in the interface's namespace and can be used from
+/// every thread.
 #[derive(Debug)]
 pub struct PacketSocket {
     ring: RxRing,
@@ -104,16 +104,16 @@ impl PacketSocket {
     }
 
     fn open_here(interface: &Interface, options: &Options) -> Result<Self, PacketSocketError> {
-        let fail = |step| {
+        let step_error = |step| {
             move |source| PacketSocketError::Kernel {
                 interface: interface.name.clone(),
                 step,
                 source,
             }
         };
-        let fd = raw_socket().map_err(fail("socket"))?;
+        let fd = raw_socket().map_err(step_error("socket"))?;
         let set = |step, option, value: libc::c_int| {
-            set_option(&fd, libc::SOL_PACKET, option, &value).map_err(fail(step))
+            set_option(&fd, libc::SOL_PACKET, option, &value).map_err(step_error(step))
         };
         set(
             "PACKET_VERSION",
@@ -128,11 +128,11 @@ impl PacketSocket {
         }
         let send_buffer: libc::c_int = 4 << 20;
         set_option(&fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &send_buffer)
-            .map_err(fail("SO_SNDBUFFORCE"))?;
-        let ring = RxRing::map(&fd, options.rx_frames).map_err(fail("PACKET_RX_RING"))?;
-        bind(&fd, interface.index).map_err(fail("bind"))?;
+            .map_err(step_error("SO_SNDBUFFORCE"))?;
+        let ring = RxRing::map(&fd, options.rx_frames).map_err(step_error("PACKET_RX_RING"))?;
+        bind(&fd, interface.index).map_err(step_error("bind"))?;
         if let Some(fanout) = options.fanout {
-            join_fanout(&fd, fanout).map_err(fail("PACKET_FANOUT"))?;
+            join_fanout(&fd, fanout).map_err(step_error("PACKET_FANOUT"))?;
         }
         Ok(Self {
             ring,
@@ -141,10 +141,10 @@ impl PacketSocket {
         })
     }
 
-    /// Passes at most `limit` received frames to `take` and returns their slots to the kernel. Never blocks. Returns the
-    /// number of frames.
-    pub fn receive(&mut self, limit: usize, mut take: impl FnMut(Received<'_>)) -> usize {
-        (0..limit).take_while(|_| self.ring.next(&mut take)).count()
+    /// Passes at most `limit` received frames to `on_frame` and returns their slots to the kernel. Never blocks.
+    /// Returns the number of frames.
+    pub fn receive(&mut self, limit: usize, mut on_frame: impl FnMut(Received<'_>)) -> usize {
+        (0..limit).take_while(|_| self.ring.next(&mut on_frame)).count()
     }
 
     /// Waits for a frame until the timeout; returns whether a frame is available.
@@ -173,8 +173,8 @@ impl PacketSocket {
         }
     }
 
-    /// Sends all frames of the batch in order and empties it. Returns how many frames the interface accepted; the others
-    /// found its queue full and are lost, as on any link.
+    /// Sends all frames of the batch in order and empties the batch. Returns how many frames the interface accepted;
+    /// the other frames are lost, because the interface's queue was full.
     ///
     /// # Errors
     /// Any other error of the kernel; the batch is empty in this case, too.
@@ -195,7 +195,7 @@ impl PacketSocket {
         };
         let mut length = size_of::<libc::tpacket_stats>() as libc::socklen_t;
         // SAFETY: the structure and its length live through the call and agree.
-        let done = unsafe {
+        let result = unsafe {
             libc::getsockopt(
                 self.fd.as_raw_fd(),
                 libc::SOL_PACKET,
@@ -204,7 +204,7 @@ impl PacketSocket {
                 &raw mut length,
             )
         };
-        if done != 0 {
+        if result != 0 {
             return Err(self.kernel("PACKET_STATISTICS", io::Error::last_os_error()));
         }
         Ok(Statistics {
@@ -227,7 +227,7 @@ const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
 /// All Ethernet types, in network order.
 const ALL_TYPES: u16 = (libc::ETH_P_ALL as u16).to_be();
 
-/// Protocol 0: nothing is received until [`bind`] names one.
+/// Opens a socket with protocol 0, which receives nothing until [`bind`] sets a protocol.
 fn raw_socket() -> io::Result<OwnedFd> {
     // SAFETY: takes no pointer.
     let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
@@ -245,14 +245,14 @@ fn bind(fd: &OwnedFd, interface: u32) -> io::Result<()> {
     address.sll_protocol = ALL_TYPES;
     address.sll_ifindex = interface.try_into().map_err(io::Error::other)?;
     // SAFETY: the address lives through the call and its size is given.
-    let done = unsafe {
+    let result = unsafe {
         libc::bind(
             fd.as_raw_fd(),
             (&raw const address).cast(),
             size_of::<libc::sockaddr_ll>() as libc::socklen_t,
         )
     };
-    check(done)
+    check(result)
 }
 
 /// Joins a fanout group whose classic BPF program distributes frames by destination MAC.
@@ -285,7 +285,7 @@ fn join_fanout(fd: &OwnedFd, fanout: Fanout) -> io::Result<()> {
 /// Sets a socket option whose value is `T`.
 fn set_option<T>(fd: &OwnedFd, level: libc::c_int, option: libc::c_int, value: &T) -> io::Result<()> {
     // SAFETY: the value lives through the call and its size is given.
-    let done = unsafe {
+    let result = unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
             level,
@@ -294,7 +294,7 @@ fn set_option<T>(fd: &OwnedFd, level: libc::c_int, option: libc::c_int, value: &
             size_of::<T>() as libc::socklen_t,
         )
     };
-    check(done)
+    check(result)
 }
 
 fn check(returned: libc::c_int) -> io::Result<()> {

@@ -12,7 +12,7 @@ const BLOCK_BYTES: usize = 64 << 10;
 /// Offset of the `sockaddr_ll` in a slot: the header rounded up to 16 bytes.
 const ADDRESS_OFFSET: usize = size_of::<libc::tpacket2_hdr>().next_multiple_of(16);
 
-/// One received frame. It is valid until the closure that receives it returns.
+/// One received frame. The frame is valid until the closure that receives the frame returns.
 #[derive(Clone, Copy, Debug)]
 pub struct Received<'a> {
     /// The frame from the destination MAC on, cut off at about 1,950 bytes. The kernel has removed the outermost VLAN tag.
@@ -68,8 +68,8 @@ impl RxRing {
         Ok(Self { base, slots, next: 0 })
     }
 
-    /// Passes the next frame, if there is one, to `take` and returns its slot to the kernel.
-    pub(super) fn next(&mut self, take: &mut impl FnMut(Received<'_>)) -> bool {
+    /// Passes the next frame, if there is one, to `on_frame` and returns its slot to the kernel.
+    pub(super) fn next(&mut self, on_frame: &mut impl FnMut(Received<'_>)) -> bool {
         // SAFETY: `next` is below `slots`, so the slot is inside the mapping.
         let slot = unsafe { self.base.add(self.next * SLOT_BYTES) };
         // SAFETY: a slot begins with `tp_status`, a u32 at an aligned address, which the kernel, too, changes only
@@ -81,7 +81,7 @@ impl RxRing {
             return false;
         }
         // SAFETY: with TP_STATUS_USER the slot is owned by user space until the status is cleared below.
-        take(unsafe { received(slot, flags) });
+        on_frame(unsafe { received(slot, flags) });
         // Release: the frame was read before the kernel may write to the slot.
         status.store(libc::TP_STATUS_KERNEL, Ordering::Release);
         self.next = (self.next + 1) % self.slots;
@@ -99,7 +99,7 @@ impl Drop for RxRing {
 /// Reads a slot's header.
 ///
 /// # Safety
-/// `slot` is a slot of a mapped ring that the kernel has given to user space and that stays so for `'a`.
+/// `slot` is a slot of a mapped ring, and user space owns the slot for `'a`.
 unsafe fn received<'a>(slot: NonNull<u8>, flags: u32) -> Received<'a> {
     // SAFETY: the header is at the slot's start; the caller guarantees that it is filled and does not change.
     let header = unsafe { slot.cast::<libc::tpacket2_hdr>().as_ref() };

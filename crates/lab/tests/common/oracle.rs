@@ -36,7 +36,7 @@ pub fn rows(device: &SimulatedDevice) -> Vec<Row> {
     device.keys.iter().map(row).collect()
 }
 
-/// Runs in a thread until dropped.
+/// A gateway that runs in a thread until it is dropped.
 pub struct OracleGateway {
     stop: Arc<AtomicBool>,
     responses: Arc<Mutex<HashMap<DeviceId, u32>>>,
@@ -45,15 +45,15 @@ pub struct OracleGateway {
 
 impl OracleGateway {
     pub fn start(lab: &Lab, fleet: &[SimulatedDevice], configure: impl FnOnce(&mut GatewayConfig)) -> Self {
-        let local = [GATEWAY.v4.into(), GATEWAY.v6.into()];
+        let local_addresses = [GATEWAY.v4.into(), GATEWAY.v6.into()];
         let mut config = GatewayConfig {
             sources: Some(DeviceSources::new(
                 &address::link_prefixes(),
-                &local,
+                &local_addresses,
                 &address::other_addresses(),
             )),
             own_macs: Some(vec![GATEWAY.mac.0]),
-            ..GatewayConfig::new(GATEWAY_ID, &local)
+            ..GatewayConfig::new(GATEWAY_ID, &local_addresses)
         };
         configure(&mut config);
         let mut gateway = Gateway::new(config);
@@ -75,7 +75,7 @@ impl OracleGateway {
         };
         let mut socket = PacketSocket::open(&lab.gateway, &lab.gateway_devices_end, &options).unwrap();
         // Prevents the kernel from sending "port unreachable"; the socket is never read.
-        let absorb = lab
+        let lap_socket = lab
             .gateway
             .run(|| UdpSocket::bind(("::", LAP_PORT)))
             .unwrap()
@@ -83,17 +83,17 @@ impl OracleGateway {
         let ingress = lab.gateway_devices_end.index;
         let stop = Arc::new(AtomicBool::new(false));
         let responses = Arc::new(Mutex::new(HashMap::new()));
-        let (stopped, counted) = (stop.clone(), responses.clone());
+        let (stop_flag, response_counts) = (stop.clone(), responses.clone());
         let thread = std::thread::spawn(move || {
             let mut batch = TxBatch::new(1);
             let mut buffer = [0u8; 2048];
-            while !stopped.load(Ordering::Relaxed) {
+            while !stop_flag.load(Ordering::Relaxed) {
                 let mut reply = None;
-                let any = socket.receive(1, |received| {
+                let received_count = socket.receive(1, |received| {
                     let frame = &mut buffer[..received.frame.len()];
                     frame.copy_from_slice(received.frame);
                     if let Some(device) = response_of(frame) {
-                        *counted.lock().unwrap().entry(device).or_default() += 1;
+                        *response_counts.lock().unwrap().entry(device).or_default() += 1;
                     }
                     let verdict = gateway.handle_frame(now(), ingress, frame);
                     reply = (verdict.disposition() == Disposition::Reply).then_some(frame.len());
@@ -102,11 +102,11 @@ impl OracleGateway {
                     assert!(batch.push(&buffer[..length]));
                     socket.send(&mut batch).unwrap();
                 }
-                if any == 0 {
+                if received_count == 0 {
                     socket.wait(Duration::from_millis(20)).unwrap();
                 }
             }
-            drop(absorb);
+            drop(lap_socket);
             gateway
         });
         Self {
@@ -122,7 +122,7 @@ impl OracleGateway {
         LineState {
             commit: CommitWord(u64::from(responses.unwrap_or(0)) << 32),
             has_session: responses.is_some(),
-            lease_until_s: 0,
+            session_until_s: 0,
         }
     }
 

@@ -36,12 +36,12 @@ impl VulnerableVerifier {
             .unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
+        let stop_flag = stop.clone();
         let thread = std::thread::spawn(move || {
             let mut expected: HashMap<u32, u32> = HashMap::new();
             let mut draws = 0u32;
             let mut buffer = [0u8; 128];
-            while !stopped.load(Ordering::Relaxed) {
+            while !stop_flag.load(Ordering::Relaxed) {
                 let Ok((length, from)) = socket.recv_from(&mut buffer) else {
                     continue;
                 };
@@ -61,7 +61,7 @@ impl VulnerableVerifier {
                         message.rn = xor(&rn, &mask(&r, None));
                         expected.insert(message.identifier, hash(BITS, &r, None, &rn));
                     }
-                    // Zero without a REQ, never cleared, and not bound to an exchange.
+                    // The expected hash is zero without a REQ, is never cleared, and is not bound to an exchange.
                     message_type::RESP
                         if expected.get(&message.identifier).copied().unwrap_or(0) == message.hash =>
                     {

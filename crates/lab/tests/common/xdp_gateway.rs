@@ -1,4 +1,4 @@
-//! The `xdp` data plane on the gateway's end of the lab, with an open gate.
+//! The `xdp` data plane on the gateway's end of the lab, with a bound gate.
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,7 +35,7 @@ impl XdpGateway {
             follows_interfaces: false,
             other_addresses: address::other_addresses(),
             fragments: false,
-            gate: Gate::Open,
+            gate: Gate::Bound,
             nak_per_s: 100,
             alarm_per_s: 100,
             miss_per_s: 0,
@@ -64,13 +64,13 @@ impl XdpGateway {
             .unwrap();
         let data_plane = Arc::new(Mutex::new(data_plane));
         let stop = Arc::new(AtomicBool::new(false));
-        let (driven, stopped) = (data_plane.clone(), stop.clone());
-        fresh(&mut driven.lock().unwrap(), 1);
+        let (shared, stop_flag) = (data_plane.clone(), stop.clone());
+        set_fresh_value(&mut shared.lock().unwrap(), 1);
         let thread = std::thread::spawn(move || {
             let mut number = 2u64;
-            while !stopped.load(Ordering::Relaxed) {
+            while !stop_flag.load(Ordering::Relaxed) {
                 std::thread::park_timeout(Duration::from_secs(4));
-                fresh(&mut driven.lock().unwrap(), number);
+                set_fresh_value(&mut shared.lock().unwrap(), number);
                 number += 1;
             }
         });
@@ -105,7 +105,7 @@ impl XdpGateway {
         Some(LineState {
             commit: status.commit,
             has_session: status.has_session,
-            lease_until_s: status.session_until_s,
+            session_until_s: status.session_until_s,
         })
     }
 
@@ -124,7 +124,7 @@ impl Drop for XdpGateway {
     }
 }
 
-fn fresh(data_plane: &mut Xdp, number: u64) {
+fn set_fresh_value(data_plane: &mut Xdp, number: u64) {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,

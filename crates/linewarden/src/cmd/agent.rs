@@ -28,8 +28,8 @@ use crate::service_manager;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Prints one line per event: authenticated, renewed, refused, address changed, peer connected or disconnected. With --json each \
-line is an object whose `event` names the event. Exits with code 0 on SIGINT and SIGTERM. With --once and --renew it exits with \
-code 1 if a session was opened but no credential was renewed.
+line is an object whose `event` names the event. Exits with code 0 on SIGINT and SIGTERM. With --once and --renew the command exits \
+with code 1 if a session was opened but no credential was renewed.
 
 Examples:
   linewarden agent --config 00000000000000d1.toml
@@ -45,13 +45,13 @@ pub struct AgentArgs {
     /// Address of the gateway; overrides the configuration (HOST or HOST:PORT)
     #[arg(long, value_name = "ADDRESS", value_parser = parse_gateway)]
     gateway: Option<SocketAddr>,
-    /// Interface whose MAC address the session is bound to, overrides the configuration (name)
+    /// Bind the session to the MAC address of this interface; overrides the configuration (name)
     #[arg(long, value_name = "NAME")]
     interface: Option<String>,
     /// Renew the credential: new rows in pool mode, a new key in key mode (flag)
     #[arg(long)]
     renew: bool,
-    /// Exit after the first session, and after the renewal that --renew requests (flag)
+    /// Exit once a session is open and, with --renew, the renewal has ended (flag)
     #[arg(long)]
     once: bool,
     /// Exit with code 5 if no session is open after this time (integer, seconds, default: wait forever)
@@ -86,29 +86,29 @@ pub fn run(args: &AgentArgs, log_flag: Option<&str>) -> Result<(), Failure> {
     let (options, puf) = build_options(&file, args)?;
     let stop = Signals::for_stop()?;
     let output = Output::new(args.json);
-    let mut printed = Ok(());
+    let mut print_result = Ok(());
     let metrics = args.metrics_file.as_deref().map(MetricsFile::start).transpose()?;
-    let put = |losses: &BTreeMap<&'static str, u64>| {
+    let submit_metrics = |losses: &BTreeMap<&'static str, u64>| {
         if let Some(metrics) = &metrics {
             metrics.submit(metrics_page(losses));
         }
     };
-    put(&LOSS_COUNTERS.map(|name| (name, 0)).into());
+    submit_metrics(&LOSS_COUNTERS.map(|name| (name, 0)).into());
     service_manager::notify(service_manager::READY);
-    let ended = Agent::new(options, puf).run(std::os::fd::AsFd::as_fd(&stop), &mut |report| {
-        if let Some(status) = attestation_status(report) {
+    let outcome = Agent::new(options, puf).run(std::os::fd::AsFd::as_fd(&stop), &mut |event| {
+        if let Some(status) = attestation_status(event) {
             service_manager::notify(&status);
         }
-        if let AgentEvent::DatagramsLost { datagrams } = report {
-            put(datagrams);
+        if let AgentEvent::DatagramsLost { datagrams } = event {
+            submit_metrics(datagrams);
         }
-        if printed.is_ok() {
-            printed = output.object(report).and_then(|()| output.line(report));
+        if print_result.is_ok() {
+            print_result = output.object(event).and_then(|()| output.line(event));
         }
     })?;
     service_manager::notify(service_manager::STOPPING);
-    match ended {
-        RunOutcome::Stopped | RunOutcome::Authenticated => printed,
+    match outcome {
+        RunOutcome::Stopped | RunOutcome::Authenticated => print_result,
         RunOutcome::RenewalFailed => Err(Failure::failed(
             "session opened, but the renewal that --renew requests failed; the previous line has the reason",
         )),
@@ -131,11 +131,11 @@ fn metrics_page(losses: &BTreeMap<&'static str, u64>) -> Page {
 }
 
 /// Status text for `systemctl status`: the reason while attestation fails.
-fn attestation_status(report: &AgentEvent) -> Option<String> {
-    match report {
+fn attestation_status(event: &AgentEvent) -> Option<String> {
+    match event {
         AgentEvent::AttestationFailed { .. } | AgentEvent::Attested { .. } => Some(format!(
             "STATUS={}",
-            printable(&report.to_string()).replace('\n', " ")
+            printable(&event.to_string()).replace('\n', " ")
         )),
         _ => None,
     }

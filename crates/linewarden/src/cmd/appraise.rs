@@ -28,13 +28,14 @@ const RESULT_LIFETIME_S: u64 = 300;
 /// Arguments of `linewarden appraise`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Verifies a statement of a P4 switch or an XDP gateway: the signature of the given key, the nonce, and the reference values. Reports \
-each difference: the table, register or map, and, with both inventories (the statement's by --inventory, the other in the reference \
-values), the entry. Without --nonce the age of the statement is unknown, and a warning is printed.
+Verifies a statement of a P4 switch or an XDP gateway: its signature (--key), its nonce (--nonce), and its content (--reference). Reports \
+each table, register or map that differs from the reference values. If the reference values were created with --inventory and the \
+statement has an --inventory, too, the command also reports the entries that differ. Without --nonce the age of the statement is \
+unknown, and a warning is printed.
 
 --make-reference writes the content of the statement as reference values of this data plane. Use it only on a trusted data plane: \
 right after its start, on a known machine. --volatile names objects whose content is not compared, by class and name as \
-register:counts; --gateway names the objects that a gateway changes constantly in the switch that it controls.
+register:counts; --gateway names all objects that a gateway changes constantly in the switch that the gateway controls.
 
 Exit codes: 0 no difference; 1 a difference, or the statement is not authentic; 2 a file is missing or damaged.
 
@@ -52,7 +53,7 @@ pub struct AppraiseArgs {
     /// Nonce that the statement must contain (64 hexadecimal digits)
     #[arg(long, value_name = "HEX", value_parser = parse_nonce)]
     nonce: Option<Nonce>,
-    /// Inventory: the entries behind the statement's digests (path)
+    /// Inventory of the statement: the table, register and map entries that the statement contains as digests (path)
     #[arg(long, value_name = "FILE")]
     inventory: Option<PathBuf>,
     /// Reference values to compare with (path)
@@ -78,14 +79,14 @@ pub struct AppraiseArgs {
     /// --make-reference: for a switch that a gateway controls (`dataplane = "p4"`), do not compare devices, rows and registers (flag)
     #[arg(long, requires = "make_reference")]
     gateway: bool,
-    /// Key that signs the reference values (--make-reference) or the result (--ear) (path)
+    /// Private key that signs the output: the reference values of --make-reference, or the result of --ear (path)
     #[arg(long, value_name = "FILE")]
     signing_key: Option<PathBuf>,
     /// Overwrite existing reference values (flag)
     #[arg(long, requires = "make_reference")]
     force: bool,
-    /// Write the attestation result (EAR), signed with --signing-key (a key of `attest key`), otherwise unsigned (path)
-    // The result has a new date; without a nonce the statement may be old.
+    /// Write the attestation result (EAR) to this file; signed if --signing-key names a key of `attest key`, otherwise unsigned (path)
+    // The result has a new date, but without a nonce the statement may be old, so --nonce is required.
     #[arg(long, value_name = "FILE", requires_all = ["reference", "nonce"])]
     ear: Option<PathBuf>,
     /// Print JSON instead of text (flag)
@@ -270,8 +271,8 @@ fn write_reference(
     });
     let volatile = volatile_objects(args)?;
     let reference = Reference::from_statement(&name, evidence, proven, |object| volatile.contains(object));
-    let unknown = |named: &&Object| !reference.objects.iter().any(|listed| listed.object == **named);
-    if let Some(unknown) = volatile.iter().find(unknown) {
+    let is_unknown = |object: &&Object| !reference.objects.iter().any(|entry| entry.object == **object);
+    if let Some(unknown) = volatile.iter().find(is_unknown) {
         return Err(Failure::input(format!(
             "--{}: the statement does not contain {unknown}",
             if args.volatile.contains(unknown) {
@@ -298,6 +299,7 @@ fn write_reference(
     ))?;
     match proven {
         Some(_) => Ok(()),
-        None => output.line("without --inventory, later differences name objects but not entries"),
+        None => output
+            .line("created without --inventory: `appraise` will report differences by object, not by entry"),
     }
 }

@@ -11,8 +11,8 @@ use crate::registry_access::{RegistryAccessArgs, for_each_item};
 /// Arguments of `linewarden audit`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Newest first, including refused operations. The user of a local command is the user of the operating system, such as `uid 0`, with \
-the origin `command line`.
+Prints the registry audit log, newest record first, including refused operations. The user of a local command is the user of the \
+operating system, such as `uid 0`, with the origin `command line`.
 
 Examples:
   linewarden audit --config controller.toml
@@ -43,26 +43,29 @@ pub fn run(args: &AuditArgs) -> Result<(), Failure> {
         ..AuditQuery::default()
     };
     let (mut rows, mut changed) = (Vec::new(), 0_u64);
-    args.access.with(async |site| {
-        let read_page = async |limit, after| site.acts(&query, limit, after).await;
-        for_each_item(Some(args.limit), output, read_page, |act| {
-            output.object(&act)?;
-            changed += u64::from(!act.authentic);
+    args.access.with(async |access| {
+        let read_page = async |limit, after| access.audit_records(&query, limit, after).await;
+        for_each_item(Some(args.limit), output, read_page, |record| {
+            output.object(&record)?;
+            changed += u64::from(!record.authentic);
             rows.push(vec![
-                act.id.to_string(),
-                date(act.at_s),
-                act.actor,
-                act.role.into_owned(),
-                act.origin,
-                act.action,
-                act.device.unwrap_or_default(),
-                act.gateway.map(|gateway| gateway.to_string()).unwrap_or_default(),
-                match act.authentic {
-                    true => act.outcome.into_owned(),
-                    false => format!("{}, CHANGED", act.outcome),
+                record.id.to_string(),
+                date(record.at_s),
+                record.actor,
+                record.role.into_owned(),
+                record.origin,
+                record.action,
+                record.device.unwrap_or_default(),
+                record
+                    .gateway
+                    .map(|gateway| gateway.to_string())
+                    .unwrap_or_default(),
+                match record.authentic {
+                    true => record.outcome.into_owned(),
+                    false => format!("{}, CHANGED", record.outcome),
                 },
-                act.reason,
-                act.detail,
+                record.reason,
+                record.detail,
             ]);
             Ok(())
         })

@@ -17,8 +17,8 @@ use linewarden_lab::bench::{
 pub enum BenchCommand {
     /// Measure authentication: cost per packet, rate and latency of the xdp and host data planes
     #[command(after_help = "\
-Requires root: loads eBPF programs and builds a private network. No traffic leaves the machine. Figures are the minimum of \
-several runs; on a busy machine they are too high, but their ratios are more stable.
+Requires root, because the benchmark loads eBPF programs and builds a virtual network of namespaces. No traffic leaves the machine. Each cost is the \
+minimum of several runs. On a busy machine the costs are too high; their ratios are more stable.
 
 Examples:
   linewarden bench auth
@@ -39,11 +39,11 @@ Examples:
     Scale(BenchScaleArgs),
     /// Measure attestation: ciphers and proofs in the data plane and on the host
     #[command(after_help = "\
-Requires root, except for the part stream, and for the part round, which without root runs the host data plane on loopback: loads \
-eBPF programs and builds a private network. No traffic leaves the machine. Costs are the minimum of several runs. Parts: \
-cipher (ciphers in the data plane), rate (their output by input), proof (PROOFs one by one and in memory), p4dra (the same for \
-p4dra-classic), link (PROOFs over a veth, compared with verifiers in user space), round (a round of 10^5 provers through the \
-gateway), stream (Forró on the host).
+Requires root, because the benchmark loads eBPF programs and builds a virtual network of namespaces; only the parts stream and round run without \
+root (round then uses the host data plane on loopback). No traffic leaves the machine. Each cost is the minimum of several runs. Parts: \
+cipher (ciphers in the data plane), rate (output rate of these ciphers by input rate), proof (PROOFs in the kernel, and in memory), p4dra \
+(the same for p4dra-classic), link (PROOFs over a veth, compared with verifiers in user space), round (a round of 10^5 provers through \
+the gateway), stream (Forró on the host).
 
 Examples:
   linewarden bench attest
@@ -55,9 +55,10 @@ Examples:
     /// Measure the P4 switch: cost per packet, rate over interfaces, ciphers and verifiers in P4
     #[command(after_help = "\
 Requires the compiled programs and packet tests of the repository (--p4). The parts link and rate require root: they build a \
-private network. No traffic leaves the machine. Costs are the minimum of several runs. Parts: router (in memory), link (over packet \
+virtual network of namespaces. No traffic leaves the machine. Each cost is the minimum of several runs. Parts: router (in memory), link (over packet \
 sockets, veth to veth, and the highest rate without loss), registers (cost of evidence per register write), messages (LAP/1 and \
-proofs), ciphers (Forró and ChaCha in P4), rate (their output by input), ports (rate by recirculations and recirculation ports).
+proofs), ciphers (Forró and ChaCha in P4), rate (output rate of these ciphers by input rate), ports (rate by the number of \
+recirculations and of recirculation ports).
 
 Examples:
   linewarden bench switch
@@ -67,11 +68,11 @@ Examples:
     Switch(BenchSwitchArgs),
     /// Measure signed messages: every scheme on one core and on the GPU, and the scheduler
     #[command(after_help = "\
-Requires no privilege; no traffic leaves the machine. The variants of an operation are measured alternately; the best of many rounds \
-counts. Results that need missing hardware are reported as pending, never estimated. Parts: cpu (one core: one message at a time and \
-eight, and the thesis' Table 1), batches (the stages of Rapid Authentication by batch size and by threads), scheduler (the real \
-engine: immediate messages under load, two lanes against one), simulator (the scheduler in virtual time with this machine's rates), \
-gpu.
+Requires no privilege; no traffic leaves the machine. The variants of an operation are measured alternately; each result is the best of \
+many rounds. Results that need missing hardware are reported as pending, never estimated. Parts: cpu (one core: one message at a time, \
+eight messages at a time, and Table 1 of the HAA thesis), batches (the stages of Rapid Authentication by batch size and by number of \
+threads), scheduler (the real engine: immediate messages under load, two lanes compared with one), simulator (the scheduler in virtual \
+time with this machine's rates), gpu (verification and signing on the GPU).
 
 Examples:
   linewarden bench signatures
@@ -103,10 +104,10 @@ pub struct BenchServiceArgs {
     /// Number of devices of the fleet (integer)
     #[arg(long, value_name = "COUNT", default_value_t = service::Size::FULL.devices, value_parser = clap::value_parser!(u32).range(1_000..=10_000_000))]
     pub devices: u32,
-    /// Only this part; repeatable; the fleet is imported once (name)
+    /// Run only this part; repeatable; the fleet is imported once for all parts (name)
     #[arg(long, value_name = "PART", value_parser = PossibleValuesParser::new(service::Part::ALL.map(service::Part::name)))]
     pub only: Vec<String>,
-    /// Short run of less than a minute, to check that the benchmark works; figures are not meaningful (flag)
+    /// Short run of less than a minute, to check that the benchmark works; its results are not meaningful (flag)
     #[arg(long, conflicts_with = "devices")]
     pub quick: bool,
 }
@@ -120,13 +121,13 @@ pub struct BenchSignaturesArgs {
     /// Draw Table 1 and Figures 3 to 11 of the HAA thesis with these results into this directory (path)
     #[arg(long, value_name = "DIR")]
     pub figures: Option<PathBuf>,
-    /// Rounds per timing; the best one counts (integer)
+    /// Rounds per measurement; the result is the best round (integer)
     #[arg(long, value_name = "COUNT", default_value_t = signatures::Size::FULL.runs, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: u32,
-    /// Only this part; repeatable (name)
+    /// Run only this part; repeatable (name)
     #[arg(long, value_name = "PART", value_parser = PossibleValuesParser::new(signatures::Part::ALL.map(signatures::Part::name)))]
     pub only: Vec<String>,
-    /// Short run of less than a minute, to check that the benchmark works; figures are not meaningful (flag)
+    /// Short run of less than a minute, to check that the benchmark works; its results are not meaningful (flag)
     #[arg(long, conflicts_with = "runs")]
     pub quick: bool,
 }
@@ -143,13 +144,13 @@ pub struct BenchSwitchArgs {
     /// Directory of the P4 programs: compiled/NAME.json and tests/NAME-*.stf (path)
     #[arg(long, value_name = "DIR", default_value = "p4")]
     pub p4: PathBuf,
-    /// Runs per timing; the minimum counts (integer)
+    /// Runs per measurement; the result is their minimum (integer)
     #[arg(long, value_name = "COUNT", default_value_t = switch::Size::FULL.runs, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: u32,
-    /// Only this part; repeatable (name)
+    /// Run only this part; repeatable (name)
     #[arg(long, value_name = "PART", value_parser = PossibleValuesParser::new(switch::Part::ALL.map(switch::Part::name)))]
     pub only: Vec<String>,
-    /// Short run of a few seconds, to check that the benchmark works; figures are not meaningful (flag)
+    /// Short run of a few seconds, to check that the benchmark works; its results are not meaningful (flag)
     #[arg(long, conflicts_with = "runs")]
     pub quick: bool,
 }
@@ -163,13 +164,13 @@ pub struct BenchAttestArgs {
     /// Draw Figures 10, 11, 16 and 17 of the P4DRA paper with these results into this directory (path)
     #[arg(long, value_name = "DIR")]
     pub figures: Option<PathBuf>,
-    /// Runs per timing; the minimum counts (integer)
+    /// Runs per measurement; the result is their minimum (integer)
     #[arg(long, value_name = "COUNT", default_value_t = attest::Size::FULL.runs, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: u32,
-    /// Only this part; repeatable (name)
+    /// Run only this part; repeatable (name)
     #[arg(long, value_name = "PART", value_parser = PossibleValuesParser::new(attest::Part::ALL.map(attest::Part::name)))]
     pub only: Vec<String>,
-    /// Short run of a few seconds, to check that the benchmark works; figures are not meaningful (flag)
+    /// Short run of a few seconds, to check that the benchmark works; its results are not meaningful (flag)
     #[arg(long, conflicts_with = "runs")]
     pub quick: bool,
 }
@@ -186,13 +187,13 @@ pub struct BenchScaleArgs {
     /// Number of devices of the fleet, with 100 rows each (integer)
     #[arg(long, value_name = "COUNT", default_value_t = Size::FULL.devices, value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
     pub devices: u32,
-    /// Runs per timing; the minimum counts (integer)
+    /// Runs per measurement; the result is their minimum (integer)
     #[arg(long, value_name = "COUNT", default_value_t = Size::FULL.runs, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: u32,
-    /// Only this part; repeatable (name)
+    /// Run only this part; repeatable (name)
     #[arg(long, value_name = "PART", value_parser = PossibleValuesParser::new(Part::ALL.map(Part::name)))]
     pub only: Vec<String>,
-    /// Short run of a few seconds, to check that the benchmark works; figures are not meaningful (flag)
+    /// Short run of a few seconds, to check that the benchmark works; its results are not meaningful (flag)
     #[arg(long, conflicts_with_all = ["runs", "devices"])]
     pub quick: bool,
 }
@@ -206,10 +207,10 @@ pub struct BenchAuthArgs {
     /// Draw the papers' figures with these results into this directory (path)
     #[arg(long, value_name = "DIR")]
     pub figures: Option<PathBuf>,
-    /// Runs per timing; the minimum counts (integer)
+    /// Runs per measurement; the result is their minimum (integer)
     #[arg(long, value_name = "COUNT", default_value_t = Scale::FULL.runs, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: u32,
-    /// Short run of a few seconds, to check that the benchmark works; figures are not meaningful (flag)
+    /// Short run of a few seconds, to check that the benchmark works; its results are not meaningful (flag)
     #[arg(long, conflicts_with = "runs")]
     pub quick: bool,
 }
@@ -291,9 +292,9 @@ fn attest(args: &BenchAttestArgs) -> Result<(), Failure> {
     draw(output, args.figures.as_deref(), &report, attest::figures::draw)
 }
 
-/// Whether a part is selected; all are if none is named.
+/// Whether a part is selected. Without --only, all parts are selected.
 fn is_selected(only: &[String], name: &str) -> bool {
-    only.is_empty() || only.iter().any(|named| named == name)
+    only.is_empty() || only.iter().any(|selected| selected == name)
 }
 
 /// Shows progress while a benchmark runs.
@@ -304,7 +305,7 @@ fn with_progress(
     let spinner = output.spinner();
     let report = run(&mut |step, part| {
         spinner.set_message(match part {
-            Some((done, all)) => format!("{step}: {done} of {all}"),
+            Some((done, total)) => format!("{step}: {done} of {total}"),
             None => step.to_owned(),
         });
     });
@@ -435,7 +436,7 @@ fn direction(better: Better) -> &'static str {
 }
 
 fn cells(row: &Row) -> Vec<String> {
-    let verdict = match row.meets_target() {
+    let target_result = match row.meets_target() {
         Some(true) => "met",
         Some(false) => "NOT MET",
         None => "",
@@ -446,11 +447,11 @@ fn cells(row: &Row) -> Vec<String> {
         row.unit.to_owned(),
         direction(row.better).to_owned(),
         row.target.map_or_else(String::new, number),
-        verdict.to_owned(),
+        target_result.to_owned(),
     ]
 }
 
-/// At least three significant digits.
+/// Formats a value with at least three significant digits.
 fn number(value: f64) -> String {
     match value.abs() {
         large if large >= 100.0 => format!("{value:.0}"),
@@ -464,7 +465,7 @@ fn failure(error: BenchError) -> Failure {
     use linewarden_lab::loadgen::LoadError;
     use linewarden_lab::topology::LabError;
     match &error {
-        // A benchmark has no other data plane to use, which the original message suggests.
+        // The original message suggests another data plane, which a benchmark cannot use.
         BenchError::DataPlane(DataPlaneError::Privilege {
             capability: needed, ..
         }) => Failure::privilege(format!("missing privilege {needed}: run as root")),

@@ -68,7 +68,7 @@ pub struct CaArgs {
     json: bool,
 }
 
-/// Arguments of all certificates that a CA signs.
+/// Arguments that all certificates have in common.
 #[derive(Args, Debug)]
 pub struct CommonArgs {
     /// Directory of the CA (path)
@@ -168,18 +168,18 @@ fn client(uri: &str) -> Result<CertificateParams, Failure> {
     Ok(parameters)
 }
 
-/// Sets the validity, from an hour ago, for clocks that are behind.
+/// Sets the validity, which starts an hour ago, for machines whose clock is slow.
 fn set_times(parameters: &mut CertificateParams, days: u32) -> Result<(), Failure> {
     let now_s = i64::try_from(super::now_s()?).unwrap_or_default();
-    let at = |at_s: i64| {
+    let timestamp = |at_s: i64| {
         time::OffsetDateTime::from_unix_timestamp(at_s).map_err(|error| {
             Failure::failed(format!(
                 "invalid system time for a certificate: {error}; set the clock"
             ))
         })
     };
-    parameters.not_before = at(now_s.saturating_sub(3_600))?;
-    parameters.not_after = at(now_s.saturating_add(i64::from(days).saturating_mul(86_400)))?;
+    parameters.not_before = timestamp(now_s.saturating_sub(3_600))?;
+    parameters.not_after = timestamp(now_s.saturating_add(i64::from(days).saturating_mul(86_400)))?;
     Ok(())
 }
 
@@ -240,10 +240,10 @@ fn issue(
 }
 
 /// Appends a file extension: `gateway-1.2` and `pem` become `gateway-1.2.pem`.
-fn with_suffix(path: &Path, end: &str) -> PathBuf {
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".");
-    name.push(end);
+    name.push(suffix);
     name.into()
 }
 

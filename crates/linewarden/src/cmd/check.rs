@@ -19,10 +19,11 @@ use crate::registry::block_on;
 Reports every mistake of the file with line, column and field; peer.2 is the second [[peer]]. The content determines whether the \
 file is a gateway's, an agent's or a controller's. \
 With --machine also checks the prerequisites on this machine. Gateway: interfaces, privileges, key files and the registry, which is \
-not changed. Agent: helper data, the PUF source, the interface, and for [attest] the key file, the event log, access to the TPM \
-device, and the measured files; run it as the user of the service; paths that the service's sandbox hides cause a warning. \
-`attest measure` tests the TPM and replays the event log to the PCRs. Controller: certificate, keys and CAs, NATS, telemetry and the \
-registry. Exit code: 0 without errors (warnings do not count), otherwise that of the first error, as `serve` would exit.
+not changed. Agent: helper data, the PUF source, the interface, and for [attest] the key file, the TCG event log, access to the TPM \
+device, and the measured files; run the command as the user of the service; paths that the service's sandbox hides cause a warning. \
+`attest measure` tests the TPM and replays the TCG event log to the PCRs. Controller: certificate, keys and CAs, NATS, telemetry and the \
+registry. Exit code: 0 without errors (warnings do not count); otherwise the exit code with which the program itself would refuse the \
+first error.
 
 Examples:
   linewarden check gateway.toml

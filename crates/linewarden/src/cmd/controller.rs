@@ -68,7 +68,7 @@ pub fn run(args: &ControllerArgs, log_flag: Option<&str>) -> Result<(), Failure>
     let config = &file.value;
     log::start(log_flag, config.log.level.as_deref(), LOG_LEVEL)?;
     let output = Output::new(args.json);
-    // Before the first thread starts, so that only this thread receives signals.
+    // Signals are blocked before the first thread starts, so that only this thread receives them.
     let signals = Signals::for_service()?;
     raise_open_file_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -143,7 +143,7 @@ fn print_start(output: Output, name: &str, service: &Service) -> Result<(), Fail
     output.object(&ControllerOutput::Started {
         name,
         address: service.address().to_string(),
-        metrics: service.metrics_address().map(|at| at.to_string()),
+        metrics: service.metrics_address().map(|address| address.to_string()),
     })?;
     output.line(format_args!("controller {name}: https://{}", service.address()))?;
     match service.metrics_address() {
@@ -167,20 +167,20 @@ fn serve(signals: &Signals, service: &Service, files: &tls::TlsFiles, output: Ou
     }
 }
 
-/// Raises the limit of open files to its maximum: each connection needs one.
+/// Raises the limit of open files to its maximum: each connection needs an open file.
 fn raise_open_file_limit() {
-    let raised = getrlimit(Resource::RLIMIT_NOFILE)
-        .and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most, most));
-    if let Err(error) = raised {
+    let result = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard_limit)| setrlimit(Resource::RLIMIT_NOFILE, hard_limit, hard_limit));
+    if let Err(error) = result {
         tracing::warn!(%error, "raising the limit of open files failed; the present limit stays in force");
     }
 }
 
 fn reload(service: &Service, files: &tls::TlsFiles, output: Output) -> Result<(), Failure> {
-    let exchanged = files
+    let result = files
         .read_server()
         .and_then(|identity| service.replace_tls(&identity).map_err(Failure::failed));
-    match exchanged {
+    match result {
         Ok(()) => {
             output.object(&ControllerOutput::Reloaded)?;
             output.line("certificates reloaded")

@@ -15,7 +15,7 @@ use crate::registry_access::{RegistryAccess, RegistryAccessArgs, for_each_item};
 
 /// Interval at which a local registry is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// Journal entries per query.
+/// Entries of the registry event log per query.
 const PAGE: u32 = 1_000;
 
 /// Columns of an event table.
@@ -26,8 +26,8 @@ pub const HEADER: [&str; 8] = [
 /// Arguments of `linewarden events`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Newest first; with --follow in order of occurrence, until interrupted. An interrupted stream continues after the last event that was \
-shown.
+Prints events, newest first; with --follow in order of occurrence, until the command is interrupted. If the connection to the controller \
+breaks, the stream continues after the last event that was shown.
 
 Examples:
   linewarden events --limit 20 --config controller.toml
@@ -93,8 +93,8 @@ fn list(args: &EventsArgs, output: Output) -> Result<(), Failure> {
         ..EventHistoryQuery::default()
     };
     let mut rows = Vec::new();
-    let damaged = args.access.with(async |site| {
-        let read_page = async |limit, after| site.history(&query, limit, after).await;
+    let damaged = args.access.with(async |access| {
+        let read_page = async |limit, after| access.history(&query, limit, after).await;
         for_each_item(Some(args.limit), output, read_page, |event| {
             rows.push(row(&event));
             output.object(&event)
@@ -110,9 +110,9 @@ fn list(args: &EventsArgs, output: Output) -> Result<(), Failure> {
 
 impl EventsArgs {
     fn matches(&self, event: &EventRecord) -> bool {
-        let of_kind = self.kind.is_empty() || self.kind.contains(&event.kind);
+        let is_of_kind = self.kind.is_empty() || self.kind.contains(&event.kind);
         let device = self.device.map(|device| device.to_string());
-        of_kind
+        is_of_kind
             && device.is_none_or(|device| event.device == Some(device))
             && self.gateway.is_none_or(|gateway| event.gateway == Some(gateway))
     }
@@ -123,17 +123,17 @@ impl EventsArgs {
         }
         output.object(event)?;
         let row = row(event);
-        let words: Vec<&str> = row
+        let cells: Vec<&str> = row
             .iter()
             .map(String::as_str)
-            .filter(|word| !word.is_empty())
+            .filter(|cell| !cell.is_empty())
             .collect();
-        output.line(words.join("  ").replace('\n', " "))
+        output.line(cells.join("  ").replace('\n', " "))
     }
 }
 
 fn follow(args: &EventsArgs, output: Output) -> Result<(), Failure> {
-    args.access.with(async |site| match site {
+    args.access.with(async |access| match access {
         RegistryAccess::Local(registry) => follow_registry(registry, args, output).await,
         RegistryAccess::Remote(client) => {
             let mut events = client.events(args.after).await?;
@@ -146,19 +146,19 @@ fn follow(args: &EventsArgs, output: Output) -> Result<(), Failure> {
 }
 
 async fn follow_registry(registry: &Registry, args: &EventsArgs, output: Output) -> Result<(), Failure> {
-    let mut follower = EventLogReader::after(match args.after {
+    let mut reader = EventLogReader::after(match args.after {
         Some(after) => after,
         None => registry.newest_authentic_event().await?,
     });
     while output.has_reader() {
-        let entries = follower.next(registry, PAGE).await?;
+        let entries = reader.next(registry, PAGE).await?;
         for entry in &entries {
             match EventRecord::from_public_entry(entry) {
                 Some(event) => args.print_event(&event, output)?,
                 None if !entry.authentic => {
                     tracing::error!(
                         event = entry.number,
-                        "event log entry is not authentic; run `linewarden registry check`"
+                        "entry of the registry event log is not authentic; run `linewarden registry check`"
                     );
                 }
                 None => {}

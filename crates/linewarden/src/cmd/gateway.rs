@@ -15,8 +15,9 @@ pub enum GatewayCommand {
     #[command(after_help = "\
 States. connected: a report arrived within 10 seconds. disconnected: no report for longer. never_connected: no report yet. revoked: excluded permanently.
 
-Evidence, of gateways that must provide it: trusted; untrusted: receives no rows; unproven: no evidence yet; overdue: the next evidence \
-is late.
+States of evidence, for gateways that must submit it; such a gateway receives rows only while trusted. trusted: the last evidence was accepted. \
+untrusted: the last evidence was not accepted, or none arrived in time. unproven: the gateway has submitted no evidence yet. overdue: the \
+next evidence is late.
 
 Examples:
   linewarden gateway list --config controller.toml
@@ -112,12 +113,15 @@ pub fn run(command: &GatewayCommand) -> Result<(), Failure> {
     match command {
         GatewayCommand::List(args) => list(args, output),
         GatewayCommand::Show(args) => {
-            let gateway = args.access.with(async |site| site.gateway(args.gateway).await)?;
+            let gateway = args
+                .access
+                .with(async |access| access.gateway(args.gateway).await)?;
             show(&gateway, output)
         }
         GatewayCommand::Create(args) => {
-            let gateway = args.access.with(async |site| {
-                site.create_gateway(args.gateway, &args.name, &args.reason.reason)
+            let gateway = args.access.with(async |access| {
+                access
+                    .create_gateway(args.gateway, &args.name, &args.reason.reason)
                     .await
             })?;
             output.object(&gateway)?;
@@ -126,7 +130,7 @@ pub fn run(command: &GatewayCommand) -> Result<(), Failure> {
         GatewayCommand::Revoke(args) => {
             let gateway = args
                 .access
-                .with(async |site| site.revoke_gateway(args.gateway, &args.reason.reason).await)?;
+                .with(async |access| access.revoke_gateway(args.gateway, &args.reason.reason).await)?;
             output.object(&gateway)?;
             output.line(format_args!("revoked gateway {} permanently", gateway.id))
         }
@@ -138,7 +142,7 @@ fn or_dash<T: ToString>(value: Option<T>) -> String {
 }
 
 fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
-    let gateways = args.access.with(async |site| site.gateways().await)?;
+    let gateways = args.access.with(async |access| access.gateways().await)?;
     let mut rows = Vec::with_capacity(gateways.len());
     for gateway in &gateways {
         output.object(gateway)?;
@@ -197,7 +201,7 @@ fn show(gateway: &Gateway, output: Output) -> Result<(), Failure> {
         ("gateway", gateway.id.to_string()),
         ("name", gateway.name.clone()),
         ("state", gateway.state.clone().into_owned()),
-        ("registrations", gateway.fencing_token.to_string()),
+        ("fencing token", gateway.fencing_token.to_string()),
         ("last report", or_dash(gateway.seen_at_s.map(date))),
         ("controller", or_dash(gateway.controller.as_deref())),
         ("version", or_dash(gateway.version.as_deref())),

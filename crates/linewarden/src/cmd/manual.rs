@@ -35,16 +35,16 @@ pub struct ManualArgs {
 
 /// Writes the manual pages.
 pub fn run(args: &ManualArgs, output: Output) -> Result<(), Failure> {
-    let made = |path: &Path| {
+    let create_directory = |path: &Path| {
         std::fs::create_dir_all(path)
             .map_err(|error| Failure::input(format!("{}: cannot be created: {error}", path.display())))
     };
     let commands = args.out.join("man1");
-    made(&commands)?;
+    create_directory(&commands)?;
     clap_mangen::generate_to(Cli::command(), &commands)
         .map_err(|error| Failure::input(format!("{}: {error}", commands.display())))?;
     let files = args.out.join("man5");
-    made(&files)?;
+    create_directory(&files)?;
     for (name, command, example) in FILES {
         let path = files.join(format!("{name}.5"));
         std::fs::write(&path, page(name, command, example))

@@ -35,13 +35,13 @@ use crate::cli::{Cli, Command};
 pub fn run(cli: Cli) -> Result<(), Failure> {
     let flag = cli.log.as_deref();
     match cli.command {
-        // Their configuration may set the level.
+        // The configuration files of these commands may set the level.
         Command::Serve(args) => return serve::run(&args, flag),
         Command::Agent(args) => return agent::run(&args, flag),
         Command::Controller(args) => return controller::run(&args, flag),
-        // The wrong tags there come from simulated attackers.
+        // In a benchmark, wrong tags come from simulated attackers.
         Command::Bench(_) => log::start(flag, None, &format!("warn,{WRONG_TAGS}=error"))?,
-        // The commands themselves report errors of the TPM library.
+        // These commands report errors of the TPM library themselves.
         Command::Attest(_) | Command::Evidence(_) => log::start(flag, None, "warn,tss_esapi=off")?,
         _ => log::start(flag, None, "warn")?,
     }

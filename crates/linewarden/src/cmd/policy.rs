@@ -19,7 +19,7 @@ Examples:
     List(ListArgs),
     /// Create a group, or change its policy; omitted options keep their values
     #[command(after_help = "\
-Set the reference value where the registry is: `linewarden attest group set --reference`.
+This command cannot set the reference value. Set it with direct access to the registry: `linewarden attest group set --reference`.
 
 Examples:
   linewarden policy set pumps --every 30 --reason \"faster\" --config controller.toml")]
@@ -168,7 +168,7 @@ pub fn run(command: &PolicyCommand) -> Result<(), Failure> {
         PolicyCommand::Round(args) => {
             let policy = args
                 .access
-                .with(async |site| site.request_round(&args.name, &args.reason.reason).await)?;
+                .with(async |access| access.request_round(&args.name, &args.reason.reason).await)?;
             output.object(&policy)?;
             output.line(format_args!("requested a round of group {}", policy.name))
         }
@@ -178,7 +178,7 @@ pub fn run(command: &PolicyCommand) -> Result<(), Failure> {
 }
 
 fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
-    let policies = args.access.with(async |site| site.policies().await)?;
+    let policies = args.access.with(async |access| access.policies().await)?;
     let mut rows = Vec::with_capacity(policies.items.len());
     for policy in &policies.items {
         output.object(policy)?;
@@ -240,7 +240,7 @@ fn set(args: &SetArgs, output: Output) -> Result<(), Failure> {
     };
     let policy = args
         .access
-        .with(async |site| site.set_policy(&args.name, &change).await)?;
+        .with(async |access| access.set_policy(&args.name, &change).await)?;
     output.object(&policy)?;
     output.line(format_args!(
         "group {}: round every {} s, quarantine after {} missed of {} rounds",
@@ -255,8 +255,8 @@ fn rounds(args: &RoundsArgs, output: Output) -> Result<(), Failure> {
         ..RoundQuery::default()
     };
     let mut rows = Vec::new();
-    args.access.with(async |site| {
-        let read_page = async |limit, after| site.rounds(&query, limit, after).await;
+    args.access.with(async |access| {
+        let read_page = async |limit, after| access.rounds(&query, limit, after).await;
         for_each_item(Some(args.limit.into()), output, read_page, |round| {
             output.object(&round)?;
             rows.push(vec![
@@ -284,8 +284,8 @@ fn rounds(args: &RoundsArgs, output: Output) -> Result<(), Failure> {
 fn results(args: &ResultsArgs, output: Output) -> Result<(), Failure> {
     let mut rows = Vec::new();
     let state = args.state.as_deref();
-    let damaged = args.access.with(async |site| {
-        let read_page = async |limit, after| site.results(state, limit, after).await;
+    let damaged = args.access.with(async |access| {
+        let read_page = async |limit, after| access.results(state, limit, after).await;
         for_each_item(args.limit, output, read_page, |result| {
             output.object(&result)?;
             rows.push(vec![

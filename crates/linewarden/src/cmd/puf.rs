@@ -17,7 +17,7 @@ The directory holds the dumps of one device, or one subdirectory of dumps per de
 .raw, .dump (binary), .txt or .hex (hexadecimal text); all dumps of a device cover the same memory.
 
 Exits with code 4 if enrollment would refuse a device: a part of its memory is not power-up state, its readouts are copies, \
-too little entropy is left, or two devices have memory in common. Of each memory, enrollment takes the first MiB.
+too little entropy is left, or two devices have memory in common. Enrollment uses only the first MiB of each memory.
 
 Examples:
   linewarden puf report readouts --svg report.svg
@@ -33,10 +33,10 @@ pub struct ReportArgs {
     /// Write the report as a picture to this SVG file (path)
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Number of readouts that rebuild trials enroll from; the others are rebuilt from (integer)
+    /// Rebuild trials: number of first readouts with which a trial enrolls; it rebuilds the key from each later readout (integer)
     #[arg(long, value_name = "COUNT", default_value_t = ReportOptions::default().enrollment_readouts)]
     enrollment_readouts: usize,
-    /// For a single device: size of a window that represents a device (integer, bits)
+    /// With readouts of a single device: size of the windows of its memory that are compared like devices (integer, bits)
     #[arg(long, value_name = "BITS", default_value_t = ReportOptions::default().window_bits)]
     window_bits: usize,
     /// Print JSON instead of text (flag)
@@ -63,8 +63,8 @@ pub fn run(command: &PufCommand) -> Result<(), Failure> {
         ..ReportOptions::default()
     };
     let bar = output.spinner();
-    let report = PufReport::from_directory(&args.directory, &options, &|doing| {
-        bar.set_message(doing.to_owned())
+    let report = PufReport::from_directory(&args.directory, &options, &|step| {
+        bar.set_message(step.to_owned())
     })
     .map_err(Failure::input)?;
     bar.finish_and_clear();
@@ -82,9 +82,9 @@ pub fn run(command: &PufCommand) -> Result<(), Failure> {
     match report.refusals().as_slice() {
         [] => Ok(()),
         [refusal] => Err(Failure::unsafe_(format!("enrollment refuses {refusal}"))),
-        [refusal, others @ ..] => Err(Failure::unsafe_(format!(
-            "enrollment refuses {refusal}; and {}",
-            counted(others.len() as u64, "finding")
+        [refusal, remaining @ ..] => Err(Failure::unsafe_(format!(
+            "enrollment refuses {refusal}; and {} more",
+            counted(remaining.len() as u64, "finding")
         ))),
     }
 }

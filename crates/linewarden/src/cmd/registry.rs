@@ -18,11 +18,11 @@ Examples:
   linewarden registry create --registry fleet.registry --key-file master.key
   linewarden registry create --registry postgres://db.example/fleet --key-file master.key
 
-In a database that several programs reach, a registry serves controllers on many machines. The password is best kept in ~/.pgpass or \
-PGPASSWORD; options such as ?sslmode=verify-full&sslrootcert=ca.pem are libpq's.
+A registry in PostgreSQL can serve controllers on several machines. Store the password of the database in ~/.pgpass or PGPASSWORD, not \
+in the address. The address may have options of libpq, such as ?sslmode=verify-full&sslrootcert=ca.pem.
 
-The registry cannot be used without the key, and the key cannot be recovered. Keep a copy of the key offline, and not beside \
-the registry's backups.")]
+The registry cannot be used without the key, and the key cannot be recovered. Keep a copy of the key offline, and not with the \
+registry's backups.")]
     Create(CreateArgs),
     /// Check the structure of a registry and every record in it
     #[command(after_help = "\
@@ -36,19 +36,19 @@ Examples:
   linewarden registry backup fleet.copy --registry postgres://db.example/fleet \\
     --key-file master.key
 
-The copy opens with the same master key; keep the two apart. It is compared with the registry, value by value, before it has its \
-name. Copying a registry's file itself would miss the records in the log beside it. A copy of a registry in PostgreSQL is a file all the \
-same.
+The copy has the same master key as the registry; store the copy and the key in different places. The command compares the copy with the \
+registry, value by value, before the copy gets its name. Do not copy the file of a registry with other tools: the copy would lack the \
+records of the write-ahead log (FILE-wal). COPY can be a file even if the registry is in PostgreSQL.
 
-To restore a file in place, stop every gateway on it, remove FILE-wal and FILE-shm beside the registry, and put the copy in its place; \
-into a database, `linewarden registry restore`.")]
+To restore the file of a registry, stop every gateway and controller that uses the registry, remove FILE-wal and FILE-shm, and replace \
+FILE by the copy. To restore into a database, use `linewarden registry restore`.")]
     Backup(BackupArgs),
     /// Restore a backup to a location without a registry
     #[command(after_help = "\
 Examples:
   linewarden registry restore fleet.copy --to postgres://db.example/fleet --key-file master.key
 
-What happened since the backup is not in it: see docs/operations/disaster-recovery.md for revocations and rows.")]
+A backup does not contain later changes: see docs/operations/disaster-recovery.md for revocations and rows.")]
     Restore(RestoreArgs),
     /// Move a registry to another file or database
     #[command(after_help = "\
@@ -56,16 +56,16 @@ Examples:
   linewarden registry migrate --from sqlite:fleet.registry --to postgres://db.example/fleet \\
     --key-file master.key
 
-The old registry is read-only during the move. The new one is compared with it, value by value, and then the old one is closed \
-and names its successor, so that rows are not leased twice. Repeat an interrupted move. Then set the new one in the \
-configurations, and start the gateways again.")]
+The old registry is read-only during the move. The command compares the new registry with the old one, value by value. Then it marks the \
+old registry as moved, with the new location, so that no row is leased twice. If the command is interrupted, repeat it. Then set the new \
+location in the configurations, and start the gateways again.")]
     Migrate(MigrateArgs),
 }
 
 /// Arguments of `linewarden registry backup`.
 #[derive(Args, Debug)]
 pub struct BackupArgs {
-    /// Location of the copy; an existing one is not overwritten (file, or postgres://USER@HOST/DATABASE)
+    /// Location of the copy; an existing registry is not overwritten (file, or postgres://USER@HOST/DATABASE)
     #[arg(value_name = "COPY")]
     copy: String,
     #[command(flatten)]
@@ -160,15 +160,15 @@ pub fn run(command: &RegistryCommand) -> Result<(), Failure> {
 
 fn create(args: &CreateArgs, output: Output) -> Result<(), Failure> {
     let registry = parse_location(&args.registry)?;
-    // Before a key is created that would not be used.
-    let is_there = |path: &PathBuf| path.symlink_metadata().is_ok();
-    if registry.file().is_some_and(is_there) {
+    // This check comes before the creation of the key, which would not be used.
+    let exists = |path: &PathBuf| path.symlink_metadata().is_ok();
+    if registry.file().is_some_and(exists) {
         return Err(RegistryError::AlreadyExists {
             registry: registry.clone(),
         }
         .into());
     }
-    let (key, key_made) = match &args.key_file {
+    let (key, is_key_created) = match &args.key_file {
         Some(file) if file.symlink_metadata().is_ok() => (MasterKey::from_file(file)?, false),
         Some(file) => (MasterKey::generate_file(file)?, true),
         None => (MasterKey::from_env(KEY_VARIABLE)?, false),
@@ -178,9 +178,9 @@ fn create(args: &CreateArgs, output: Output) -> Result<(), Failure> {
         Ok(())
     })?;
     output.object(
-        &serde_json::json!({ "registry": registry, "key_file": args.key_file, "key_created": key_made }),
+        &serde_json::json!({ "registry": registry, "key_file": args.key_file, "key_created": is_key_created }),
     )?;
-    if let (true, Some(file)) = (key_made, &args.key_file) {
+    if let (true, Some(file)) = (is_key_created, &args.key_file) {
         output.line(format_args!(
             "created master key {}; keep a copy of it offline",
             file.display()

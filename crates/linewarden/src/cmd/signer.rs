@@ -95,7 +95,7 @@ pub fn run(command: &SignerCommand) -> Result<(), Failure> {
         SignerCommand::Create(args) => create(args, output),
         SignerCommand::Revoke(args) => {
             args.access
-                .with(async |site| site.revoke_signer(&args.id, &args.reason.reason).await)?;
+                .with(async |access| access.revoke_signer(&args.id, &args.reason.reason).await)?;
             output.object(&serde_json::json!({ "id": args.id, "status": "revoked" }))?;
             output.line(format_args!("revoked signer {}", args.id))
         }
@@ -103,7 +103,7 @@ pub fn run(command: &SignerCommand) -> Result<(), Failure> {
 }
 
 fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
-    let signers = args.access.with(async |site| site.signers().await)?;
+    let signers = args.access.with(async |access| access.signers().await)?;
     let mut rows = Vec::with_capacity(signers.items.len());
     for signer in &signers.items {
         output.object(signer)?;
@@ -134,7 +134,7 @@ fn create(args: &CreateArgs, output: Output) -> Result<(), Failure> {
         public_key,
         reason: args.reason.reason.clone(),
     };
-    let signer = args.access.with(async |site| site.add_signer(&new).await)?;
+    let signer = args.access.with(async |access| access.add_signer(&new).await)?;
     output.object(&signer)?;
     output.line(format_args!(
         "created trusted signer {}: {}",

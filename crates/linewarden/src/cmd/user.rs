@@ -130,9 +130,9 @@ fn create(args: &CreateArgs, output: Output) -> Result<(), Failure> {
         certificate: args.certificate,
         reason: args.reason.reason.clone(),
     };
-    let welcome = args.access.with(async |site| site.add_user(&new).await)?;
-    output.object(&serde_json::json!({ "name": welcome.name, "token": welcome.token }))?;
-    match &welcome.token {
+    let created = args.access.with(async |access| access.add_user(&new).await)?;
+    output.object(&serde_json::json!({ "name": created.name, "token": created.token }))?;
+    match &created.token {
         Some(token) => {
             output.line(token)?;
             linewarden_cli::output::print_error(
@@ -142,7 +142,7 @@ fn create(args: &CreateArgs, output: Output) -> Result<(), Failure> {
         }
         None => output.line(format_args!(
             "user {} authenticates by a certificate; create the certificate with: linewarden certificate user --name {}",
-            welcome.name, welcome.name
+            created.name, created.name
         )),
     }
 }
@@ -150,7 +150,7 @@ fn create(args: &CreateArgs, output: Output) -> Result<(), Failure> {
 fn delete(args: &DeleteArgs, output: Output) -> Result<(), Failure> {
     let removed = args
         .access
-        .with(async |site| site.remove_user(&args.name, &args.reason.reason).await)?;
+        .with(async |access| access.remove_user(&args.name, &args.reason.reason).await)?;
     if !removed {
         return Err(Failure::input(format!(
             "no API user named {:?}: `user list` shows all API users",
@@ -162,7 +162,7 @@ fn delete(args: &DeleteArgs, output: Output) -> Result<(), Failure> {
 }
 
 fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
-    let users = args.access.with(async |site| site.users().await)?;
+    let users = args.access.with(async |access| access.users().await)?;
     let mut rows = Vec::new();
     for user in users.items {
         let method = if user.has_token { "token" } else { "certificate" };

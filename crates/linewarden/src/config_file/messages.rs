@@ -1,17 +1,15 @@
 //! Rewrites messages of the TOML library in plain English.
 
 /// Minimum similarity of a suggested name to the name in the file.
-const LIKENESS_MIN: f64 = 0.75;
+const SIMILARITY_MIN: f64 = 0.75;
 /// Maximum length of a value that is repeated in a message, characters.
 const VALUE_CHARACTERS_MAX: usize = 60;
 
-/// Rewrites a message about a field; `written` is the field's text in the file.
-pub(super) fn rewrite(message: &str, written: Option<&str>) -> String {
-    // Further lines repeat the text of the file.
+/// Rewrites a message about a field; `value` is the field's text in the file.
+pub(super) fn rewrite(message: &str, value: Option<&str>) -> String {
     let message = message.lines().collect::<Vec<_>>().join(" ");
-    let is_short =
-        |written: &&str| !written.contains('\n') && written.chars().count() <= VALUE_CHARACTERS_MAX;
-    let Some(written) = written.filter(is_short) else {
+    let is_short = |value: &&str| !value.contains('\n') && value.chars().count() <= VALUE_CHARACTERS_MAX;
+    let Some(value) = value.filter(is_short) else {
         return with_suggestion(&message);
     };
     let expected = match message.as_str() {
@@ -31,7 +29,7 @@ pub(super) fn rewrite(message: &str, written: Option<&str>) -> String {
         }
     };
     match expected {
-        Some(expected) => format!("{written}: {}", describe_type(expected)),
+        Some(expected) => format!("{value}: expected {}", describe_type(expected)),
         None => with_suggestion(&message),
     }
 }
@@ -72,16 +70,16 @@ fn with_suggestion(message: &str) -> String {
         return message.to_owned();
     };
     let mut quoted = unknown.split('`');
-    let Some(written) = quoted.nth(1) else {
+    let Some(unknown_name) = quoted.nth(1) else {
         return message.to_owned();
     };
-    let like = |known: &str| strsim::jaro_winkler(written, known);
+    let similarity = |known: &str| strsim::jaro_winkler(unknown_name, known);
     let nearest = known
         .split('`')
         .skip(1)
         .step_by(2)
-        .max_by(|a, b| like(a).total_cmp(&like(b)));
-    match nearest.filter(|name| like(name) >= LIKENESS_MIN) {
+        .max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
+    match nearest.filter(|name| similarity(name) >= SIMILARITY_MIN) {
         Some(name) => format!("{unknown}; did you mean `{name}`?"),
         None => message.to_owned(),
     }

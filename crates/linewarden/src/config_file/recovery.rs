@@ -18,10 +18,10 @@ pub(super) fn parse<T: DeserializeOwned>(
 ) -> Option<T> {
     let (mut root, errors) = DeTable::parse_recoverable(text);
     let problem = |error: &toml::de::Error, names: &[String]| {
-        let at = error.span().map(|span| position(text, span.start));
+        let start = error.span().map(|span| position(text, span.start));
         let field = (!names.is_empty()).then(|| names.join("."));
-        let written = error.span().and_then(|span| text.get(span));
-        Problem::new(path, at, field, messages::rewrite(error.message(), written))
+        let value_text = error.span().and_then(|span| text.get(span));
+        Problem::new(path, start, field, messages::rewrite(error.message(), value_text))
     };
     if !errors.is_empty() {
         problems.extend(errors.iter().map(|error| problem(error, &[])));
@@ -64,10 +64,10 @@ pub(super) fn parse<T: DeserializeOwned>(
 
 /// Whether a field, or a table that contains it, is in the list.
 pub(super) fn is_skipped(skipped: &[Vec<String>], field: &[impl AsRef<str>]) -> bool {
-    let is_of = |skipped: &[String]| {
+    let contains_field = |skipped: &[String]| {
         skipped.len() <= field.len() && skipped.iter().zip(field).all(|(a, b)| a == b.as_ref())
     };
-    skipped.iter().any(|skipped| is_of(skipped))
+    skipped.iter().any(|skipped| contains_field(skipped))
 }
 
 /// Placeholders of missing fields. The type of a field is found by trial.
@@ -87,19 +87,20 @@ impl Placeholders {
         self.tried.iter().any(|(tried, _)| tried == field)
     }
 
-    /// The next placeholder of a field, given the error for the previous one. Its span is after the end of the text and unique.
+    /// Returns the next placeholder of a field, given the error for the previous placeholder. The span of the placeholder is unique and after
+    /// the end of the text.
     fn next<'i>(
         &mut self,
         field: &[String],
         message: &str,
         text_bytes: usize,
     ) -> Option<Spanned<DeValue<'i>>> {
-        let known = self.tried.iter().position(|(tried, _)| tried == field);
-        let known = known.unwrap_or_else(|| {
+        let index = self.tried.iter().position(|(tried, _)| tried == field);
+        let index = index.unwrap_or_else(|| {
             self.tried.push((field.to_owned(), 0));
             self.tried.len() - 1
         });
-        let (_, tried) = self.tried.get_mut(known)?;
+        let (_, tried) = self.tried.get_mut(index)?;
         let value = match messages::first_variant(message) {
             Some(variant) => DeValue::String(Cow::Owned(variant.to_owned())),
             None => {
@@ -109,8 +110,8 @@ impl Placeholders {
             }
         };
         self.count += 1;
-        let at = text_bytes + 2 * self.count;
-        Some(Spanned::new(at..at + 1, value))
+        let start = text_bytes + 2 * self.count;
+        Some(Spanned::new(start..start + 1, value))
     }
 }
 

@@ -57,9 +57,11 @@ struct ServerArgs {
 }
 
 /// Value of an option, or of an environment variable if the option is not given.
-fn path_or_env(flag: Option<&Path>, variable: &str) -> Option<PathBuf> {
+fn path_or_env(option: Option<&Path>, variable: &str) -> Option<PathBuf> {
     let from_env = || std::env::var_os(variable).filter(|value| !value.is_empty());
-    flag.map(Path::to_owned).or_else(|| from_env().map(PathBuf::from))
+    option
+        .map(Path::to_owned)
+        .or_else(|| from_env().map(PathBuf::from))
 }
 
 impl RegistryAccessArgs {
@@ -73,9 +75,9 @@ impl RegistryAccessArgs {
         work: impl AsyncFnOnce(&RegistryAccess) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         block_on(async {
-            let site = self.open().await?;
-            let result = work(&site).await;
-            site.close().await;
+            let access = self.open().await?;
+            let result = work(&access).await;
+            access.close().await;
             result
         })
     }
@@ -116,7 +118,7 @@ impl ServerArgs {
         })?)
     }
 
-    /// Options take precedence over environment variables, also over those of the other kind of credential.
+    /// Reads the API credential. Options take precedence over environment variables, even over variables of another kind of credential.
     fn secrets(&self) -> Result<Credentials, Failure> {
         if let (Some(cert), Some(key)) = (&self.client_cert, &self.client_key) {
             return certificate(cert, key);
@@ -127,7 +129,7 @@ impl ServerArgs {
         match (path_or_env(None, CLIENT_CERT), path_or_env(None, CLIENT_KEY)) {
             (Some(cert), Some(key)) => certificate(&cert, &key),
             _ => Err(Failure::input(
-                "no API credential given: use --token-file (`linewarden user create NAME > FILE` creates one, with mode 0600), or --client-cert and \
+                "no API credential given: use --token-file (create a token file with `umask 077; linewarden user create NAME > FILE`), or --client-cert and \
                  --client-key",
             )),
         }

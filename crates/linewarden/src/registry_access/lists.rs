@@ -49,21 +49,21 @@ impl<T> Page<T> {
 
     /// A complete local list, in which records may be damaged.
     pub(super) fn from_records<S: Into<T>>(records: Vec<Result<S, RegistryError>>) -> Self {
-        let mut part = Self {
+        let mut page = Self {
             items: Vec::with_capacity(records.len()),
             next: None,
             damaged_records: 0,
         };
         for record in records {
             match record {
-                Ok(record) => part.items.push(record.into()),
+                Ok(record) => page.items.push(record.into()),
                 Err(error) => {
                     tracing::error!(%error, action = "run `linewarden registry check`", "registry record is damaged; skipped");
-                    part.damaged_records += 1;
+                    page.damaged_records += 1;
                 }
             }
         }
-        part
+        page
     }
 }
 
@@ -78,16 +78,16 @@ pub async fn for_each_item<T>(
     let (mut remaining, mut after, mut damaged) = (limit.unwrap_or(u64::MAX), None, 0);
     while remaining > 0 {
         let count = u32::try_from(remaining).unwrap_or(PAGE_ITEMS).min(PAGE_ITEMS);
-        let part = read_page(count, after).await?;
-        damaged += part.damaged_records;
-        for item in part.items {
+        let page = read_page(count, after).await?;
+        damaged += page.damaged_records;
+        for item in page.items {
             if remaining == 0 {
                 break;
             }
             remaining -= 1;
             each(item)?;
         }
-        after = part.next;
+        after = page.next;
         if after.is_none() || !output.has_reader() {
             break;
         }
@@ -101,13 +101,13 @@ pub(super) async fn read_all<T>(
 ) -> Result<Vec<T>, Failure> {
     let (mut items, mut after) = (Vec::new(), None);
     loop {
-        let part = read_page(wire::PageQuery {
+        let page = read_page(wire::PageQuery {
             limit: Some(PAGE_ITEMS),
             after,
         });
-        let part = part.await?;
-        items.extend(part.items);
-        after = part.next;
+        let page = page.await?;
+        items.extend(page.items);
+        after = page.next;
         if after.is_none() {
             return Ok(items);
         }
@@ -134,8 +134,8 @@ impl RegistryAccess {
     ) -> Result<Page<Device>, Failure> {
         match self {
             Self::Local(registry) => {
-                let wrong = |(field, problem)| Failure::input(format!("{field}: {problem}"));
-                let filter = query.filter().map_err(wrong)?;
+                let invalid_field = |(field, problem)| Failure::input(format!("{field}: {problem}"));
+                let filter = query.filter().map_err(invalid_field)?;
                 let page = registry
                     .list(&filter, after_device(after.as_deref()), limit)
                     .await?;
@@ -163,7 +163,7 @@ impl RegistryAccess {
     pub async fn gateways(&self) -> Result<Vec<Gateway>, Failure> {
         Ok(match self {
             Self::Local(registry) => Gateway::recorded(registry).await?,
-            Self::Remote(client) => read_all(async |part| client.gateways(&part).await).await?,
+            Self::Remote(client) => read_all(async |query| client.gateways(&query).await).await?,
         })
     }
 
@@ -196,7 +196,7 @@ impl RegistryAccess {
             .await?;
         Ok(Page {
             items: page.rounds.into_iter().map(Round::from).collect(),
-            next: page.next.map(|place| place.to_string()),
+            next: page.next.map(|cursor| cursor.to_string()),
             damaged_records: 0,
         })
     }
@@ -257,7 +257,7 @@ impl RegistryAccess {
                 })
             }
             Self::Remote(client) => Ok(Page::complete(
-                read_all(async |part| client.policies(&part).await).await?,
+                read_all(async |query| client.policies(&query).await).await?,
             )),
         }
     }
@@ -267,7 +267,7 @@ impl RegistryAccess {
         match self {
             Self::Local(registry) => Ok(Page::from_records(registry.signers().await?)),
             Self::Remote(client) => Ok(Page::complete(
-                read_all(async |part| client.signers(&part).await).await?,
+                read_all(async |query| client.signers(&query).await).await?,
             )),
         }
     }
@@ -316,7 +316,7 @@ impl RegistryAccess {
     }
 
     /// Audit records, newest first.
-    pub async fn acts(
+    pub async fn audit_records(
         &self,
         query: &AuditQuery,
         limit: u32,

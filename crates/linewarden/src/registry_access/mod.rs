@@ -1,4 +1,4 @@
-//! Access to a registry: directly, or through a controller's API. Commands use both in the same way.
+//! Access to a registry: directly, or through a controller's API. Commands use both kinds of access in the same way.
 
 mod args;
 mod lists;
@@ -35,7 +35,8 @@ pub struct ReasonArgs {
 
 /// The actor of a local command: the user of the operating system.
 fn local_actor() -> Actor {
-    let uid = std::fs::metadata("/proc/self").map_or_else(|_| "?".to_owned(), |of| of.uid().to_string());
+    let uid = std::fs::metadata("/proc/self")
+        .map_or_else(|_| "?".to_owned(), |metadata| metadata.uid().to_string());
     Actor {
         name: format!("uid {uid}"),
         role: Role::Admin,
@@ -43,7 +44,7 @@ fn local_actor() -> Actor {
     }
 }
 
-/// The registry, which stores an audit record with actor and reason in the transaction of each change.
+/// Returns a handle of the registry that stores an audit record with actor and reason in the transaction of each change.
 fn audited_registry(registry: &Registry, reason: &str, note: NewEvent) -> Result<Registry, Failure> {
     Ok(registry.with_action(Action {
         at_ms: now_s()?.saturating_mul(1_000),
@@ -61,7 +62,7 @@ fn audit_note(kind: &str, detail: impl Into<String>) -> NewEvent {
     }
 }
 
-/// A controller requires a reason.
+/// Refuses an empty reason, because a controller requires a reason.
 fn require_reason(reason: &str) -> Result<&str, Failure> {
     match reason.trim().is_empty() {
         true => Err(Failure::input(
@@ -92,11 +93,11 @@ impl RegistryAccess {
         match self {
             Self::Local(registry) => match registry.get(device).await {
                 Err(RegistryError::UnknownDevice { .. }) => Ok(None),
-                found => Ok(Some(found?.into())),
+                result => Ok(Some(result?.into())),
             },
             Self::Remote(client) => match client.device(&device.to_string()).await {
                 Err(error) if error.code() == Some("unknown_device") => Ok(None),
-                found => Ok(Some(found?)),
+                result => Ok(Some(result?)),
             },
         }
     }
@@ -109,14 +110,14 @@ impl RegistryAccess {
                     tracing::warn!(%error, "device record is damaged; the command revokes the device");
                     Ok(None)
                 }
-                found => Ok(Some(found?.into())),
+                result => Ok(Some(result?.into())),
             },
             Self::Remote(client) => match client.device(&device.to_string()).await {
                 Err(error) if error.code() == Some("damaged_record") => {
                     tracing::warn!(%error, "device record is damaged; the command revokes the device");
                     Ok(None)
                 }
-                found => Ok(Some(found?)),
+                result => Ok(Some(result?)),
             },
         }
     }
@@ -163,8 +164,8 @@ impl RegistryAccess {
                     gateway: Some(GatewayId(id)),
                     ..audit_note("gateway_created", name)
                 };
-                let acting = audited_registry(registry, reason, note)?;
-                acting.set_gateway(GatewayId(id), name, now_s()?).await?;
+                let audited = audited_registry(registry, reason, note)?;
+                audited.set_gateway(GatewayId(id), name, now_s()?).await?;
                 self.gateway(id).await
             }
             Self::Remote(client) => Ok(client
@@ -185,8 +186,8 @@ impl RegistryAccess {
                     gateway: Some(GatewayId(id)),
                     ..audit_note("gateway_revoked", "")
                 };
-                let acting = audited_registry(registry, reason, note)?;
-                acting.revoke_gateway(GatewayId(id), reason, now_s()?).await?;
+                let audited = audited_registry(registry, reason, note)?;
+                audited.revoke_gateway(GatewayId(id), reason, now_s()?).await?;
                 self.gateway(id).await
             }
             Self::Remote(client) => Ok(client.revoke_gateway(id, require_reason(reason)?).await?),
@@ -195,12 +196,12 @@ impl RegistryAccess {
 
     /// A gateway that must exist.
     pub async fn gateway(&self, id: u32) -> Result<Gateway, Failure> {
-        let found = self
+        let gateway = self
             .gateways()
             .await?
             .into_iter()
             .find(|gateway| gateway.id == id);
-        found.ok_or_else(|| {
+        gateway.ok_or_else(|| {
             Failure::input(format!(
                 "no gateway with ID {id}: `gateway list` shows all gateways"
             ))
@@ -216,15 +217,15 @@ impl RegistryAccess {
             }
             Self::Local(registry) => registry,
         };
-        let acting = audited_registry(
+        let audited = audited_registry(
             registry,
             &change.reason,
             audit_note("policy_changed", name.as_str()),
         )?;
-        acting
-            .change_group(name, now_s()?, |before| {
-                let wrong = |(field, problem)| Failure::input(format!("{field}: {problem}"));
-                change.apply(name, before?).map_err(wrong)
+        audited
+            .change_group(name, now_s()?, |current| {
+                let invalid_field = |(field, problem)| Failure::input(format!("{field}: {problem}"));
+                change.apply(name, current?).map_err(invalid_field)
             })
             .await?;
         local_policy(registry, name).await
@@ -234,9 +235,9 @@ impl RegistryAccess {
     pub async fn request_round(&self, name: &GroupName, reason: &str) -> Result<Policy, Failure> {
         match self {
             Self::Local(registry) => {
-                let acting =
+                let audited =
                     audited_registry(registry, reason, audit_note("round_requested", name.as_str()))?;
-                acting.request_round(name).await?;
+                audited.request_round(name).await?;
                 local_policy(registry, name).await
             }
             Self::Remote(client) => Ok(client.start_round(name.as_str(), require_reason(reason)?).await?),

@@ -7,7 +7,8 @@ use linewarden_service::wire::{ImportQuery, NewDevice as WireDevice};
 
 use super::{RegistryAccess, audit_note, audited_registry, require_reason};
 
-/// Maximum size of one request: a controller stores it in one transaction, and the client keeps it until the response.
+/// A chunk is sent when its estimated size reaches this number of bytes. A controller stores the chunk in one
+/// transaction, and the client keeps the chunk until the response.
 const CHUNK_BYTES: usize = 4 << 20;
 /// Estimated size of a device without its rows, and of a row, in a request.
 const DEVICE_BYTES: usize = 512;
@@ -26,9 +27,9 @@ impl RegistryAccess {
     ) -> Result<u64, Failure> {
         match self {
             Self::Local(registry) => {
-                let acting =
+                let audited =
                     audited_registry(registry, reason, audit_note("enrolled", "devices enrolled here"))?;
-                Ok(acting.enroll_bulk(devices, options, progress).await?)
+                Ok(audited.enroll_bulk(devices, options, progress).await?)
             }
             Self::Remote(client) => {
                 let devices = devices.into_iter().map(Ok);
@@ -48,9 +49,9 @@ impl RegistryAccess {
     ) -> Result<u64, Failure> {
         match self {
             Self::Local(registry) => {
-                let acting =
+                let audited =
                     audited_registry(registry, reason, audit_note("enrolled", "devices imported here"))?;
-                Ok(acting.import_file(path, key, options, progress).await?)
+                Ok(audited.import_file(path, key, options, progress).await?)
             }
             Self::Remote(client) => {
                 let reason = require_reason(reason)?;
@@ -68,10 +69,13 @@ fn estimated_bytes(device: &NewDevice) -> usize {
         Credentials::Key(_) => 1,
         Credentials::Pool { rows, .. } => rows.len(),
     };
-    let shut_out = device.record.puf_profile.len().saturating_add(DEVICE_BYTES);
-    let bands = device.fingerprint.as_ref().map_or(0, |found| found.bands().len());
+    let fixed_bytes = device.record.puf_profile.len().saturating_add(DEVICE_BYTES);
+    let bands = device
+        .fingerprint
+        .as_ref()
+        .map_or(0, |fingerprint| fingerprint.bands().len());
     rows.saturating_mul(ROW_BYTES)
-        .saturating_add(shut_out)
+        .saturating_add(fixed_bytes)
         .saturating_add(bands * BAND_BYTES)
 }
 
@@ -83,7 +87,7 @@ async fn send(
     reason: &str,
     mut progress: impl FnMut(Progress),
 ) -> Result<u64, Failure> {
-    let how = ImportQuery {
+    let query = ImportQuery {
         on_conflict: Some(
             match options.on_conflict {
                 OnConflict::Refuse => "refuse",
@@ -101,7 +105,7 @@ async fn send(
         if chunk.len() < options.chunk_devices && bytes < CHUNK_BYTES && devices.peek().is_some() {
             continue;
         }
-        let stored = client.import_devices(&chunk, &how, reason).await;
+        let stored = client.import_devices(&chunk, &query, reason).await;
         stored.map_err(|error| with_stored_count(error.into(), done))?;
         done += chunk.len() as u64;
         progress(Progress { done, total });
@@ -110,7 +114,7 @@ async fn send(
     Ok(done)
 }
 
-/// Adds the number of stored devices to a failure: the rest can be sent again.
+/// Adds the number of stored devices to a failure: the operator can import the remaining devices again.
 fn with_stored_count(failure: Failure, done: u64) -> Failure {
     match done {
         0 => failure,

@@ -44,16 +44,16 @@ impl RegistryAccess {
     pub async fn remove_user(&self, name: &str, reason: &str) -> Result<bool, Failure> {
         match self {
             Self::Local(registry) => {
-                let acting = audited_registry(
+                let audited = audited_registry(
                     registry,
                     reason,
                     audit_note("user_changed", format!("removed {name}")),
                 )?;
-                Ok(acting.remove_user(name).await?)
+                Ok(audited.remove_user(name).await?)
             }
             Self::Remote(client) => match client.delete_user(name, require_reason(reason)?).await {
                 Err(error) if super::is_not_found(&error) => Ok(false),
-                done => done.map(|()| true).map_err(Failure::from),
+                result => result.map(|()| true).map_err(Failure::from),
             },
         }
     }
@@ -63,7 +63,7 @@ impl RegistryAccess {
         match self {
             Self::Local(registry) => Ok(Page::from_records(registry.users().await?)),
             Self::Remote(client) => Ok(Page::complete(
-                read_all(async |part| client.users(&part).await).await?,
+                read_all(async |query| client.users(&query).await).await?,
             )),
         }
     }

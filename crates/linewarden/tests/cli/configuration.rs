@@ -8,7 +8,7 @@ fn broken_configurations_are_reported_with_file_line_and_field() {
     let registry = "[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n";
     let host = "dataplane = \"host\"\naddresses = [\"127.0.0.1\"]\n";
     let lo = "dataplane = \"host\"\ninterfaces = [\"lo\"]\n";
-    let raw = "[p4dra_classic]\nprovers_file = \"provers\"\n";
+    let section = "[p4dra_classic]\nprovers_file = \"provers\"\n";
     for (text, expected) in [
         (
             format!("[gateway]\nid = 1\n{host}session_lifetime_s = 0\n{registry}"),
@@ -26,14 +26,14 @@ fn broken_configurations_are_reported_with_file_line_and_field() {
         ),
         (
             format!("[gateway]\nid = \"one\"\n{host}{registry}"),
-            "error: g.toml:2:6: gateway.id: \"one\": a whole number from 0 to 4294967295\n",
+            "error: g.toml:2:6: gateway.id: \"one\": expected a whole number from 0 to 4294967295\n",
         ),
         (
             format!("[gateway]\n{host}{registry}"),
             "error: g.toml:1:1: gateway: missing field `id`\n",
         ),
         (
-            format!("[gateway]\nid = 1\n{host}gate = \"open\"\n{registry}"),
+            format!("[gateway]\nid = 1\n{host}gate = \"bound\"\n{registry}"),
             "error: g.toml:5:1: gateway.gate: the host data plane receives only messages for itself and has no gate; use \
              dataplane = \"xdp\" or \"p4\"\n",
         ),
@@ -49,23 +49,23 @@ fn broken_configurations_are_reported_with_file_line_and_field() {
             "error: g.toml:8:1: classic.crps_file: ",
         ),
         (
-            format!("[gateway]\nid = 1\n{host}{raw}{registry}"),
+            format!("[gateway]\nid = 1\n{host}{section}{registry}"),
             "error: g.toml:1:2: gateway: interfaces is missing: [p4dra_classic] uses raw frames; ",
         ),
         (
-            format!("[gateway]\nid = 1\n{lo}{raw}controller = \"here\"\n{registry}"),
+            format!("[gateway]\nid = 1\n{lo}{section}controller = \"here\"\n{registry}"),
             "error: g.toml:7:14: p4dra_classic.controller: \"here\": a MAC address, such as \"08:00:00:00:01:01\"\n",
         ),
         (
-            format!("[gateway]\nid = 1\n{lo}{raw}controller = \"09:00:00:00:01:01\"\n{registry}"),
+            format!("[gateway]\nid = 1\n{lo}{section}controller = \"09:00:00:00:01:01\"\n{registry}"),
             "error: g.toml:7:1: p4dra_classic.controller: ",
         ),
         (
-            format!("[gateway]\nid = 1\n{lo}{raw}ether_type = 0x0800\n{registry}"),
+            format!("[gateway]\nid = 1\n{lo}{section}ether_type = 0x0800\n{registry}"),
             "error: g.toml:7:1: p4dra_classic.ether_type: 0x0800: a type of its own, 0x0600 or above\n",
         ),
         (
-            format!("[gateway]\nid = 1\n{lo}{raw}round_s = 0\n{registry}"),
+            format!("[gateway]\nid = 1\n{lo}{section}round_s = 0\n{registry}"),
             "error: g.toml:7:1: p4dra_classic.round_s: must be 1 to 86400; found 0\n",
         ),
         (
@@ -84,8 +84,8 @@ fn broken_configurations_are_reported_with_file_line_and_field() {
             fs::set_permissions(site.path(name), fs::Permissions::from_mode(0o600)).unwrap();
         }
         // Both commands run the same code and report the same error.
-        for words in ["check --machine g.toml", "serve --config g.toml"] {
-            let error = site.run(words).refused(2);
+        for arguments in ["check --machine g.toml", "serve --config g.toml"] {
+            let error = site.run(arguments).refused(2);
             assert!(error.starts_with(expected), "expected {expected}\ngot {error}");
         }
     }
@@ -101,15 +101,15 @@ fn check_reports_all_mistakes_at_once() {
          [log]\nlevel = \"a=b=c\"\n",
     );
     let expected = [
-        "g.toml:5:8: gateway.port: 70000: a whole number from 0 to 65535",
+        "g.toml:5:8: gateway.port: 70000: expected a whole number from 0 to 65535",
         "g.toml:6:1: gateway.session_lifetimes: unknown field `session_lifetimes`; did you mean `session_lifetime_s`?",
         "g.toml:12:1: registry.master_key: unknown field `master_key`; did you mean `master_key_env`?",
         "g.toml:7:1: gateway.low_rows: 15: less than `ring`, otherwise every RESPONSE reports low rows",
         "g.toml:8:1: gateway.mark_block: must be 3 to 14; found 2",
         "g.toml:14:1: log.level: \"a=b=c\": ",
     ];
-    for words in ["check g.toml", "serve --config g.toml"] {
-        let report = site.run(words).refused(2);
+    for arguments in ["check g.toml", "serve --config g.toml"] {
+        let report = site.run(arguments).refused(2);
         assert_eq!(report.lines().count(), expected.len(), "{report}");
         for line in expected {
             assert!(report.contains(&format!("error: {line}")), "{line}\n{report}");
@@ -144,7 +144,7 @@ fn missing_fields_hide_no_mistakes() {
     let expected = [
         "g.toml:1:1: gateway: missing field `id`",
         "g.toml:2:1: gateway.session_lifetime_s: 0: ",
-        "g.toml:3:8: gateway.port: \"x\": a whole number from 0 to 65535",
+        "g.toml:3:8: gateway.port: \"x\": expected a whole number from 0 to 65535",
         "g.toml:4:1: gateway.interfaces: a occurs twice; remove one of the two entries",
         "g.toml:5:14: gateway.addresses: \"here\": an address, such as",
         "g.toml:6:1: registry: missing field `path`",
@@ -183,7 +183,7 @@ fn values_that_would_fail_later_are_errors() {
         "g.toml:5:1: gateway.pin_directory: \"\": set a path",
         "g.toml:7:1: registry.path: \"\": set a path",
         "g.toml:8:1: registry.master_key_file: \"\": set a path",
-        "g.toml:10:1: log.level: \"loud\" is not a log level; use error, warn",
+        "g.toml:10:1: log.level: \"loud\" is invalid; use error, warn",
         "g.toml:12:1: audit.path: \"\": set a path",
     ];
     assert_eq!(report.lines().count(), expected.len(), "{report}");
@@ -198,7 +198,7 @@ fn check_needs_machine_to_check_the_machine() {
     let site = Site::empty();
     site.write(
         "g.toml",
-        "[gateway]\nid = 1\ninterfaces = [\"lw-none0\", \"lw-none1\"]\ngate = \"open\"\npin_directory = \"pins\"\n\
+        "[gateway]\nid = 1\ninterfaces = [\"lw-none0\", \"lw-none1\"]\ngate = \"bound\"\npin_directory = \"pins\"\n\
          [registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n[audit]\npath = \"none/audit.jsonl\"\n",
     );
     assert_eq!(site.run("check g.toml").ok(), "g.toml: valid\n");
@@ -226,14 +226,14 @@ fn check_needs_machine_to_check_the_machine() {
     for (mode, warned) in [(0o644, true), (0o640, false), (0o600, false)] {
         fs::set_permissions(site.path("audit.jsonl"), fs::Permissions::from_mode(mode)).unwrap();
         let output = site.run("check --machine g.toml");
-        let warns = output
+        let has_warning = output
             .err
             .contains("warning: g.toml:9:1: audit.path: other users can read");
-        assert_eq!((output.code, warns), (0, warned), "{}", output.err);
+        assert_eq!((output.code, has_warning), (0, warned), "{}", output.err);
     }
     fs::set_permissions(site.path("master.key"), fs::Permissions::from_mode(0o644)).unwrap();
-    for words in ["check --machine g.toml", "serve --config g.toml"] {
-        let report = site.run(words).refused(4);
+    for arguments in ["check --machine g.toml", "serve --config g.toml"] {
+        let report = site.run(arguments).refused(4);
         assert!(
             report.contains("g.toml:7:1: registry.master_key_file: ") && report.contains("chmod 600"),
             "{report}"
@@ -344,16 +344,21 @@ fn check_and_agent_report_all_mistakes_of_an_agents_configuration() {
         assert!(report.contains(&format!("error: {line}")), "{line}\n{report}");
         places.push(line);
     }
-    for more in ["a.toml:23:1: peer.2.device: ", "a.toml:26:1: peer.3.device: "] {
-        assert!(report.contains(&format!("error: {more}")), "{more}\n{report}");
+    for position in ["a.toml:23:1: peer.2.device: ", "a.toml:26:1: peer.3.device: "] {
+        assert!(
+            report.contains(&format!("error: {position}")),
+            "{position}\n{report}"
+        );
     }
     assert_eq!(report.lines().count(), places.len() + 2, "{report}");
     // The agent reports the same errors.
-    let clean = fs::read_to_string(site.path("a.toml")).unwrap();
-    let clean = clean.replace("ids = \"all\"\n", "").replace("adress", "address");
-    site.write("a.toml", &clean);
-    let checked = site.run("check a.toml").refused(2);
-    assert_eq!(site.run("agent --config a.toml").refused(2), checked);
+    let corrected = fs::read_to_string(site.path("a.toml")).unwrap();
+    let corrected = corrected
+        .replace("ids = \"all\"\n", "")
+        .replace("adress", "address");
+    site.write("a.toml", &corrected);
+    let error = site.run("check a.toml").refused(2);
+    assert_eq!(site.run("agent --config a.toml").refused(2), error);
 }
 
 #[test]
@@ -361,7 +366,7 @@ fn broken_agent_configurations_are_reported_with_file_line_and_field() {
     let site = Site::new();
     site.on_registry("device enroll simulated --device d1 --rows 1 --out .")
         .ok();
-    let good = fs::read_to_string(site.path("00000000000000d1.toml")).unwrap();
+    let valid = fs::read_to_string(site.path("00000000000000d1.toml")).unwrap();
     for (from, to, expected) in [
         (
             "id = \"00000000000000d1\"",
@@ -377,7 +382,7 @@ fn broken_agent_configurations_are_reported_with_file_line_and_field() {
             "gateway.interface: interface lw-none0: interface not found",
         ),
     ] {
-        site.write("a.toml", &good.replacen(from, to, 1));
+        site.write("a.toml", &valid.replacen(from, to, 1));
         let error = site.run("agent --config a.toml --gateway 127.0.0.1").refused(2);
         assert!(error.contains(expected), "expected {expected}\ngot {error}");
     }
@@ -404,8 +409,8 @@ fn provers_that_others_can_read_are_refused() {
     );
     site.write("provers", "00 11 22\n");
     fs::set_permissions(site.path("provers"), fs::Permissions::from_mode(0o640)).unwrap();
-    for words in ["check g.toml", "serve --config g.toml"] {
-        let report = site.run(words).refused(4);
+    for arguments in ["check g.toml", "serve --config g.toml"] {
+        let report = site.run(arguments).refused(4);
         let expected = "error: g.toml:6:1: p4dra_classic.provers_file: ";
         assert!(
             report.starts_with(expected) && report.contains("chmod 600"),

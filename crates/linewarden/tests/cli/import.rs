@@ -41,7 +41,7 @@ const IMPORT: &str =
 #[test]
 fn a_rejected_import_changes_nothing_and_names_the_lines() {
     let (site, lines) = exported();
-    let before = stored(&site);
+    let stored_before = stored(&site);
     let altered = |change: &dyn Fn(&mut Vec<String>)| {
         let mut lines = lines.clone();
         change(&mut lines);
@@ -140,24 +140,24 @@ fn a_rejected_import_changes_nothing_and_names_the_lines() {
             assert!(error.contains(part), "{part}\n{error}");
         }
         assert!(!error.contains("at line 1"), "{error}");
-        assert!(stored(&site) == before, "{expected:?}");
+        assert!(stored(&site) == stored_before, "{expected:?}");
     }
     // CRLF line ends are accepted.
     fs::write(site.path("altered.jsonl"), lines.join("\r\n") + "\r\n").unwrap();
     site.run(IMPORT).ok();
     // All devices exist already.
-    let before = stored(&site);
+    let stored_before = stored(&site);
     let error = site.run(IMPORT).refused(2);
     assert!(
         error.contains("lines 2 to 7: the device is already enrolled") && error.contains("`--replace`"),
         "{error}"
     );
-    assert!(stored(&site) == before);
+    assert!(stored(&site) == stored_before);
     site.run(&format!("{IMPORT} --replace")).ok();
     // A device that is revoked here, and not in the file, is not replaced.
     site.run("device revoke d1 --registry other.registry --key-file other.key")
         .ok();
-    let before = stored(&site);
+    let stored_before = stored(&site);
     let line = 1 + lines
         .iter()
         .position(|line| line.contains("00000000000000d1"))
@@ -167,13 +167,13 @@ fn a_rejected_import_changes_nothing_and_names_the_lines() {
         let expected = format!("line {line}: the device is revoked in this registry permanently");
         assert!(error.contains(&expected), "{error}");
     }
-    assert!(stored(&site) == before);
+    assert!(stored(&site) == stored_before);
 }
 
 #[test]
 fn a_wrong_key_changes_no_file() {
     let (site, _) = exported();
-    let before = stored(&site);
+    let stored_before = stored(&site);
     let error = site
         .run("device import fleet.jsonl --export-key export.key --registry other.registry --key-file master.key")
         .refused(1);
@@ -187,5 +187,5 @@ fn a_wrong_key_changes_no_file() {
         error.contains("fleet.jsonl, lines 2 to 7: field sealed: does not authenticate"),
         "{error}"
     );
-    assert!(stored(&site) == before);
+    assert!(stored(&site) == stored_before);
 }

@@ -5,8 +5,11 @@ use super::*;
 #[test]
 fn a_count_of_one_is_singular() {
     let site = Site::new();
-    let enroll =
-        |words: &str| site.on_registry(&format!("device enroll simulated --rows 2 --out devices {words}"));
+    let enroll = |arguments: &str| {
+        site.on_registry(&format!(
+            "device enroll simulated --rows 2 --out devices {arguments}"
+        ))
+    };
     enroll("--device d1").ok();
     assert!(site.on_registry("device list").ok().ends_with("\n1 device\n"));
     enroll("--device d1 --replace").ok();
@@ -18,10 +21,10 @@ fn a_count_of_one_is_singular() {
     assert!(exported.contains("exported 1 device to one.jsonl"), "{exported}");
     site.run("registry create --registry other.registry --key-file other.key")
         .ok();
-    let imported = site
+    let import_output = site
         .run("device import one.jsonl --export-key export.key --registry other.registry --key-file other.key")
         .ok();
-    assert_eq!(imported, "imported 1 device\n");
+    assert_eq!(import_output, "imported 1 device\n");
     assert!(enroll("--count 2").ok().contains("enrolled 2 devices"));
 }
 
@@ -32,22 +35,22 @@ fn a_device_that_is_revoked_again_was_revoked_already() {
     site.on_registry("device enroll simulated --device d1 --rows 2 --out devices")
         .ok();
     site.on_registry("device revoke d1 --reason stolen").ok();
-    let again = site.on_registry("device revoke d1 --reason found").ok();
+    let second_revocation = site.on_registry("device revoke d1 --reason found").ok();
     assert!(
-        again.starts_with("device 00000000000000d1 was already revoked on 20")
-            && again.ends_with(" UTC, with the reason: stolen; not changed\n"),
-        "{again}"
+        second_revocation.starts_with("device 00000000000000d1 was already revoked on 20")
+            && second_revocation.ends_with(" UTC, with the reason: stolen; not changed\n"),
+        "{second_revocation}"
     );
-    let again = json(&site.on_registry("device revoke d1 --reason found --json").ok());
+    let second_revocation = json(&site.on_registry("device revoke d1 --reason found --json").ok());
     assert_eq!(
         (
-            again["status"].as_str(),
-            again["already"].as_bool(),
-            again["revoked_reason"].as_str()
+            second_revocation["status"].as_str(),
+            second_revocation["already"].as_bool(),
+            second_revocation["revoked_reason"].as_str()
         ),
         (Some("revoked"), Some(true), Some("stolen"))
     );
-    // It cannot be replaced, so the message does not advise it.
+    // The device cannot be replaced, so the message does not advise a replacement.
     for replace in ["", "--replace"] {
         let error = site
             .on_registry(&format!(
@@ -65,15 +68,15 @@ fn a_device_that_is_revoked_again_was_revoked_already() {
 fn an_existing_file_is_no_registry_to_open() {
     let site = Site::new();
     site.write("there", "");
-    for words in [
+    for arguments in [
         "registry backup there",
         "device export there --public",
         "device export there --export-key export.key",
     ] {
-        let error = site.on_registry(words).refused(1);
+        let error = site.on_registry(arguments).refused(1);
         assert!(
             error.contains("there already exists and is not overwritten"),
-            "{words}: {error}"
+            "{arguments}: {error}"
         );
     }
     let error = site
@@ -92,11 +95,11 @@ fn a_configuration_of_another_role_is_recognized() {
         "[gateway]\nid = 1\ninterfaces = [\"lo\"]\n[registry]\npath = \"fleet.registry\"\n\
          master_key_file = \"master.key\"\n",
     );
-    for words in [
+    for arguments in [
         "serve --config devices/00000000000000d1.toml",
         "device list --config devices/00000000000000d1.toml",
     ] {
-        let error = site.run(words).refused(2);
+        let error = site.run(arguments).refused(2);
         assert_eq!(
             error,
             "error: devices/00000000000000d1.toml: file is an agent's configuration, which `linewarden agent` reads; \

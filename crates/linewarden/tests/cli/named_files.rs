@@ -42,13 +42,13 @@ impl Odd {
 
     /// Creates the file; a socket lives as long as the returned value.
     fn put(self, path: &Path) -> Option<UnixListener> {
-        let link = |to: &str| std::os::unix::fs::symlink(to, path).unwrap();
+        let link_to = |to: &str| std::os::unix::fs::symlink(to, path).unwrap();
         match self {
             Self::Fifo => nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap(),
             Self::Socket => return Some(UnixListener::bind(path).unwrap()),
             Self::Directory => fs::create_dir(path).unwrap(),
-            Self::Device => link("/dev/zero"),
-            Self::Loop => link(path.file_name().unwrap().to_str().unwrap()),
+            Self::Device => link_to("/dev/zero"),
+            Self::Loop => link_to(path.file_name().unwrap().to_str().unwrap()),
             Self::Long => {
                 fs::File::create(path).unwrap().set_len(1 << 40).unwrap();
                 fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
@@ -77,18 +77,19 @@ impl Odd {
     }
 }
 
-/// A command, and a configuration whose file `config.toml` it may name. The file in question is called `odd`.
+/// A command, and the content of `config.toml`, which the command may name. `odd` is the file of another kind, which the command or the
+/// configuration names.
 struct Setting {
-    words: String,
+    arguments: String,
     config: String,
     /// Kinds to skip: a directory is valid, or reading up to the size limit takes too long.
     without: &'static [Odd],
 }
 
 impl Setting {
-    fn command(words: &str) -> Self {
+    fn command(arguments: &str) -> Self {
         Self {
-            words: words.to_owned(),
+            arguments: arguments.to_owned(),
             config: String::new(),
             without: &[],
         }
@@ -171,14 +172,14 @@ fn settings_of_other_programs() -> Vec<Setting> {
         let tls = format!("[tls]\ncert = \"{cert}\"\nkey = \"{key}\"\nca = \"{ca}\"\n");
         Setting::field(&[CONTROLLER, &tls, REGISTRY, more])
     };
-    let served = |more: &str| controller("pki/ca.pem", "pki/ca.key", "pki/ca.pem", more);
+    let with_service = |more: &str| controller("pki/ca.pem", "pki/ca.key", "pki/ca.pem", more);
     vec![
         controller("odd", "pki/ca.key", "pki/ca.pem", ""),
         controller("pki/ca.pem", "odd", "pki/ca.pem", ""),
         controller("pki/ca.pem", "pki/ca.key", "odd", ""),
-        served("[nats]\nservers = [\"nats://127.0.0.1:4222\"]\ncredentials_file = \"odd\"\n"),
-        served("[telemetry]\notlp = \"https://127.0.0.1:4317\"\nca = \"odd\"\n"),
-        served("[trust.7]\nreference = \"odd\"\nkey = \"evidence.pub\"\n").without(&[Odd::Long]),
+        with_service("[nats]\nservers = [\"nats://127.0.0.1:4222\"]\ncredentials_file = \"odd\"\n"),
+        with_service("[telemetry]\notlp = \"https://127.0.0.1:4317\"\nca = \"odd\"\n"),
+        with_service("[trust.7]\nreference = \"odd\"\nkey = \"evidence.pub\"\n").without(&[Odd::Long]),
         Setting::field(&[&AGENT.replace("devices/00000000000000d1.helper", "odd"), PUF])
             .without(&[Odd::Long]),
         Setting::field(&[
@@ -202,8 +203,8 @@ fn settings_of_other_programs() -> Vec<Setting> {
 
 fn settings_of_commands() -> Vec<Setting> {
     const AT: &str = "--registry fleet.registry --key-file master.key";
-    let command = |words: &str| Setting::command(words);
-    let on_registry = |words: &str| Setting::command(&format!("{words} {AT}"));
+    let command = |arguments: &str| Setting::command(arguments);
+    let on_registry = |arguments: &str| Setting::command(&format!("{arguments} {AT}"));
     vec![
         command("check odd"),
         command("serve --config odd"),
@@ -234,9 +235,9 @@ fn settings_of_commands() -> Vec<Setting> {
 }
 
 /// Runs a command that has to end by itself.
-fn ended(site: &Site, words: &str) -> CommandOutput {
+fn ended(site: &Site, arguments: &str) -> CommandOutput {
     let child = Command::new(env!("CARGO_BIN_EXE_linewarden"))
-        .args(words.split_whitespace())
+        .args(arguments.split_whitespace())
         .current_dir(site.directory.path())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -250,7 +251,7 @@ fn ended(site: &Site, words: &str) -> CommandOutput {
         Ok(output) => output.unwrap().into(),
         Err(_) => {
             kill(Pid::from_raw(id.cast_signed()), Signal::SIGKILL).unwrap();
-            panic!("{words}: no end within the timeout");
+            panic!("{arguments}: no end within the timeout");
         }
     }
 }
@@ -258,21 +259,21 @@ fn ended(site: &Site, words: &str) -> CommandOutput {
 #[test]
 fn only_regular_files_are_read() {
     let site = Site::new();
-    for words in [
+    for arguments in [
         "device enroll simulated --device d1 --rows 2 --out devices --registry fleet.registry --key-file master.key",
         "device export fleet.jsonl --export-key export.key --registry fleet.registry --key-file master.key",
         "certificate ca --out pki",
         "signed keygen --scheme ed25519 --out signer",
         "evidence key --out evidence.key",
     ] {
-        let text = site.run(words).ok();
-        if words.starts_with("evidence") {
+        let text = site.run(arguments).ok();
+        if arguments.starts_with("evidence") {
             site.write("evidence.pub", &text);
         }
     }
     site.write("test.stf", "");
     let odd = site.path("odd");
-    let mut wrong = Vec::new();
+    let mut failures = Vec::new();
     for setting in settings() {
         site.write("config.toml", &setting.config);
         for kind in Odd::ALL {
@@ -280,21 +281,24 @@ fn only_regular_files_are_read() {
                 continue;
             }
             let socket = kind.put(&odd);
-            let output = ended(&site, &setting.words);
+            let output = ended(&site, &setting.arguments);
             drop(socket);
             kind.remove(&odd);
             let (code, text) = (output.code, output.err + &output.out);
-            let is_reported =
-                text.contains("odd") && kind.expected_errors().iter().any(|words| text.contains(words));
+            let is_reported = text.contains("odd")
+                && kind
+                    .expected_errors()
+                    .iter()
+                    .any(|expected| text.contains(expected));
             if code == 0 || !is_reported {
-                wrong.push(format!(
+                failures.push(format!(
                     "{}: {kind:?}: {code}\n{}{text}",
-                    setting.words, setting.config
+                    setting.arguments, setting.config
                 ));
             }
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
 }
 
 /// A reload that finds another kind of file is rejected, and later signals are processed.
@@ -306,24 +310,26 @@ fn a_process_handles_signals_with_any_kind_of_file_as_its_configuration() {
     site.write("gateway.toml", &[GATEWAY, &port, REGISTRY].concat());
     let gateway = Process::start(linewarden(
         site.directory.path(),
-        "serve --config gateway.toml --json --every 1",
+        "serve --config gateway.toml --json --status-interval 1",
     ));
     gateway.wait_for("loaded fleet", |line| line["loaded"] == true);
-    let kept = site.path("kept.toml");
-    fs::rename(&path, &kept).unwrap();
+    let original = site.path("kept.toml");
+    fs::rename(&path, &original).unwrap();
     for kind in Odd::ALL {
         let socket = kind.put(&path);
         gateway.signal(Signal::SIGHUP);
         let errors = gateway.event("reload_refused")["errors"].to_string();
         assert!(errors.contains("gateway.toml"), "{errors}");
         assert!(
-            kind.expected_errors().iter().any(|words| errors.contains(words)),
+            kind.expected_errors()
+                .iter()
+                .any(|expected| errors.contains(expected)),
             "{errors}"
         );
         drop(socket);
         kind.remove(&path);
     }
-    fs::rename(&kept, &path).unwrap();
+    fs::rename(&original, &path).unwrap();
     gateway.signal(Signal::SIGHUP);
     gateway.event("reloaded");
     gateway.terminate();

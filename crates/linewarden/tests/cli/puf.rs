@@ -14,7 +14,7 @@ fn write_chip(site: &Site, name: &str, seed: u64, data: &[u8]) {
     write_noisy(site, name, seed, data, 0.0);
 }
 
-/// The same, with data whose bits flip between dumps like power-up state.
+/// Dumps of a memory, with data from the first byte on. The bits of the data flip between dumps, like power-up state.
 fn write_noisy(site: &Site, name: &str, seed: u64, data: &[u8], share: f64) {
     let mut noise = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
     let parameters = SramParameters {
@@ -74,12 +74,12 @@ fn a_chip_with_firmware_in_half_of_its_memory_is_enrolled_from_the_other_half_on
     let error = site.run("puf report dumps").refused(4);
     assert!(error.contains("and 2 findings"), "{error}");
     for range in ["0x2000..0x2000", "5", "0..2097152", "0x80..0x2000"] {
-        let words = format!("device enroll readouts dumps/a --out devices --range {range}");
-        assert!(site.on_registry(&words).refused(2).contains("START..END"));
+        let arguments = format!("device enroll readouts dumps/a --out devices --range {range}");
+        assert!(site.on_registry(&arguments).refused(2).contains("START..END"));
     }
-    let beyond = "device enroll readouts dumps/a --out devices --range 0x2000..0x5000";
+    let command = "device enroll readouts dumps/a --out devices --range 0x2000..0x5000";
     assert!(
-        site.on_registry(beyond)
+        site.on_registry(command)
             .refused(2)
             .contains("16384 bytes, but range 0x2000..0x5000")
     );
@@ -90,19 +90,20 @@ fn one_chip_is_one_device() {
     let site = Site::new();
     write_chip(&site, "chip", 1, &[]);
     write_chip(&site, "other", 2, &[]);
-    // Another power-up of the first one, and of a part of it.
+    // Readouts of another power-up of the first device, complete and in part.
     write_chip(&site, "later", 1, &[]);
-    let enroll = |words: &str| site.on_registry(&format!("device enroll readouts {words} --out devices"));
+    let enroll =
+        |arguments: &str| site.on_registry(&format!("device enroll readouts {arguments} --out devices"));
     enroll("chip --device d1").ok();
     enroll("other --device d2").ok();
-    for words in [
+    for arguments in [
         "chip --device d3",
         "later --device d3",
         "later --range 0..0x2000 --device d3",
         "later --range 0x2000..0x4000 --device d3",
         "later --range 0x1100..0x3d00 --device d3",
     ] {
-        let error = enroll(words).refused(4);
+        let error = enroll(arguments).refused(4);
         assert!(
             error.contains("matches that of device 00000000000000d1"),
             "{error}"
@@ -113,7 +114,7 @@ fn one_chip_is_one_device() {
     site.on_registry("device revoke d1 --reason lost").ok();
     enroll("later --device d3").ok();
 
-    // The fingerprint travels with the device.
+    // The fingerprint is exported and imported with the device.
     site.on_registry("device export fleet.jsonl --export-key export.key")
         .ok();
     site.run("registry create --registry new.registry --key-file new.key")
@@ -123,8 +124,8 @@ fn one_chip_is_one_device() {
         "device import fleet.jsonl --export-key export.key {new}"
     ))
     .ok();
-    let words = format!("device enroll readouts other --device d4 --out elsewhere {new}");
-    let error = site.run(&words).refused(4);
+    let arguments = format!("device enroll readouts other --device d4 --out elsewhere {new}");
+    let error = site.run(&arguments).refused(4);
     assert!(
         error.contains("matches that of device 00000000000000d2"),
         "{error}"
@@ -136,7 +137,7 @@ fn one_chip_is_one_device() {
     );
 }
 
-/// As by a dump tool that adds noise: a single chip does not reveal it.
+/// The dumps have common data with noise, as a faulty dump tool adds: a single chip does not reveal this.
 #[test]
 fn common_data_that_look_like_power_up_state_are_found_at_the_second_chip() {
     let site = Site::new();

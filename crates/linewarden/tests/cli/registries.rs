@@ -20,21 +20,25 @@ fn a_registry_moves_to_postgresql_and_back() {
         .ok();
     site.on_registry("device revoke d1 --reason stolen").ok();
 
-    let moved = site
+    let move_output = site
         .run(&format!(
             "registry migrate --from sqlite:fleet.registry --to {database} --key-file master.key"
         ))
         .ok();
-    assert!(moved.contains("identical in both (SHA-256 "), "{moved}");
-    let away = site.on_registry("device list").refused(1);
-    assert!(away.contains("was moved to postgres://"), "{away}");
+    assert!(
+        move_output.contains("identical in both (SHA-256 "),
+        "{move_output}"
+    );
+    let error = site.on_registry("device list").refused(1);
+    assert!(error.contains("was moved to postgres://"), "{error}");
 
-    let there = |command: &str| site.run(&format!("{command} --registry {database} --key-file master.key"));
-    there("registry check").ok();
-    let text = there("device show d1").ok();
+    let in_database =
+        |command: &str| site.run(&format!("{command} --registry {database} --key-file master.key"));
+    in_database("registry check").ok();
+    let text = in_database("device show d1").ok();
     assert!(text.contains("stolen"), "{text}");
-    there("device enroll simulated --device d2 --rows 2 --out devices").ok();
-    there("registry backup copy.registry").ok();
+    in_database("device enroll simulated --device d2 --rows 2 --out devices").ok();
+    in_database("registry backup copy.registry").ok();
     assert_eq!(
         fs::metadata(site.path("copy.registry"))
             .unwrap()
@@ -43,8 +47,8 @@ fn a_registry_moves_to_postgresql_and_back() {
             & 0o777,
         0o600
     );
-    let again = there("registry backup copy.registry").refused(1);
-    assert!(again.contains("already exists"), "{again}");
+    let repeated_error = in_database("registry backup copy.registry").refused(1);
+    assert!(repeated_error.contains("already exists"), "{repeated_error}");
 
     site.run("registry restore copy.registry --to restored.registry --key-file master.key")
         .ok();
@@ -53,16 +57,16 @@ fn a_registry_moves_to_postgresql_and_back() {
         .ok();
     assert_eq!(listed.lines().count(), 7, "{listed}");
 
-    let made = there("registry create").refused(1);
-    assert!(made.contains("already exists"), "{made}");
+    let creation_error = in_database("registry create").refused(1);
+    assert!(creation_error.contains("already exists"), "{creation_error}");
 }
 
 /// A password in an address is not printed.
 #[test]
 fn no_password_is_printed() {
     let site = Site::new();
-    let words = "device list --registry postgres://u:secret@127.0.0.1:9/fleet --key-file master.key";
-    let text = site.run(words).refused(1);
+    let arguments = "device list --registry postgres://u:secret@127.0.0.1:9/fleet --key-file master.key";
+    let text = site.run(arguments).refused(1);
     assert!(
         text.contains("u:...@127.0.0.1:9") && !text.contains("secret"),
         "{text}"
@@ -75,7 +79,7 @@ fn no_password_is_printed() {
     );
 }
 
-/// After the end of each command, the registry is one file, which can be copied.
+/// After each command, the registry is a single file, which can be copied.
 #[test]
 fn no_log_stays_beside_a_registry_after_a_refusal() {
     let site = Site::new();

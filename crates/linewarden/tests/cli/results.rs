@@ -8,7 +8,7 @@ fn results_that_cannot_be_written_are_refused_before_the_work() {
     let site = Site::empty();
     site.write("file", "");
     fs::create_dir(site.path("directory")).unwrap();
-    for (words, cause) in [
+    for (arguments, cause) in [
         (
             "bench scale --quick --json no/x.json",
             "no/x.json: cannot be written",
@@ -23,9 +23,9 @@ fn results_that_cannot_be_written_are_refused_before_the_work() {
         ),
         (
             "bench scale --quick --figures no/figures",
-            "no/figures: cannot be made",
+            "no/figures: cannot be created",
         ),
-        ("bench auth --quick --figures file", "file: cannot be made"),
+        ("bench auth --quick --figures file", "file: cannot be created"),
         (
             "bench attest --quick --json no/x.json",
             "no/x.json: cannot be written",
@@ -43,18 +43,18 @@ fn results_that_cannot_be_written_are_refused_before_the_work() {
             "no/x.svg: cannot be written",
         ),
     ] {
-        let error = site.run(words).refused(2);
-        assert!(error.contains(cause), "{words}: {error}");
+        let error = site.run(arguments).refused(2);
+        assert!(error.contains(cause), "{arguments}: {error}");
     }
-    let mut left: Vec<_> = fs::read_dir(site.directory.path())
+    let mut files: Vec<_> = fs::read_dir(site.directory.path())
         .unwrap()
         .map(|entry| entry.unwrap().file_name())
         .collect();
-    left.sort();
-    assert_eq!(left, ["directory", "file"]);
+    files.sort();
+    assert_eq!(files, ["directory", "file"]);
 }
 
-/// A missing file is reported without inapplicable advice, and no file remains.
+/// The missing privilege is reported without the advice to use another data plane, and no file remains.
 #[test]
 fn the_error_of_a_bench_without_privileges_names_what_is_missing() {
     if !nix::unistd::geteuid().is_root() {
@@ -62,30 +62,30 @@ fn the_error_of_a_bench_without_privileges_names_what_is_missing() {
         return;
     }
     let site = Site::empty();
-    let bare = |words: &str| -> CommandOutput {
+    let run_outside = |arguments: &str| -> CommandOutput {
         Command::new("setpriv")
             .args([
                 "--bounding-set=-all",
                 "--inh-caps=-all",
                 env!("CARGO_BIN_EXE_linewarden"),
             ])
-            .args(words.split_whitespace())
+            .args(arguments.split_whitespace())
             .current_dir(site.directory.path())
             .output()
             .unwrap()
             .into()
     };
-    for words in [
+    for arguments in [
         "bench auth --quick --figures figures --json figures/x.json",
         "bench scale --quick --only memory",
         "bench scale --quick --only latency",
         "bench attest --quick --only cipher",
         "bench switch --quick --only rate",
     ] {
-        let error = bare(words).refused(3);
+        let error = run_outside(arguments).refused(3);
         assert!(
             error.contains(": run as root") && !error.contains("dataplane"),
-            "{words}: {error}"
+            "{arguments}: {error}"
         );
     }
     assert_eq!(fs::read_dir(site.directory.path()).unwrap().count(), 0);

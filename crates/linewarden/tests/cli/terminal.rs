@@ -3,8 +3,8 @@
 use super::*;
 
 /// Runs a command at a terminal of script(1); returns its output.
-pub fn at_terminal(site: &Site, words: &str) -> Option<CommandOutput> {
-    let command = format!("stty cols 100; {} {words}", env!("CARGO_BIN_EXE_linewarden"));
+pub fn at_terminal(site: &Site, arguments: &str) -> Option<CommandOutput> {
+    let command = format!("stty cols 100; {} {arguments}", env!("CARGO_BIN_EXE_linewarden"));
     let output = Command::new("script")
         .args(["--quiet", "--return", "--command", &command, "/dev/null"])
         .current_dir(site.directory.path())
@@ -19,12 +19,12 @@ pub fn at_terminal(site: &Site, words: &str) -> Option<CommandOutput> {
 #[test]
 fn the_progress_of_an_enrollment_is_shown_at_terminals_only() {
     let site = Site::new();
-    let words = |out: &str| {
+    let enroll_arguments = |out: &str| {
         format!(
             "device enroll simulated --count 300 --rows 2 --out {out} --registry fleet.registry --key-file master.key"
         )
     };
-    let Some(output) = at_terminal(&site, &words("seen")) else {
+    let Some(output) = at_terminal(&site, &enroll_arguments("seen")) else {
         println!("SKIPPED: there is no script(1)");
         return;
     };
@@ -43,7 +43,7 @@ fn the_progress_of_an_enrollment_is_shown_at_terminals_only() {
         "{drawn:?}"
     );
     assert!(!text.contains("panicked"), "{text}");
-    let output = site.run(&words("unseen"));
+    let output = site.run(&enroll_arguments("unseen"));
     assert_eq!(output.code, 0, "{}", output.err);
     assert!(
         !output.err.contains("/300") && !output.out.contains("/300"),

@@ -1,4 +1,4 @@
-//! A controller, a gateway that reaches it by the network, and a device.
+//! A controller, a gateway that reaches the controller over the network, and a device.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -6,18 +6,18 @@ use std::path::Path;
 
 use nix::sys::signal::Signal;
 
-use crate::Place;
+use crate::Environment;
 use crate::support::{free_udp_port, run};
 
 const GATEWAY: &str = "[gateway]\nid = 5\ndataplane = \"host\"\naddresses = [\"127.0.0.1\"]\nsession_lifetime_s = 2\nslots = 100\nthreads = 1\n";
 
-fn files(place: &Place<'_>) {
-    let at = place.directory;
-    place.run("certificate ca --out pki");
-    place.run("certificate controller --ca pki --name localhost --name 127.0.0.1 --out ctl");
-    place.run("certificate gateway --ca pki --id 5 --out gateway-5");
-    place.run("certificate gateway --ca pki --id 6 --out gateway-6");
-    place.run("registry create --registry fleet.registry --key-file master.key");
+fn files(environment: &Environment<'_>) {
+    let at = environment.directory;
+    environment.run("certificate ca --out pki");
+    environment.run("certificate controller --ca pki --name localhost --name 127.0.0.1 --out ctl");
+    environment.run("certificate gateway --ca pki --id 5 --out gateway-5");
+    environment.run("certificate gateway --ca pki --id 6 --out gateway-6");
+    environment.run("registry create --registry fleet.registry --key-file master.key");
     std::fs::write(
         at.join("controller.toml"),
         "[service]\nname = \"ctl-a\"\nlisten = \"127.0.0.1:0\"\nmetrics = \"127.0.0.1:0\"\n\
@@ -27,7 +27,7 @@ fn files(place: &Place<'_>) {
     .unwrap();
 }
 
-/// Two configurations of gateway 5 with that controller, one of them with the certificate of gateway 6.
+/// Writes two configurations of gateway 5 for this controller, one of them with the certificate of gateway 6.
 fn gateways(at: &Path, api: SocketAddr, port: u16) {
     let section = |certificate: &str| {
         format!(
@@ -60,54 +60,54 @@ fn mode(path: &Path) -> u32 {
 #[test]
 fn a_gateway_and_its_devices_work_with_a_remote_controller() {
     let directory = tempfile::tempdir().unwrap();
-    let place = Place {
+    let environment = Environment {
         directory: directory.path(),
         wrapper: Vec::new(),
     };
-    files(&place);
+    files(&environment);
     for key in ["pki/ca.key", "ctl.key", "gateway-5.key"] {
         assert_eq!(mode(&directory.path().join(key)), 0o600, "{key}");
     }
-    place.run("check controller.toml");
-    place.run("device enroll simulated --device d1 --rows 40 --out devices --registry fleet.registry --key-file master.key");
-    let token = run(place.command("user create alice --role operator --config controller.toml"));
+    environment.run("check controller.toml");
+    environment.run("device enroll simulated --device d1 --rows 40 --out devices --registry fleet.registry --key-file master.key");
+    let token = run(environment.command("user create alice --role operator --config controller.toml"));
     assert!(token.starts_with("lw_"), "{token}");
-    let controller = place.start("controller --config controller.toml --json");
-    let started = controller.event("started");
-    let address = |of: &str| started[of].as_str().unwrap().parse().unwrap();
+    let controller = environment.start("controller --config controller.toml --json");
+    let start_event = controller.event("started");
+    let address = |field: &str| start_event[field].as_str().unwrap().parse().unwrap();
     let (api, metrics, port) = (address("address"), address("metrics"), free_udp_port());
     assert!(page(metrics, "/healthz").starts_with("HTTP/1.1 200"));
     assert!(page(metrics, "/readyz").starts_with("HTTP/1.1 200"));
 
     gateways(directory.path(), api, port);
-    place.run("check --machine gateway.toml");
+    environment.run("check --machine gateway.toml");
     // A gateway with another gateway's certificate does not start.
-    let mut refused = place.command("serve --config other.toml");
+    let mut refused = environment.command("serve --config other.toml");
     let refusal = refused.output().unwrap();
     assert_eq!(refusal.status.code(), Some(2));
     let error = String::from_utf8(refusal.stderr).unwrap();
     assert!(error.contains("is of gateway 6, but `id` is 5"), "{error}");
-    let gateway = place.start("serve --config gateway.toml --json --every 1");
+    let gateway = environment.start("serve --config gateway.toml --json --status-interval 1");
     gateway.wait_for("loaded fleet", |line| {
         line["event"] == "status" && line["loaded"] == true
     });
-    let words = format!("agent --config devices/00000000000000d1.toml --gateway 127.0.0.1:{port} --json");
-    let agent = place.start(&words);
+    let arguments = format!("agent --config devices/00000000000000d1.toml --gateway 127.0.0.1:{port} --json");
+    let agent = environment.start(&arguments);
     for _ in 0..3 {
         agent.event("authenticated");
     }
     // Certificates are replaced at run time: all connections continue.
     std::fs::remove_file(directory.path().join("ctl.pem")).unwrap();
     std::fs::remove_file(directory.path().join("ctl.key")).unwrap();
-    place.run("certificate controller --ca pki --name 127.0.0.1 --out ctl");
+    environment.run("certificate controller --ca pki --name 127.0.0.1 --out ctl");
     controller.signal(Signal::SIGHUP);
     controller.event("reloaded");
     agent.event("authenticated");
-    place.run("device revoke d1 --reason lost --registry fleet.registry --key-file master.key");
+    environment.run("device revoke d1 --reason lost --registry fleet.registry --key-file master.key");
     gateway.wait_for("revocation", |line| line["revoked"] == 1);
     agent.event("session_expired");
 
-    place.run("user delete alice --config controller.toml");
+    environment.run("user delete alice --config controller.toml");
     agent.terminate();
     let lines = gateway.terminate();
     assert_eq!(

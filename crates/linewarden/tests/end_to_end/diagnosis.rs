@@ -5,32 +5,32 @@ use std::fs::{self, File};
 use super::*;
 
 /// Creates a registry and a device with `rows` rows for a gateway on `host`.
-fn prepare(place: &Place<'_>, port: u16, rows: u32) {
+fn prepare(environment: &Environment<'_>, port: u16, rows: u32) {
     fs::write(
-        place.directory.join("gateway.toml"),
+        environment.directory.join("gateway.toml"),
         format!(
             "[gateway]\nid = 5\ndataplane = \"host\"\naddresses = [\"127.0.0.1\"]\nport = {port}\nsession_lifetime_s = 2\n\
              slots = 100\nthreads = 1\n[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n"
         ),
     )
     .unwrap();
-    place.run("registry create --registry fleet.registry --key-file master.key");
-    place.run(&format!(
+    environment.run("registry create --registry fleet.registry --key-file master.key");
+    environment.run(&format!(
         "device enroll simulated --device d1 --rows {rows} --out devices --config gateway.toml"
     ));
 }
 
 /// An agent whose log goes to a file.
-fn agent(place: &Place<'_>, words: &str) -> Process {
-    let mut command = place.command(&format!(
-        "agent --config devices/00000000000000d1.toml --json {words}"
+fn agent(environment: &Environment<'_>, arguments: &str) -> Process {
+    let mut command = environment.command(&format!(
+        "agent --config devices/00000000000000d1.toml --json {arguments}"
     ));
-    command.stderr(File::create(place.directory.join("agent.log")).unwrap());
+    command.stderr(File::create(environment.directory.join("agent.log")).unwrap());
     Process::start(command)
 }
 
-fn log(place: &Place<'_>) -> String {
-    fs::read_to_string(place.directory.join("agent.log")).unwrap()
+fn log(environment: &Environment<'_>) -> String {
+    fs::read_to_string(environment.directory.join("agent.log")).unwrap()
 }
 
 /// The registry and its side files are set back to an earlier state, as by a snapshot of the disk: the gateway offers used rows.
@@ -39,34 +39,34 @@ fn log(place: &Place<'_>) -> String {
 #[test]
 fn an_agent_reports_an_offered_used_row_and_does_not_respond() {
     let directory = tempfile::tempdir().unwrap();
-    let place = Place {
+    let environment = Environment {
         directory: directory.path(),
         wrapper: Vec::new(),
     };
     let port = free_udp_port();
     // The copy skips 48 rows: 16 leased ones, and as many for each of two gateways that do not know of the copy.
-    prepare(&place, port, 60);
-    let registry = place.directory.join("fleet.registry");
-    let record = place.directory.join("fleet.registry.storage");
+    prepare(&environment, port, 60);
+    let registry = environment.directory.join("fleet.registry");
+    let record = environment.directory.join("fleet.registry.storage");
     let serve = || {
-        let gateway = place.start("serve --config gateway.toml --json --every 1");
+        let gateway = environment.start("serve --config gateway.toml --json --status-interval 1");
         gateway.event("started");
         gateway
     };
     let gateway = serve();
-    let words = format!("--gateway 127.0.0.1:{port} --log debug");
-    let device = agent(&place, &words);
+    let arguments = format!("--gateway 127.0.0.1:{port} --log debug");
+    let device = agent(&environment, &arguments);
     device.event("authenticated");
     gateway.terminate();
-    for beside in ["fleet.registry-wal", "fleet.registry-shm"] {
-        assert!(!place.directory.join(beside).exists(), "{beside}");
+    for side_file in ["fleet.registry-wal", "fleet.registry-shm"] {
+        assert!(!environment.directory.join(side_file).exists(), "{side_file}");
     }
-    let old = [&registry, &record].map(|file| (file, fs::read(file).unwrap()));
+    let old_files = [&registry, &record].map(|file| (file, fs::read(file).unwrap()));
     let gateway = serve();
-    let spent = (0..2).map(|_| device.event("authenticated")["row"].as_u64().unwrap());
-    let spent: Vec<u64> = spent.collect();
+    let used_rows = (0..2).map(|_| device.event("authenticated")["row"].as_u64().unwrap());
+    let used_rows: Vec<u64> = used_rows.collect();
     gateway.terminate();
-    for (file, content) in old {
+    for (file, content) in old_files {
         fs::write(file, content).unwrap();
     }
     let gateway = serve();
@@ -74,14 +74,14 @@ fn an_agent_reports_an_offered_used_row_and_does_not_respond() {
         let reason = line["reason"].as_str().unwrap_or_default();
         line["event"] == "authentication_failed" && reason.contains("which this device has already spent")
     };
-    let failed = device.wait_for("offer of a spent row", offered);
+    let failure = device.wait_for("offer of a spent row", offered);
     // In every event, and once in the log.
     device.wait_for("the next one", |line| line["event"] == "authentication_failed");
     device.terminate();
-    let text = log(&place);
+    let text = log(&environment);
     let warnings: Vec<&str> = text.lines().filter(|line| line.contains("WARN")).collect();
     assert!(
-        warnings.len() == 1 && warnings[0].contains(failed["reason"].as_str().unwrap()),
+        warnings.len() == 1 && warnings[0].contains(failure["reason"].as_str().unwrap()),
         "{text}"
     );
     for line in [
@@ -93,16 +93,16 @@ fn an_agent_reports_an_offered_used_row_and_does_not_respond() {
     ] {
         assert!(text.contains(line), "{line}\n{text}");
     }
-    let device = agent(&place, &words);
+    let device = agent(&environment, &arguments);
     device.wait_for("the same event, from a process that has used no row", offered);
     gateway.terminate();
-    place.run("registry backup copy.registry --config gateway.toml");
-    fs::rename(place.directory.join("copy.registry"), &registry).unwrap();
+    environment.run("registry backup copy.registry --config gateway.toml");
+    fs::rename(environment.directory.join("copy.registry"), &registry).unwrap();
     let gateway = serve();
     let session = device.event("authenticated");
     assert!(
-        session["row"].as_u64() > spent.last().copied(),
-        "{session} {spent:?}"
+        session["row"].as_u64() > used_rows.last().copied(),
+        "{session} {used_rows:?}"
     );
     device.terminate();
     gateway.terminate();
@@ -113,41 +113,41 @@ fn an_agent_reports_an_offered_used_row_and_does_not_respond() {
 #[test]
 fn a_device_with_too_few_rows_after_a_restore_is_refused_and_named() {
     let directory = tempfile::tempdir().unwrap();
-    let place = Place {
+    let environment = Environment {
         directory: directory.path(),
         wrapper: Vec::new(),
     };
     let port = free_udp_port();
-    prepare(&place, port, 20);
-    let gateway = place.start("serve --config gateway.toml --json --every 1");
+    prepare(&environment, port, 20);
+    let gateway = environment.start("serve --config gateway.toml --json --status-interval 1");
     gateway.event("started");
-    let words = format!("--gateway 127.0.0.1:{port}");
-    let device = agent(&place, &words);
+    let arguments = format!("--gateway 127.0.0.1:{port}");
+    let device = agent(&environment, &arguments);
     device.event("authenticated");
     device.terminate();
     gateway.terminate();
-    place.run("registry backup copy.registry --config gateway.toml");
+    environment.run("registry backup copy.registry --config gateway.toml");
     fs::rename(
-        place.directory.join("copy.registry"),
-        place.directory.join("fleet.registry"),
+        environment.directory.join("copy.registry"),
+        environment.directory.join("fleet.registry"),
     )
     .unwrap();
-    let mut command = place.command("serve --config gateway.toml --json --every 1");
-    let log_path = place.directory.join("gateway.log");
+    let mut command = environment.command("serve --config gateway.toml --json --status-interval 1");
+    let log_path = environment.directory.join("gateway.log");
     command.stderr(File::create(&log_path).unwrap());
     let gateway = Process::start(command);
     gateway.event("started");
-    let device = agent(&place, &words);
+    let device = agent(&environment, &arguments);
     let refused = device.event("request_refused");
     assert!(
         refused["reason"].as_str().unwrap().contains("no rows left"),
         "{refused}"
     );
-    let failed = device.event("authentication_failed");
-    let reason = failed["reason"].as_str().unwrap();
+    let failure = device.event("authentication_failed");
+    let reason = failure["reason"].as_str().unwrap();
     assert!(
         reason.contains("no rows left") && reason.contains("device enroll --replace"),
-        "{failed}"
+        "{failure}"
     );
     gateway.wait_for("a count of refused requests", |line| {
         line["event"] == "status" && line["unserved"].as_u64() > Some(0)
@@ -157,13 +157,16 @@ fn a_device_with_too_few_rows_after_a_restore_is_refused_and_named() {
         .lines()
         .filter(|line| line.contains("request rejected") && line.contains("00000000000000d1"));
     assert_eq!(warnings.count(), 1, "{text}");
-    let text = place.command("device show d1 --config gateway.toml").output();
+    let text = environment
+        .command("device show d1 --config gateway.toml")
+        .output();
     let text = String::from_utf8(text.unwrap().stdout).unwrap();
     assert!(text.contains("enroll it again with --replace"), "{text}");
     // The operator applies the remedy.
     device.terminate();
-    place.run("device enroll simulated --device d1 --rows 20 --replace --out devices --config gateway.toml");
-    let device = agent(&place, &words);
+    environment
+        .run("device enroll simulated --device d1 --rows 20 --replace --out devices --config gateway.toml");
+    let device = agent(&environment, &arguments);
     device.event("authenticated");
     device.terminate();
     gateway.terminate();
@@ -173,23 +176,23 @@ fn a_device_with_too_few_rows_after_a_restore_is_refused_and_named() {
 #[test]
 fn an_agent_without_a_reply_logs_what_it_sends() {
     let directory = tempfile::tempdir().unwrap();
-    let place = Place {
+    let environment = Environment {
         directory: directory.path(),
         wrapper: Vec::new(),
     };
     let port = free_udp_port();
-    prepare(&place, port, 40);
-    let device = agent(&place, &format!("--gateway 127.0.0.1:{port} --log debug"));
-    let failed = device.event("authentication_failed");
+    prepare(&environment, port, 40);
+    let device = agent(&environment, &format!("--gateway 127.0.0.1:{port} --log debug"));
+    let failure = device.event("authentication_failed");
     assert!(
-        failed["reason"]
+        failure["reason"]
             .as_str()
             .unwrap()
             .starts_with("no reply from a gateway"),
-        "{failed}"
+        "{failure}"
     );
     device.terminate();
-    let text = log(&place);
+    let text = log(&environment);
     let requests = text
         .lines()
         .filter(|line| line.contains("LAP message sent frame=REQUEST"));

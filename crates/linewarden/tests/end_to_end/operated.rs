@@ -1,4 +1,4 @@
-//! A controller, a gateway that only knows it by the network, and devices, operated by the commands of `docs/operations`.
+//! A controller, a gateway that uses it over the network, and devices, operated by the commands of `docs/operations`.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::Place;
+use crate::Environment;
 use crate::support::{Process, free_udp_port, run};
 
 /// The pages with commands that tests run.
@@ -23,10 +23,10 @@ const PAGES: [&str; 3] = [
 pub fn documented(heading: &str) -> Vec<String> {
     let page = PAGES.iter().find(|page| page.lines().any(|line| line == heading));
     let page = page.unwrap_or_else(|| panic!("no {heading:?}"));
-    let below = page.lines().skip_while(|line| *line != heading).skip(1);
+    let section = page.lines().skip_while(|line| *line != heading).skip(1);
     let mut commands = Vec::new();
     let mut is_command = false;
-    for line in below.map(str::trim) {
+    for line in section.map(str::trim) {
         match line {
             "```sh" => is_command = true,
             "```" => is_command = false,
@@ -40,24 +40,24 @@ pub fn documented(heading: &str) -> Vec<String> {
     commands
 }
 
-/// The fleet: gateway 7 by a controller at `ctl-a.example`, in one directory.
+/// A fleet with its files in one directory: gateway 7, and its controller, which the documents call `ctl-a.example`.
 pub struct Operated<'a> {
-    pub place: Place<'a>,
+    pub environment: Environment<'a>,
     pub controller: Option<Process>,
     pub gateway: Option<Process>,
     /// The gateway's address for devices.
     port: u16,
     /// The API address of the running controller.
     api: Option<SocketAddr>,
-    /// Texts of the documents, and their replacements here.
+    /// Names in the documents, and their replacements in this fleet.
     pub names: Vec<(&'static str, String)>,
 }
 
 impl<'a> Operated<'a> {
-    /// Creates a new registry and starts no process. Users: `ada` by a token, `build` by a certificate.
-    pub fn new(place: Place<'a>, registry: &str) -> Self {
+    /// Creates a new registry and starts no process. `ada` authenticates with a token, `build` with a certificate.
+    pub fn new(environment: Environment<'a>, registry: &str) -> Self {
         let fleet = Self {
-            place,
+            environment,
             controller: None,
             gateway: None,
             port: free_udp_port(),
@@ -71,12 +71,12 @@ impl<'a> Operated<'a> {
             "certificate user --ca pki --name build --out build",
             &format!("registry create --registry {registry} --key-file master.key"),
         ] {
-            fleet.place.run(command);
+            fleet.environment.run(command);
         }
         fs::copy(fleet.path("pki/ca.pem"), fleet.path("ca.pem")).unwrap();
         fleet.configure(registry, "master.key");
         fleet
-            .place
+            .environment
             .run("user create build --role admin --certificate --config controller.toml");
         fleet.add_ada();
         fleet
@@ -95,7 +95,7 @@ impl<'a> Operated<'a> {
     /// Creates a new token for `ada`, which replaces the previous one.
     pub fn add_ada(&self) {
         let token = run(self
-            .place
+            .environment
             .command("user create ada --role admin --config controller.toml"));
         let path = self.path("ada.token");
         fs::write(&path, token).unwrap();
@@ -103,29 +103,33 @@ impl<'a> Operated<'a> {
     }
 
     pub fn path(&self, name: &str) -> std::path::PathBuf {
-        self.place.directory.join(name)
+        self.environment.directory.join(name)
     }
 
-    /// A command through the controller, as that user.
-    pub fn remote_command(&self, words: &str, user: &str) -> Command {
+    /// A command through the controller. `user` are the options that authenticate the user.
+    pub fn remote_command(&self, arguments: &str, user: &str) -> Command {
         let api = self.api.unwrap();
-        let words = format!("{words} --server https://{api} --server-ca ca.pem --retry-for 0 {user}");
-        self.place.command(&words)
+        let arguments = format!("{arguments} --server https://{api} --server-ca ca.pem --retry-for 0 {user}");
+        self.environment.command(&arguments)
     }
 
     /// Runs a command of the documents.
     pub fn step(&mut self, command: &str) {
-        let here = self
+        let local_command = self
             .names
             .iter()
-            .fold(command.to_owned(), |text, (name, here)| text.replace(name, here));
-        let words: Vec<&str> = here.split_whitespace().collect();
-        match words.as_slice() {
+            .fold(command.to_owned(), |text, (name, local_name)| {
+                text.replace(name, local_name)
+            });
+        let arguments: Vec<&str> = local_command.split_whitespace().collect();
+        match arguments.as_slice() {
             ["systemctl", verb, unit] => self.systemctl(verb, unit),
-            ["lw" | "linewarden", words @ ..] => self.place.run(&words.join(" ")),
+            ["lw" | "linewarden", arguments @ ..] => self.environment.run(&arguments.join(" ")),
             _ => {
                 let mut shell = Command::new("sh");
-                shell.args(["-c", &here]).current_dir(self.place.directory);
+                shell
+                    .args(["-c", &local_command])
+                    .current_dir(self.environment.directory);
                 run(shell);
             }
         }
@@ -147,7 +151,9 @@ impl<'a> Operated<'a> {
     }
 
     fn start_controller(&mut self) {
-        let controller = self.place.start("controller --config controller.toml --json");
+        let controller = self
+            .environment
+            .start("controller --config controller.toml --json");
         let address = controller.event("started")["address"]
             .as_str()
             .unwrap()
@@ -164,16 +170,18 @@ impl<'a> Operated<'a> {
     }
 
     fn start_gateway(&mut self) {
-        let gateway = self.place.start("serve --config gateway.toml --json --every 1");
+        let gateway = self
+            .environment
+            .start("serve --config gateway.toml --json --status-interval 1");
         gateway.wait_for("loaded fleet", |line| {
             line["event"] == "status" && line["loaded"] == true
         });
         self.gateway = Some(gateway);
     }
 
-    /// Starts the agent of a device whose files are in that directory; it has authenticated on return.
+    /// Starts the agent of a device whose files are in the directory `files`, and waits until it has authenticated.
     pub fn agent(&self, files: &str, id: &str, gateway: &str) -> Process {
-        let agent = self.place.start(&format!(
+        let agent = self.environment.start(&format!(
             "agent --config {files}/{id:0>16}.toml --gateway {gateway}:{} --json",
             self.port
         ));
@@ -190,17 +198,17 @@ impl<'a> Operated<'a> {
 
     /// Renews a device's rows or key.
     pub fn renew(&self, files: &str, id: &str, gateway: &str) {
-        let words = format!(
+        let arguments = format!(
             "agent --config {files}/{id:0>16}.toml --gateway {gateway}:{} --once --renew --timeout 50",
             self.port
         );
-        self.place.run(&words);
+        self.environment.run(&arguments);
     }
 
     /// A device in the registry of the controller's configuration.
     pub fn device(&self, id: &str) -> Value {
         let text = run(self
-            .place
+            .environment
             .command(&format!("device show {id} --json --config controller.toml")));
         serde_json::from_str(&text).unwrap()
     }

@@ -1,13 +1,19 @@
-//! Operation of a running gateway: reload of the configuration, log rotation, counters, and the audit records.
+//! Operation of a running gateway: reload of the configuration, log rotation, counters, and the gateway audit log.
 
 use std::collections::BTreeMap;
 
 use super::*;
 
 /// Writes the configuration.
-fn configuration(place: &Place<'_>, dataplane: &str, port: u16, session_lifetime_s: u32, more: &str) {
+fn configuration(
+    environment: &Environment<'_>,
+    dataplane: &str,
+    port: u16,
+    session_lifetime_s: u32,
+    more: &str,
+) {
     std::fs::write(
-        place.directory.join("gateway.toml"),
+        environment.directory.join("gateway.toml"),
         format!(
             "[gateway]\nid = 5\ndataplane = \"{dataplane}\"\ninterfaces = [\"lo\"]\naddresses = [\"127.0.0.1\", \"::1\"]\n\
              session_lifetime_s = {session_lifetime_s}\nport = {port}\nthreads = 1\n{more}\n\
@@ -26,22 +32,23 @@ fn refuse(gateway: &Process, expected: &str) {
 }
 
 /// A configuration is reloaded while two devices renew their sessions: no session is lost, and the new settings apply.
-fn reload_scenario(place: &Place<'_>, dataplane: &str) {
+fn reload_scenario(environment: &Environment<'_>, dataplane: &str) {
     let port = free_udp_port();
-    let configure =
-        |session_lifetime_s, more: &str| configuration(place, dataplane, port, session_lifetime_s, more);
+    let configure = |session_lifetime_s, more: &str| {
+        configuration(environment, dataplane, port, session_lifetime_s, more)
+    };
     configure(4, "slots = 100\nmark_block = 4");
-    place.run("registry create --registry fleet.registry --key-file master.key");
-    place.run("device enroll simulated --device d1 --rows 60 --out devices --config gateway.toml");
-    place.run("device enroll simulated --device d2 --model sram --out devices --config gateway.toml");
-    let gateway = place.start("serve --config gateway.toml --json --every 1");
+    environment.run("registry create --registry fleet.registry --key-file master.key");
+    environment.run("device enroll simulated --device d1 --rows 60 --out devices --config gateway.toml");
+    environment.run("device enroll simulated --device d2 --model sram --out devices --config gateway.toml");
+    let gateway = environment.start("serve --config gateway.toml --json --status-interval 1");
     gateway.wait_for("loaded fleet", |line| {
         line["event"] == "status" && line["loaded"] == true
     });
     let agent = |id: &str, address: &str| {
-        let words =
+        let arguments =
             format!("agent --config devices/00000000000000{id}.toml --gateway {address}:{port} --json");
-        place.start(&words)
+        environment.start(&arguments)
     };
     let pool = agent("d1", "127.0.0.1");
     let key = agent("d2", "[::1]");
@@ -49,7 +56,7 @@ fn reload_scenario(place: &Place<'_>, dataplane: &str) {
         process.event("authenticated");
     }
 
-    // No setting of an invalid file is applied, the rotated log included.
+    // No setting of an invalid file is applied, and the log is not rotated.
     configure(0, "slots = 100\nmark_block = 99\nnak_per_second = 1");
     refuse(
         &gateway,
@@ -69,8 +76,8 @@ fn reload_scenario(place: &Place<'_>, dataplane: &str) {
         "slots = 100\nmark_block = 9\nlow_rows = 5\nmiss_per_s = 50\nnak_per_s = 5\nalarm_per_s = 5\nfeed_poll_ms = 20",
     );
     std::fs::rename(
-        place.directory.join("audit.jsonl"),
-        place.directory.join("audit.1"),
+        environment.directory.join("audit.jsonl"),
+        environment.directory.join("audit.1"),
     )
     .unwrap();
     gateway.signal(Signal::SIGHUP);
@@ -98,18 +105,18 @@ fn reload_scenario(place: &Place<'_>, dataplane: &str) {
     gateway.wait_for("counters", |line| {
         line["event"] == "status" && line["reloads"] == 1 && line["reloads_refused"] == 2
     });
-    place.run("device revoke d1 --reason lost --config gateway.toml");
+    environment.run("device revoke d1 --reason lost --config gateway.toml");
     let revoked = gateway.wait_for("revocation", |line| line["revoked"] == 1);
     assert_eq!(revoked["audit_lost"], 0);
     for process in [pool, key, gateway] {
         process.terminate();
     }
-    check_records(place, dataplane);
+    check_records(environment, dataplane);
 }
 
-fn records(place: &Place<'_>, name: &str) -> Vec<Value> {
+fn records(environment: &Environment<'_>, name: &str) -> Vec<Value> {
     use std::os::unix::fs::PermissionsExt as _;
-    let path = place.directory.join(name);
+    let path = environment.directory.join(name);
     assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
     let text = std::fs::read_to_string(path).unwrap();
     text.lines()
@@ -117,8 +124,11 @@ fn records(place: &Place<'_>, name: &str) -> Vec<Value> {
         .collect()
 }
 
-fn check_records(place: &Place<'_>, dataplane: &str) {
-    let (before, after) = (records(place, "audit.1"), records(place, "audit.jsonl"));
+fn check_records(environment: &Environment<'_>, dataplane: &str) {
+    let (before, after) = (
+        records(environment, "audit.1"),
+        records(environment, "audit.jsonl"),
+    );
     let mut last_ns = 0;
     for record in before.iter().chain(&after) {
         assert_eq!(
@@ -160,11 +170,11 @@ fn check_records(place: &Place<'_>, dataplane: &str) {
             .unwrap()
             .clone()
     };
-    let started = find(&before, "started");
+    let start_record = find(&before, "started");
     assert_eq!(
         (
-            started["dataplane"].as_str(),
-            started["interfaces"]["lo"].as_u64()
+            start_record["dataplane"].as_str(),
+            start_record["interfaces"]["lo"].as_u64()
         ),
         (Some(dataplane), Some(1))
     );
@@ -195,41 +205,43 @@ fn check_records(place: &Place<'_>, dataplane: &str) {
 #[test]
 fn a_configuration_is_exchanged_under_devices_at_work_on_host() {
     let directory = tempfile::tempdir().unwrap();
-    let place = Place {
+    let environment = Environment {
         directory: directory.path(),
         wrapper: Vec::new(),
     };
-    reload_scenario(&place, "host");
+    reload_scenario(&environment, "host");
 }
 
 #[test]
 fn a_configuration_is_exchanged_under_devices_at_work_on_xdp() {
-    in_private_namespace(|place| reload_scenario(place, "xdp"));
+    in_private_namespace(|environment| reload_scenario(environment, "xdp"));
 }
 
-/// The audit log's disk is full: devices still authenticate, and lost records are counted and reported.
+/// The gateway audit log has reached its maximum size: devices still authenticate, and lost records are counted and
+/// reported.
 #[test]
 fn a_full_audit_file_does_not_prevent_authentication() {
     let directory = tempfile::tempdir().unwrap();
-    let place = Place {
+    let environment = Environment {
         directory: directory.path(),
         wrapper: Vec::new(),
     };
     let port = free_udp_port();
-    configuration(&place, "host", port, 300, "");
-    let full = std::fs::read_to_string(place.directory.join("gateway.toml")).unwrap() + "bytes_max = 4096\n";
-    std::fs::write(place.directory.join("gateway.toml"), full).unwrap();
-    std::fs::write(place.directory.join("audit.jsonl"), "x".repeat(4090) + "\n").unwrap();
-    place.run("registry create --registry fleet.registry --key-file master.key");
-    place.run("device enroll simulated --device d1 --rows 6 --out devices --config gateway.toml");
-    let gateway = place.start("serve --config gateway.toml --json --every 1");
+    configuration(&environment, "host", port, 300, "");
+    let limited =
+        std::fs::read_to_string(environment.directory.join("gateway.toml")).unwrap() + "bytes_max = 4096\n";
+    std::fs::write(environment.directory.join("gateway.toml"), limited).unwrap();
+    std::fs::write(environment.directory.join("audit.jsonl"), "x".repeat(4090) + "\n").unwrap();
+    environment.run("registry create --registry fleet.registry --key-file master.key");
+    environment.run("device enroll simulated --device d1 --rows 6 --out devices --config gateway.toml");
+    let gateway = environment.start("serve --config gateway.toml --json --status-interval 1");
     gateway.wait_for("loss", |line| {
         line["audit_failing"] == true && line["audit_lost"].as_u64() > Some(0)
     });
-    place.run(&format!(
+    environment.run(&format!(
         "agent --config devices/00000000000000d1.toml --gateway 127.0.0.1:{port} --once --timeout 30"
     ));
-    std::fs::remove_file(place.directory.join("audit.jsonl")).unwrap();
+    std::fs::remove_file(environment.directory.join("audit.jsonl")).unwrap();
     gateway.signal(Signal::SIGHUP);
     gateway.event("reloaded");
     let state = gateway.wait_for("its state", |line| line["audit_failing"] == false);
@@ -238,25 +250,26 @@ fn a_full_audit_file_does_not_prevent_authentication() {
         "the counter of lost records is kept"
     );
     gateway.terminate();
-    let last = records(&place, "audit.jsonl").pop().unwrap();
+    let last = records(&environment, "audit.jsonl").pop().unwrap();
     assert_eq!(last["event"], "stopped");
 }
 
-/// A place on `host`, with a registry, a device and an audit log.
-fn host_place(directory: &Path, wrapper: Vec<String>) -> (Place<'_>, u16) {
-    let (place, port) = (Place { directory, wrapper }, free_udp_port());
-    configuration(&place, "host", port, 300, "");
-    // These tests work with any path of the audit log.
-    let bare = Place {
+/// A directory with a gateway on `host`, a registry, a device and a gateway audit log.
+fn host_environment(directory: &Path, wrapper: Vec<String>) -> (Environment<'_>, u16) {
+    let (environment, port) = (Environment { directory, wrapper }, free_udp_port());
+    configuration(&environment, "host", port, 300, "");
+    // These tests work with any path of the gateway audit log.
+    let bare = Environment {
         directory,
         wrapper: Vec::new(),
     };
     bare.run("registry create --registry fleet.registry --key-file master.key");
     bare.run("device enroll simulated --device d1 --rows 6 --out devices --config gateway.toml");
-    (place, port)
+    (environment, port)
 }
 
-/// The audit log's disk is full, and then has space again: each change is logged once, and devices still authenticate.
+/// The disk of the gateway audit log is full, and then has space again: each change is logged once, and devices still
+/// authenticate.
 #[test]
 fn a_full_disk_under_the_audit_record_is_reported_once_and_written_to_again() {
     if !nix::unistd::geteuid().is_root() {
@@ -267,24 +280,24 @@ fn a_full_disk_under_the_audit_record_is_reported_once_and_written_to_again() {
     std::fs::create_dir(directory.path().join("disk")).unwrap();
     let mount = "mount -t tmpfs -o size=64k tmpfs disk && exec \"$@\"";
     let wrapper = ["unshare", "--mount", "sh", "-c", mount, "sh"].map(str::to_owned);
-    let (place, port) = host_place(directory.path(), wrapper.to_vec());
-    let path = place.directory.join("gateway.toml");
+    let (environment, port) = host_environment(directory.path(), wrapper.to_vec());
+    let path = environment.directory.join("gateway.toml");
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, text.replace("audit.jsonl", "disk/audit.jsonl")).unwrap();
-    let mut command = place.command("serve --config gateway.toml --json --every 1");
-    command.stderr(std::fs::File::create(place.directory.join("log")).unwrap());
+    let mut command = environment.command("serve --config gateway.toml --json --status-interval 1");
+    command.stderr(std::fs::File::create(environment.directory.join("log")).unwrap());
     let gateway = Process::start(command);
     gateway.wait_for("loaded fleet", |line| line["loaded"] == true);
     // The disk in the gateway's mount namespace.
     let disk = Path::new("/proc")
         .join(gateway.id().to_string())
         .join("root")
-        .join(place.directory.join("disk").strip_prefix("/").unwrap());
+        .join(environment.directory.join("disk").strip_prefix("/").unwrap());
     let mut filler = std::fs::File::create(disk.join("filler")).unwrap();
     while std::io::Write::write_all(&mut filler, &[0; 512]).is_ok() {}
     drop(filler);
-    let bare = Place {
-        directory: place.directory,
+    let bare = Environment {
+        directory: environment.directory,
         wrapper: Vec::new(),
     };
     let authenticate = || {
@@ -317,12 +330,15 @@ fn a_full_disk_under_the_audit_record_is_reported_once_and_written_to_again() {
     let lines: Vec<Value> = std::io::BufRead::lines(std::io::BufReader::new(record))
         .map(|line| serde_json::from_str(&line.unwrap()).unwrap())
         .collect();
-    let of = |event: &str| lines.iter().filter(|line| line["event"] == event).count();
+    let count_of = |event: &str| lines.iter().filter(|line| line["event"] == event).count();
     // The filesystem may have had space for a few more pages than reported: then no record is lost.
-    let is_complete = (of("reload_refused"), of("session")) == (refused, 1);
-    assert!(of("records_lost") >= 1 || is_complete, "{refused}: {lines:#?}");
-    assert_eq!((of("revoked"), of("stopped")), (1, 1), "{lines:#?}");
-    let log = std::fs::read_to_string(place.directory.join("log")).unwrap();
+    let is_complete = (count_of("reload_refused"), count_of("session")) == (refused, 1);
+    assert!(
+        count_of("records_lost") >= 1 || is_complete,
+        "{refused}: {lines:#?}"
+    );
+    assert_eq!((count_of("revoked"), count_of("stopped")), (1, 1), "{lines:#?}");
+    let log = std::fs::read_to_string(environment.directory.join("log")).unwrap();
     assert_eq!(
         log.matches("writing the gateway audit log failed; retrying; lost records are counted")
             .count(),
@@ -336,12 +352,12 @@ fn a_full_disk_under_the_audit_record_is_reported_once_and_written_to_again() {
     );
 }
 
-/// sd_notify(3), to a socket of the test's own.
+/// sd_notify(3), to a socket of the test.
 #[test]
 fn the_service_manager_is_notified_of_start_reload_and_end() {
     let directory = tempfile::tempdir().unwrap();
-    let (place, _) = host_place(directory.path(), Vec::new());
-    let path = place.directory.join("notify");
+    let (environment, _) = host_environment(directory.path(), Vec::new());
+    let path = environment.directory.join("notify");
     let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
     socket.set_read_timeout(Some(support::TEST_TIMEOUT)).unwrap();
     let notification = || {
@@ -349,13 +365,13 @@ fn the_service_manager_is_notified_of_start_reload_and_end() {
         let length = socket.recv(&mut buffer).unwrap();
         String::from_utf8(buffer[..length].to_vec()).unwrap()
     };
-    let mut command = place.command("serve --config gateway.toml --json --every 1");
+    let mut command = environment.command("serve --config gateway.toml --json --status-interval 1");
     command.env("NOTIFY_SOCKET", &path);
     let gateway = Process::start(command);
     assert_eq!(notification(), "READY=1");
     gateway.wait_for("loaded fleet", |line| line["loaded"] == true);
     for lease in ["session_lifetime_s = 200", "session_lifetime_s = 0"] {
-        let config = place.directory.join("gateway.toml");
+        let config = environment.directory.join("gateway.toml");
         let text = std::fs::read_to_string(&config).unwrap();
         std::fs::write(
             &config,
@@ -384,16 +400,18 @@ fn the_service_manager_is_notified_of_start_reload_and_end() {
 /// A used port ends the start before the interface is changed.
 #[test]
 fn a_used_ticket_port_ends_the_start_before_the_interface_is_changed() {
-    in_private_namespace(|place| {
-        configuration(place, "xdp", 20_550, 300, "ticket_port = 20560");
-        place.run("registry create --registry fleet.registry --key-file master.key");
-        let taken = "import socket,time\ns=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)\n\
+    in_private_namespace(|environment| {
+        configuration(environment, "xdp", 20_550, 300, "ticket_port = 20560");
+        environment.run("registry create --registry fleet.registry --key-file master.key");
+        let socket_script = "import socket,time\ns=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)\n\
              s.bind(('127.0.0.1', 20560))\nprint('{}', flush=True)\ntime.sleep(600)\n";
-        let mut holder = Command::new(&place.wrapper[0]);
-        holder.args(&place.wrapper[1..]).args(["python3", "-c", taken]);
+        let mut holder = Command::new(&environment.wrapper[0]);
+        holder
+            .args(&environment.wrapper[1..])
+            .args(["python3", "-c", socket_script]);
         let holder = Process::start(holder);
         holder.wait_for("port", |_| true);
-        let output = place
+        let output = environment
             .command("serve --config gateway.toml --json")
             .output()
             .unwrap();
@@ -405,7 +423,7 @@ fn a_used_ticket_port_ends_the_start_before_the_interface_is_changed() {
             "{error}"
         );
         drop(holder);
-        let gateway = place.start("serve --config gateway.toml --json");
+        let gateway = environment.start("serve --config gateway.toml --json");
         gateway.event("started");
     });
 }

@@ -5,7 +5,7 @@ use std::fs;
 use linewarden_testbed::{Postgres, PostgresOptions};
 use nix::sys::signal::Signal;
 
-use crate::Place;
+use crate::Environment;
 use crate::operated::{Operated, documented, rows, wait_for_reauthentication};
 use crate::support::run;
 
@@ -14,15 +14,15 @@ const BACKUP: &str = "fleet-2026-11-21.registry";
 /// A fleet loses its registry; `lose` removes it. Gateway and agents keep running.
 fn scenario(registry: &str, lose: impl FnOnce(&Operated<'_>)) {
     let directory = tempfile::tempdir().unwrap();
-    let place = Place {
+    let environment = Environment {
         directory: directory.path(),
         wrapper: Vec::new(),
     };
-    let mut fleet = Operated::new(place, registry);
+    let mut fleet = Operated::new(environment, registry);
     fleet
         .names
         .push(("postgres://linewarden@db.example/fleet", registry.to_owned()));
-    let on = |words: &str| format!("{words} --config controller.toml");
+    let with_config = |arguments: &str| format!("{arguments} --config controller.toml");
     for command in [
         "device enroll simulated --device d1 --rows 200 --out devices",
         "device enroll simulated --device d2 --model sram --out devices",
@@ -30,7 +30,7 @@ fn scenario(registry: &str, lose: impl FnOnce(&Operated<'_>)) {
         "device enroll simulated --device d4 --rows 4 --out devices",
         "device revoke d3 --reason stolen",
     ] {
-        fleet.place.run(&on(command));
+        fleet.environment.run(&with_config(command));
     }
     fleet.systemctl("start", "linewarden-controller");
     fleet.keep_address();
@@ -41,10 +41,12 @@ fn scenario(registry: &str, lose: impl FnOnce(&Operated<'_>)) {
         fleet.step(&command.replace("gateway.toml", "controller.toml"));
     }
     // Changes after the backup; the backup counts rows up to the mark as used.
-    fleet.place.run(&on("device revoke d4 --reason sold"));
     fleet
-        .place
-        .run(&on("device enroll simulated --device d5 --rows 2 --out devices"));
+        .environment
+        .run(&with_config("device revoke d4 --reason sold"));
+    fleet.environment.run(&with_config(
+        "device enroll simulated --device d5 --rows 2 --out devices",
+    ));
     fleet.renew("devices", "d2", "[::1]");
     assert_eq!(fleet.device("d2")["epoch"], 1);
     let key = fleet.agent("devices", "d2", "[::1]");
@@ -53,7 +55,7 @@ fn scenario(registry: &str, lose: impl FnOnce(&Operated<'_>)) {
         line["event"] == "authenticated" && line["row"].as_u64() >= marked
     });
 
-    fleet.controller.take().unwrap().end_by(Signal::SIGKILL);
+    fleet.controller.take().unwrap().end_with_signal(Signal::SIGKILL);
     lose(&fleet);
     // The gateway continues with the rows that it holds.
     for agent in [&pool, &key] {
@@ -72,18 +74,25 @@ fn scenario(registry: &str, lose: impl FnOnce(&Operated<'_>)) {
         ["revoked", "active"],
         "the state of the backup"
     );
-    let refusal = fleet.place.command(&on("device show d5")).output().unwrap();
+    let refusal = fleet
+        .environment
+        .command(&with_config("device show d5"))
+        .output()
+        .unwrap();
     assert!(!refusal.status.success());
     assert_eq!(fleet.device("d2")["epoch"], 0, "the backup has the previous key");
-    let spent = *rows(&pool).last().unwrap();
+    let used = *rows(&pool).last().unwrap();
     assert!(
-        fleet.device("d1")["idx_floor"].as_u64() <= Some(spent),
+        fleet.device("d1")["idx_floor"].as_u64() <= Some(used),
         "the backup is older than the device's credential"
     );
-    fleet.place.run(&on("device revoke d4 --reason sold"));
+    fleet
+        .environment
+        .run(&with_config("device revoke d4 --reason sold"));
     start.iter().for_each(|command| fleet.step(command));
     assert!(fleet.gateway.is_some(), "the gateway keeps running");
-    // Users of the backup have access. The device with the newer key finds the older one, and has it replaced.
+    // Users in the backup have access. The registry has the older key of the device with the newer key: the device renews its
+    // key.
     run(fleet.remote_command("device list", "--token-file ada.token"));
     key.event("previous_key_in_registry");
     key.event("key_renewed");
@@ -91,22 +100,25 @@ fn scenario(registry: &str, lose: impl FnOnce(&Operated<'_>)) {
     assert_eq!(fleet.device("d2")["epoch"], 1);
     // A running device continues, and so does a restarted one: no row is used twice.
     wait_for_reauthentication(&pool);
-    let mut spent = rows(&pool);
+    let mut used = rows(&pool);
     pool.terminate();
     let pool = fleet.agent("devices", "d1", "127.0.0.1");
     wait_for_reauthentication(&pool);
-    spent.extend(rows(&pool));
-    assert!(spent.is_sorted_by(|one, next| one < next), "{spent:?}");
-    let known = fleet.device("d1")["idx_floor"].as_u64();
-    assert!(known > spent.last().copied(), "{known:?} {spent:?}");
-    let left = fs::read_dir(fleet.place.directory).unwrap();
-    assert!(left.flatten().any(|file| file.file_name() == BACKUP));
+    used.extend(rows(&pool));
+    assert!(used.is_sorted_by(|one, next| one < next), "{used:?}");
+    let recorded_floor = fleet.device("d1")["idx_floor"].as_u64();
+    assert!(
+        recorded_floor > used.last().copied(),
+        "{recorded_floor:?} {used:?}"
+    );
+    let files = fs::read_dir(fleet.environment.directory).unwrap();
+    assert!(files.flatten().any(|file| file.file_name() == BACKUP));
     for process in [pool, key] {
         process.terminate();
     }
     fleet.systemctl("stop", "linewarden-gateway");
     fleet.systemctl("stop", "linewarden-controller");
-    fleet.place.run(&on("registry check"));
+    fleet.environment.run(&with_config("registry check"));
 }
 
 #[test]

@@ -2,28 +2,28 @@
 
 use std::fs;
 
-use crate::Place;
+use crate::Environment;
 use crate::operated::{Operated, documented, rows, wait_for_reauthentication};
 use crate::support::{Process, run};
 
 /// A pool-mode and a key-mode device, which have authenticated.
 fn working(fleet: &mut Operated<'_>) -> [Process; 2] {
     fleet
-        .place
+        .environment
         .run("device enroll simulated --device d1 --rows 200 --out devices --config controller.toml");
     fleet
-        .place
+        .environment
         .run("device enroll simulated --device d2 --model sram --out devices --config controller.toml");
     fleet.systemctl("start", "linewarden-controller");
     fleet.systemctl("start", "linewarden-gateway");
-    // Addresses of their own: no two live sessions may share one.
+    // Each device has its own address: no two live sessions may share an address.
     [
         fleet.agent("devices", "d1", "127.0.0.1"),
         fleet.agent("devices", "d2", "[::1]"),
     ]
 }
 
-/// Both files of a new certificate in place of the old ones.
+/// Replaces the certificate and its key by new ones.
 fn exchange(fleet: &Operated<'_>, new: &str, old: &str) {
     for end in ["pem", "key"] {
         fs::rename(
@@ -39,11 +39,11 @@ fn no_client_is_rejected_while_the_ca_is_replaced() {
     const OLD: &str = "--client-cert build.pem --client-key build.key";
     const NEW: &str = "--client-cert build-2.pem --client-key build-2.key";
     let directory = tempfile::tempdir().unwrap();
-    let place = Place {
+    let environment = Environment {
         directory: directory.path(),
         wrapper: Vec::new(),
     };
-    let mut fleet = Operated::new(place, "fleet.registry");
+    let mut fleet = Operated::new(environment, "fleet.registry");
     let agents = working(&mut fleet);
     for command in documented("## Another CA") {
         match &*command {
@@ -51,7 +51,7 @@ fn no_client_is_rejected_while_the_ca_is_replaced() {
             "systemctl restart linewarden-gateway" => {}
             command => fleet.step(command),
         }
-        // The comment after the command.
+        // The documents describe this step in the comment after the command.
         let last = command.starts_with("cp ");
         if command.starts_with("linewarden certificate controller") {
             exchange(&fleet, "ctl-a-2", "ctl-a");
@@ -59,7 +59,7 @@ fn no_client_is_rejected_while_the_ca_is_replaced() {
         } else if command.starts_with("linewarden certificate gateway") {
             exchange(&fleet, "gateway-7-2", "gateway-7");
             fleet
-                .place
+                .environment
                 .run("certificate user --ca pki-2 --name build --out build-2");
             run(fleet.remote_command("device list", NEW));
         } else if last {
@@ -97,11 +97,11 @@ fn no_client_is_rejected_while_the_ca_is_replaced() {
 #[test]
 fn devices_keep_their_data_under_another_master_key() {
     let directory = tempfile::tempdir().unwrap();
-    let place = Place {
+    let environment = Environment {
         directory: directory.path(),
         wrapper: Vec::new(),
     };
-    let mut fleet = Operated::new(place, "fleet.registry");
+    let mut fleet = Operated::new(environment, "fleet.registry");
     for command in [
         "device enroll simulated --device d3 --rows 2 --out devices",
         "device enroll simulated --device d4 --rows 2 --out devices",
@@ -110,7 +110,9 @@ fn devices_keep_their_data_under_another_master_key() {
         "gateway create 8 --name roof --reason new",
         "gateway revoke 8 --reason burnt",
     ] {
-        fleet.place.run(&format!("{command} --config controller.toml"));
+        fleet
+            .environment
+            .run(&format!("{command} --config controller.toml"));
     }
     let [pool, key] = working(&mut fleet);
     pool.event("authenticated");
@@ -119,12 +121,23 @@ fn devices_keep_their_data_under_another_master_key() {
     }
     assert!(!fleet.path("export.key").exists() && !fleet.path("fleet.jsonl").exists());
     let other = "device list --registry fleet-2.registry --key-file master.key";
-    assert!(!fleet.place.command(other).output().unwrap().status.success());
+    assert!(
+        !fleet
+            .environment
+            .command(other)
+            .output()
+            .unwrap()
+            .status
+            .success()
+    );
     // Then name both in the configurations.
-    let before = fleet.device("d1")["idx_floor"].as_u64().unwrap();
+    let floor_before = fleet.device("d1")["idx_floor"].as_u64().unwrap();
     fleet.configure("fleet-2.registry", "master-2.key");
-    assert_eq!(fleet.device("d1")["idx_floor"], before);
-    assert!(before > *rows(&pool).last().unwrap(), "no row is offered again");
+    assert_eq!(fleet.device("d1")["idx_floor"], floor_before);
+    assert!(
+        floor_before > *rows(&pool).last().unwrap(),
+        "no row is offered again"
+    );
     assert_eq!(fleet.device("d3")["status"], "revoked");
     assert_eq!(fleet.device("d4")["status"], "quarantined");
     // Users and revoked numbers are not in the export.
@@ -142,10 +155,10 @@ fn devices_keep_their_data_under_another_master_key() {
     run(fleet.remote_command("device list", token));
     assert_eq!(run(fleet.remote_command("gateway list --json", token)), "");
     fleet
-        .place
+        .environment
         .run("gateway create 8 --name roof --reason new --config controller.toml");
     fleet
-        .place
+        .environment
         .run("gateway revoke 8 --reason burnt --config controller.toml");
     fleet.systemctl("start", "linewarden-gateway");
     // The same agents continue with their data.
@@ -154,8 +167,8 @@ fn devices_keep_their_data_under_another_master_key() {
     for agent in [&pool, &key] {
         wait_for_reauthentication(agent);
     }
-    let spent = rows(&pool);
-    assert!(spent.is_sorted_by(|row, next| row < next), "{spent:?}");
+    let used = rows(&pool);
+    assert!(used.is_sorted_by(|row, next| row < next), "{used:?}");
     for process in [pool, key] {
         process.terminate();
     }

@@ -1,4 +1,4 @@
-//! Compares the event stream with the journal.
+//! Compares the event stream with the registry event log.
 
 use std::time::{Duration, Instant};
 
@@ -11,21 +11,21 @@ use crate::support::TEST_TIMEOUT;
 /// The controllers' default stream.
 const STREAM: &str = "LINEWARDEN";
 
-/// The ids in the stream, in order, once the stream contains `last`; more may follow.
+/// Waits until the stream contains the ID `last`; returns the IDs in the stream, in order. Further IDs may follow `last`.
 async fn published(address: String, last: String) -> Vec<String> {
     let client = async_nats::connect(address).await.unwrap();
     let context = jetstream::new(client);
-    let until = Instant::now() + TEST_TIMEOUT;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     let mut ids: Vec<String> = Vec::new();
     while !ids.contains(&last) {
         assert!(
-            Instant::now() < until,
+            Instant::now() < deadline,
             "{last} is not published: {:?}",
             ids.last()
         );
         let mut stream = context.get_stream(STREAM).await.unwrap();
-        let upto = stream.info().await.unwrap().state.last_sequence;
-        while (ids.len() as u64) < upto {
+        let last_sequence = stream.info().await.unwrap().state.last_sequence;
+        while (ids.len() as u64) < last_sequence {
             let message = stream.get_raw_message(ids.len() as u64 + 1).await.unwrap();
             let id = message.headers.get(async_nats::header::NATS_MESSAGE_ID).unwrap();
             ids.push(id.to_string());
@@ -35,35 +35,35 @@ async fn published(address: String, last: String) -> Vec<String> {
     ids
 }
 
-/// Checks that each event of the journal was published once and in order; returns the number of events.
-pub fn compare(inside: &NetNs, address: String, journal: &[EventLogEntry]) -> usize {
-    let expected: Vec<String> = journal
+/// Checks that each entry of the registry event log was published once and in order; returns the number of entries.
+pub fn compare(inside: &NetNs, address: String, entries: &[EventLogEntry]) -> usize {
+    let expected: Vec<String> = entries
         .iter()
         .filter(|entry| !entry.refused)
         .map(|entry| format!("{}-{}", entry.number, entry.at_ms))
         .collect();
     let last = expected.last().unwrap().clone();
-    let read = || {
+    let read_ids = || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .unwrap();
         runtime.block_on(published(address, last))
     };
-    let found = inside.run(read).unwrap();
-    assert_eq!(found[..expected.len()], expected);
+    let streamed_ids = inside.run(read_ids).unwrap();
+    assert_eq!(streamed_ids[..expected.len()], expected);
     expected.len()
 }
 
-/// All of the journal.
-pub async fn journal(registry: &Registry) -> Vec<EventLogEntry> {
+/// All entries of the registry event log.
+pub async fn read_all(registry: &Registry) -> Vec<EventLogEntry> {
     let mut all: Vec<EventLogEntry> = Vec::new();
     loop {
         let from = all.last().map_or(0, |entry| entry.number);
-        let more = registry.events_after(from, 1_000).await.unwrap();
-        if more.is_empty() {
+        let page = registry.events_after(from, 1_000).await.unwrap();
+        if page.is_empty() {
             return all;
         }
-        all.extend(more);
+        all.extend(page);
     }
 }

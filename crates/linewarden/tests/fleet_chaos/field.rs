@@ -10,12 +10,12 @@ use linewarden_protocol::wire::LAP_PORT;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
-use crate::ledger::{Ledger, Life};
+use crate::ledger::{GatewayProcess, Ledger};
 use crate::network;
 use crate::support::Namespace;
-use crate::support::device::Booted;
+use crate::support::device::StatelessDevice;
 
-/// Rows of each device in pool mode: far more than it can use.
+/// Rows of each device in pool mode: far more than the device can use.
 const ROWS: u32 = 1_500;
 /// Time without a reply after which a device tries another place, ms.
 const RETRY_AFTER_MS: std::ops::Range<u64> = 300..1_200;
@@ -23,7 +23,7 @@ const RETRY_AFTER_MS: std::ops::Range<u64> = 300..1_200;
 const PAUSE_MS: std::ops::Range<u64> = 60..240;
 /// Longest time in which an available gateway must accept a device, ms: includes the switch to another controller or process.
 const REFUSED_MS_MAX: u64 = 20_000;
-/// Limit of handshakes of all devices.
+/// Maximum number of handshakes of all devices together.
 const ATTEMPTS_MAX: u64 = 60_000;
 
 /// An address at which a gateway replies.
@@ -31,12 +31,12 @@ const ATTEMPTS_MAX: u64 = 60_000;
 pub struct Place {
     pub address: Ipv4Addr,
     /// The process that replies there, or replied last.
-    pub life: Life,
+    pub process: GatewayProcess,
 }
 
-/// A device with a socket of its own.
+/// A device with its own socket.
 pub struct Station {
-    pub device: Booted,
+    pub device: StatelessDevice,
     address: Ipv4Addr,
     socket: UdpSocket,
     /// The place that the device tries.
@@ -65,7 +65,7 @@ pub struct Field {
     /// Longest duration of an authentication at an available gateway, ms: of known devices, and of new ones.
     pub longest_wait_ms: [u64; 2],
     /// Stations that the gateway at a place has accepted.
-    known: HashSet<(usize, Life)>,
+    known: HashSet<(usize, GatewayProcess)>,
     pub ledger: Ledger,
     pub rng: ChaCha8Rng,
     pub attempts: u64,
@@ -82,7 +82,7 @@ impl Field {
             socket.set_nonblocking(true).unwrap();
             let mode = if number % 4 == 3 { Mode::Key } else { Mode::Pool };
             Station {
-                device: Booted::new(DeviceId(0xd00 + u64::from(number)), mode, ROWS),
+                device: StatelessDevice::new(DeviceId(0xd00 + u64::from(number)), mode, ROWS),
                 address,
                 socket,
                 target: 0,
@@ -129,11 +129,11 @@ impl Field {
             }
             self.receive_from(number, now_ms);
             let station = &mut self.stations[number];
-            let to = SocketAddr::from((self.places[station.target].address, LAP_PORT));
+            let gateway_address = SocketAddr::from((self.places[station.target].address, LAP_PORT));
             let socket = &station.socket;
             station
                 .device
-                .poll(now_ms, |message| drop(socket.send_to(message, to)));
+                .poll(now_ms, |message| drop(socket.send_to(message, gateway_address)));
             if !station.device.is_idle && station.deadline_ms <= now_ms {
                 station.device.is_idle = true;
                 self.timed_out += 1;
@@ -163,7 +163,7 @@ impl Field {
             };
             let device = &mut station.device;
             self.ledger
-                .note(device.id, device.mode, payload, self.places[at].life);
+                .note(device.id, device.mode, payload, self.places[at].process);
             if at != station.target {
                 continue;
             }
@@ -175,7 +175,7 @@ impl Field {
             if device.sessions > before {
                 *self.granted.entry((number, at)).or_default() += 1;
                 station.begins_ms = now_ms + self.rng.random_range(PAUSE_MS);
-                let is_new = self.known.insert((number, self.places[at].life));
+                let is_new = self.known.insert((number, self.places[at].process));
                 if let Some((_, since_ms)) = station.pending_attempt.take() {
                     let longest = &mut self.longest_wait_ms[usize::from(is_new)];
                     *longest = (now_ms - since_ms).max(*longest);
@@ -222,11 +222,11 @@ impl Field {
         station.target = target;
         station.deadline_ms = deadline_ms;
         station.begins_ms = now_ms;
-        let to = SocketAddr::from((self.places[target].address, LAP_PORT));
+        let gateway_address = SocketAddr::from((self.places[target].address, LAP_PORT));
         let socket = &station.socket;
-        station
-            .device
-            .begin(nonce, now_ms, |message| drop(socket.send_to(message, to)));
+        station.device.begin(nonce, now_ms, |message| {
+            drop(socket.send_to(message, gateway_address))
+        });
     }
 
     /// Reads the messages that have arrived until now.
@@ -261,8 +261,9 @@ impl Field {
 
     /// Permitted devices that have not authenticated at one of these places.
     pub fn missing(&self, places: &[usize]) -> Vec<(DeviceId, usize)> {
-        let here = self.stations.iter().enumerate();
-        here.filter(|(_, station)| station.is_active && !station.is_denied)
+        let stations = self.stations.iter().enumerate();
+        stations
+            .filter(|(_, station)| station.is_active && !station.is_denied)
             .flat_map(|(number, station)| {
                 places
                     .iter()

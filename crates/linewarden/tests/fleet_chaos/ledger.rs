@@ -8,7 +8,7 @@ use linewarden_testbed::Postgres;
 
 /// A process of a gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Life {
+pub struct GatewayProcess {
     /// The gateway's number.
     pub gateway: u32,
     /// Number of the process among all gateway processes.
@@ -16,7 +16,7 @@ pub struct Life {
 }
 
 /// The process that accepted a row, and the session id.
-type Accepted = (Life, [u8; 8]);
+type Accepted = (GatewayProcess, [u8; 8]);
 
 /// All accepted rows and sessions.
 #[derive(Default)]
@@ -24,9 +24,9 @@ pub struct Ledger {
     /// Pool mode: by device and row.
     rows: HashMap<(DeviceId, u32), Accepted>,
     /// Key mode: by device and session.
-    sessions: HashMap<(DeviceId, [u8; 8]), Life>,
+    sessions: HashMap<(DeviceId, [u8; 8]), GatewayProcess>,
     /// The highest row that each process has accepted.
-    highest: HashMap<(DeviceId, Life), u32>,
+    highest: HashMap<(DeviceId, GatewayProcess), u32>,
     /// Devices that must get no session at any gateway (`None`), or at one gateway.
     forbidden: HashSet<(DeviceId, Option<u32>)>,
     /// Gateway that must send no replies at present.
@@ -35,7 +35,7 @@ pub struct Ledger {
 
 impl Ledger {
     /// Records a message from a process to a device.
-    pub fn note(&mut self, device: DeviceId, mode: Mode, payload: &[u8], by: Life) {
+    pub fn note(&mut self, device: DeviceId, mode: Mode, payload: &[u8], by: GatewayProcess) {
         assert_ne!(
             self.silent_gateway,
             Some(by.gateway),
@@ -52,29 +52,35 @@ impl Ledger {
             );
         }
         if mode == Mode::Key {
-            let before = *self.sessions.entry((device, ack.session_id)).or_insert(by);
-            assert_eq!(before, by, "one RESPONSE of {device} has opened two sessions");
+            let first_acceptor = *self.sessions.entry((device, ack.session_id)).or_insert(by);
+            assert_eq!(
+                first_acceptor, by,
+                "one RESPONSE of {device} has opened two sessions"
+            );
             return;
         }
         let idx = ack.idx.get();
         let accepted = (by, ack.session_id);
-        let before = *self.rows.entry((device, idx)).or_insert(accepted);
-        assert_eq!(before, accepted, "row {idx} of {device} was accepted twice");
+        let first_acceptor = *self.rows.entry((device, idx)).or_insert(accepted);
+        assert_eq!(
+            first_acceptor, accepted,
+            "row {idx} of {device} was accepted twice"
+        );
         let highest = self.highest.entry((device, by)).or_insert(idx);
         *highest = idx.max(*highest);
     }
 
-    /// From now on the device must get no session at that gateway, or at any.
+    /// From now on the device must get no session at this gateway; `None`: at any gateway.
     pub fn forbid(&mut self, device: DeviceId, gateway: Option<u32>) {
         self.forbidden.insert((device, gateway));
     }
 
-    /// From now on that gateway must send no replies.
+    /// From now on this gateway must send no replies; `None`: all gateways may.
     pub fn expect_silence(&mut self, gateway: Option<u32>) {
         self.silent_gateway = gateway;
     }
 
-    pub fn highest(&self, device: DeviceId, by: Life) -> Option<u32> {
+    pub fn highest(&self, device: DeviceId, by: GatewayProcess) -> Option<u32> {
         self.highest.get(&(device, by)).copied()
     }
 
@@ -90,7 +96,7 @@ impl Ledger {
     pub fn compare(&self, leases: &Leases) {
         for (device, ranges) in &leases.ranges {
             let mut ranges = ranges.clone();
-            // Of returned ranges only the end is significant.
+            // Of a returned range only the end is significant.
             ranges.retain(|range| range.first < range.end);
             ranges.sort_by_key(|range| (range.first, range.end));
             for pair in ranges.windows(2) {
@@ -162,23 +168,23 @@ impl Leases {
 
     /// The leases of a gateway.
     pub fn at(&self, gateway: u32) -> BTreeMap<DeviceId, Range> {
-        let of = |(device, ranges): (&DeviceId, &Vec<Range>)| {
+        let ranges_of_device = |(device, ranges): (&DeviceId, &Vec<Range>)| {
             let mut ranges = ranges.iter();
             let range = ranges.find(|range| range.gateway == Some(gateway))?;
             Some((*device, range.clone()))
         };
-        self.ranges.iter().filter_map(of).collect()
+        self.ranges.iter().filter_map(ranges_of_device).collect()
     }
 }
 
-/// Checks in the gateways' audit records that a row opens one session, at one gateway.
+/// Checks in the gateway audit logs that each row has opened only one session, at one gateway; returns the number of sessions.
 pub fn compare_records(records: &[serde_json::Value]) -> usize {
     let mut sessions: HashMap<(&str, u64), (u64, &str)> = HashMap::new();
     let of_rows = records
         .iter()
         .filter(|record| record["event"] == "session" && record["mode"] == "pool");
     for record in of_rows {
-        let place = (
+        let row = (
             record["device"].as_str().unwrap(),
             record["row"].as_u64().unwrap(),
         );
@@ -186,8 +192,8 @@ pub fn compare_records(records: &[serde_json::Value]) -> usize {
             record["gateway"].as_u64().unwrap(),
             record["session"].as_str().unwrap(),
         );
-        let before = *sessions.entry(place).or_insert(session);
-        assert_eq!(before, session, "{place:?} has opened two sessions");
+        let first_session = *sessions.entry(row).or_insert(session);
+        assert_eq!(first_session, session, "{row:?} has opened two sessions");
     }
     sessions.len()
 }

@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
-use crate::ledger::Life;
+use crate::ledger::GatewayProcess;
 use crate::network::{Network, Node, SERVERS, backbone, in_field};
 use crate::support::{Process, linewarden, run};
 
@@ -20,7 +20,7 @@ pub const GATEWAYS: usize = 3;
 pub const OFFLINE_LIMIT_S: u32 = 6;
 const PORT: u16 = 5432;
 
-/// Places of gateways: one each, and the last one for a second process of a gateway.
+/// Gateway i runs at place i. This further place is for a second process of a gateway.
 pub const SPARE: usize = GATEWAYS;
 
 /// A process of a gateway, and its last status.
@@ -41,7 +41,7 @@ pub struct Site {
     controllers: [Option<Process>; 2],
     /// Gateways by place.
     pub gateways: [Option<Serving>; GATEWAYS + 1],
-    lives: u32,
+    process_count: u32,
 }
 
 /// The number of the gateway at a place.
@@ -68,7 +68,7 @@ impl Site {
         let directory = tempfile::tempdir().unwrap();
         let runtime = Runtime::new().unwrap();
         let key = MasterKey::generate_file(directory.path().join("master.key")).unwrap();
-        // By its socket in the file system, which no partition reaches.
+        // The test uses the server's Unix socket, which no network partition affects.
         let location: Location = postgres.new_schema("fleet").unwrap().parse().unwrap();
         let registry = runtime.block_on(Registry::create(&location, &key)).unwrap();
         let site = Self {
@@ -80,7 +80,7 @@ impl Site {
             runtime,
             controllers: [None, None],
             gateways: [None, None, None, None],
-            lives: 0,
+            process_count: 0,
         };
         site.write_files();
         Ok(site)
@@ -91,7 +91,7 @@ impl Site {
     }
 
     fn write_files(&self) {
-        let make = |words: &str| drop(run(linewarden(self.at(), words)));
+        let make = |arguments: &str| drop(run(linewarden(self.at(), arguments)));
         make("certificate ca --out pki");
         let controllers = &self.network.controllers;
         let addresses = controllers
@@ -117,7 +117,7 @@ impl Site {
             make(&format!(
                 "certificate gateway --ca pki --id {id} --out gateway-{id}"
             ));
-            // Gateways begin with different controllers.
+            // Each gateway tries another controller first.
             addresses.rotate_left(1);
             for at in [place, SPARE] {
                 self.write_gateway(id, at, &addresses);
@@ -136,8 +136,8 @@ impl Site {
         std::fs::write(self.at().join(format!("gateway-{id}-{at}.toml")), text).unwrap();
     }
 
-    fn start(&self, node: &Node, name: &str, words: &str) -> Process {
-        let mut command = linewarden(self.at(), words);
+    fn start(&self, node: &Node, name: &str, arguments: &str) -> Process {
+        let mut command = linewarden(self.at(), arguments);
         let log = File::options()
             .append(true)
             .create(true)
@@ -157,34 +157,34 @@ impl Site {
 
     pub fn kill_controller(&mut self, index: usize) {
         let process = self.controllers[index].take();
-        process.unwrap().end_by(Signal::SIGKILL);
+        process.unwrap().end_with_signal(Signal::SIGKILL);
     }
 
-    /// Starts gateway `of` at a place, which is its own or the spare one.
-    pub fn start_gateway(&mut self, of: usize, at: usize) -> Life {
-        let name = format!("gateway-{}-{at}", number_of(of));
-        let words = format!("serve --config {name}.toml --json --every 1");
-        let process = self.start(&self.network.gateways[at], &name, &words);
+    /// Starts a gateway at a place, which is its own place or [`SPARE`].
+    pub fn start_gateway(&mut self, gateway: usize, at: usize) -> GatewayProcess {
+        let name = format!("gateway-{}-{at}", number_of(gateway));
+        let arguments = format!("serve --config {name}.toml --json --status-interval 1");
+        let process = self.start(&self.network.gateways[at], &name, &arguments);
         self.gateways[at] = Some(Serving {
             process,
             status: Value::Null,
             status_reports: 0,
         });
-        self.lives += 1;
-        Life {
-            gateway: number_of(of),
-            number: self.lives,
+        self.process_count += 1;
+        GatewayProcess {
+            gateway: number_of(gateway),
+            number: self.process_count,
         }
     }
 
     pub fn kill_gateway(&mut self, at: usize) {
         let serving = self.gateways[at].take();
-        serving.unwrap().process.end_by(Signal::SIGKILL);
+        serving.unwrap().process.end_with_signal(Signal::SIGKILL);
     }
 
     /// Waits until a gateway has ended by itself; its exit code.
     pub fn ended(&mut self, at: usize) -> i32 {
-        self.gateways[at].take().unwrap().process.ended().0
+        self.gateways[at].take().unwrap().process.wait_for_exit().0
     }
 
     pub fn has_ended(&mut self, at: usize) -> bool {
@@ -224,7 +224,7 @@ impl Site {
             .map_or(&Value::Null, |serving| &serving.status)
     }
 
-    /// The gateways' audit records.
+    /// The records of the gateway audit logs.
     pub fn records(&self) -> Vec<Value> {
         let mut records = Vec::new();
         for path in self.files("audit") {

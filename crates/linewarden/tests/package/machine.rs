@@ -7,13 +7,13 @@ use std::process::{Child, Command, Output, Stdio};
 
 use linewarden_lab::netns::NetNs;
 
-use crate::support::{Running, TEST_TIMEOUT, run};
+use crate::support::{KilledOnDrop, TEST_TIMEOUT, run};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/package/machine.sh");
 
 /// A machine; removed with all of its processes when dropped.
 pub struct Machine {
-    _unshare: Running,
+    _unshare: KilledOnDrop,
     /// Process id of its systemd in the test's namespace.
     pid: u32,
     directory: PathBuf,
@@ -28,7 +28,7 @@ impl Cgroup {
     fn new() -> Option<Self> {
         let mounts = std::fs::read_to_string("/proc/self/mounts").ok()?;
         let mut mounts = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-        let root = mounts.find(|words| words.get(2) == Some(&"cgroup2"))?;
+        let root = mounts.find(|fields| fields.get(2) == Some(&"cgroup2"))?;
         let path = Path::new(root[1]).join(format!("linewarden-package-{}", std::process::id()));
         std::fs::create_dir(&path).ok()?;
         Some(Self(path))
@@ -38,8 +38,8 @@ impl Cgroup {
 impl Drop for Cgroup {
     fn drop(&mut self) {
         // Deepest first; the last processes may be about to end.
-        let until = std::time::Instant::now() + TEST_TIMEOUT;
-        while self.0.exists() && std::time::Instant::now() < until {
+        let deadline = std::time::Instant::now() + TEST_TIMEOUT;
+        while self.0.exists() && std::time::Instant::now() < deadline {
             let _ = Command::new("find")
                 .arg(&self.0)
                 .args(["-depth", "-type", "d", "-exec", "rmdir", "{}", "+"])
@@ -66,7 +66,7 @@ impl Machine {
         }
         let cgroup = Cgroup::new().ok_or("no cgroup2 to write to")?;
         nix::unistd::mkfifo(&directory.join("ready"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-        let mut unshare = Running(boot(directory, &cgroup));
+        let mut unshare = KilledOnDrop(boot(directory, &cgroup));
         // Both ends are opened here, so that the end of a machine before it is ready is detected at once.
         let mut ready = File::options()
             .read(true)
@@ -76,8 +76,8 @@ impl Machine {
         let (sender, receiver) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             let mut line = [0; 6];
-            let read = std::io::Read::read_exact(&mut ready, &mut line);
-            let _ = sender.send(read.is_ok() && line == *b"ready\n");
+            let result = std::io::Read::read_exact(&mut ready, &mut line);
+            let _ = sender.send(result.is_ok() && line == *b"ready\n");
         });
         if receiver.recv_timeout(TEST_TIMEOUT) != Ok(true) {
             let _ = unshare.0.kill();
@@ -115,15 +115,15 @@ impl Machine {
         run(command);
     }
 
-    /// Waits until the log of a unit contains this.
+    /// Waits until the log of a unit contains a text.
     #[track_caller]
-    pub fn wait_for_output(&self, words: &str) {
+    pub fn wait_for_output(&self, text: &str) {
         self.run(&format!(
-            "exec bash -c 'exec 3< <(exec tail -n +1 -F /mnt/output); timeout 60 grep -q -m 1 \"{words}\" <&3; s=$?; kill $!; exit $s'"
+            "exec bash -c 'exec 3< <(exec tail -n +1 -F /mnt/output); timeout 60 grep -q -m 1 \"{text}\" <&3; s=$?; kill $!; exit $s'"
         ));
     }
 
-    fn command<S: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = S>) -> Command {
+    fn command<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new("nsenter");
         command
             .args(["--target", &self.pid.to_string()])
@@ -131,7 +131,7 @@ impl Machine {
             .arg(format!("--root=/proc/{}/root", self.pid))
             .args(["--wd=/", "env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"])
             .args(["DEBIAN_FRONTEND=noninteractive", "LC_ALL=C"])
-            .args(words);
+            .args(arguments);
         command
     }
 
@@ -143,9 +143,9 @@ impl Machine {
 
     /// Runs `linewarden` as the service's user, in its directory.
     #[track_caller]
-    pub fn linewarden(&self, words: &str) -> String {
+    pub fn linewarden(&self, arguments: &str) -> String {
         self.run(&format!(
-            "cd /var/lib/linewarden && runuser -u linewarden -- linewarden {words}"
+            "cd /var/lib/linewarden && runuser -u linewarden -- linewarden {arguments}"
         ))
     }
 
@@ -155,12 +155,12 @@ impl Machine {
 
     /// Starts or restarts a unit, which must then be active; otherwise shows its log.
     #[track_caller]
-    pub fn systemctl(&self, words: &str) {
-        let output = self.try_run(&format!("systemctl {words}"));
+    pub fn systemctl(&self, arguments: &str) {
+        let output = self.try_run(&format!("systemctl {arguments}"));
         let text = std::fs::read_to_string(self.directory.join("output")).unwrap_or_default();
         assert!(
             output.status.success(),
-            "systemctl {words}: {}{text}",
+            "systemctl {arguments}: {}{text}",
             String::from_utf8_lossy(&output.stderr)
         );
     }

@@ -123,7 +123,7 @@ impl TestController {
         self.process
             .take()
             .unwrap()
-            .end_by(nix::sys::signal::Signal::SIGKILL);
+            .end_with_signal(nix::sys::signal::Signal::SIGKILL);
     }
 
     /// Ends the controller as a service manager does; its exit code must be 0.
@@ -138,8 +138,8 @@ impl TestController {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
     }
 
-    pub fn command(&self, words: &str) -> Command {
-        let mut command = linewarden(self.at(), words);
+    pub fn command(&self, arguments: &str) -> Command {
+        let mut command = linewarden(self.at(), arguments);
         for variable in [
             "SERVER",
             "SERVER_CA",
@@ -154,14 +154,14 @@ impl TestController {
         command
     }
 
-    pub fn run(&self, words: &str) -> CommandOutput {
-        self.command(words).output().unwrap().into()
+    pub fn run(&self, arguments: &str) -> CommandOutput {
+        self.command(arguments).output().unwrap().into()
     }
 
     /// Runs a command on the registry itself.
-    pub fn run_local(&self, words: &str) -> CommandOutput {
+    pub fn run_local(&self, arguments: &str) -> CommandOutput {
         self.run(&format!(
-            "{words} --registry fleet.registry --key-file master.key"
+            "{arguments} --registry fleet.registry --key-file master.key"
         ))
     }
 
@@ -171,8 +171,11 @@ impl TestController {
     }
 
     /// Runs a command through the controller, as this user.
-    pub fn as_user(&self, name: &str, words: &str) -> CommandOutput {
-        self.run(&format!("{words} {} --token-file {name}.token", self.server()))
+    pub fn as_user(&self, name: &str, arguments: &str) -> CommandOutput {
+        self.run(&format!(
+            "{arguments} {} --token-file {name}.token",
+            self.server()
+        ))
     }
 
     /// The file of a public key that `signed keygen` has made.

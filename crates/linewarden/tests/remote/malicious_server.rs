@@ -46,9 +46,9 @@ fn response(status: &str, headers: &str, body: &str) -> String {
     format!("HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n{body}")
 }
 
-fn run_against(controller: &TestController, port: u16, words: &str) -> crate::controller::CommandOutput {
+fn run_against(controller: &TestController, port: u16, arguments: &str) -> crate::controller::CommandOutput {
     controller.run(&format!(
-        "{words} --server https://127.0.0.1:{port} --server-ca pki/ca.pem --token-file vic.token"
+        "{arguments} --server https://127.0.0.1:{port} --server-ca pki/ca.pem --token-file vic.token"
     ))
 }
 
@@ -78,12 +78,12 @@ fn hostile_words_are_shown_and_never_run() {
 #[test]
 fn requests_to_a_busy_controller_are_retried_after_its_delay() {
     let controller = TestController::new();
-    let busy = r#"{"error":{"code":"rate_limited","message":"too many requests; retry later"}}"#;
+    let body = r#"{"error":{"code":"rate_limited","message":"too many requests; retry later"}}"#;
     let limited = |seconds: u32| {
         response(
             "429 Too Many Requests",
             &format!("Retry-After: {seconds}\r\n"),
-            busy,
+            body,
         )
     };
     let (port, request_count) = serve(&controller, vec![limited(1), response("200 OK", "", HOSTILE)]);
@@ -94,12 +94,19 @@ fn requests_to_a_busy_controller_are_retried_after_its_delay() {
     let errors = run_against(&controller, port, "device list").refused(1);
     assert!(errors.contains("retry in 3600 s"), "{errors}");
     assert_eq!(request_count.load(SeqCst), 1);
-    let away = r#"{"error":{"code":"unavailable","message":"no response within 30 s"}}"#;
-    let away = response("503 Service Unavailable", "Retry-After: 1\r\n", away);
-    let (port, request_count) = serve(&controller, vec![away.clone(), response("200 OK", "", HOSTILE)]);
+    let unavailable_response = r#"{"error":{"code":"unavailable","message":"no response within 30 s"}}"#;
+    let unavailable_response = response(
+        "503 Service Unavailable",
+        "Retry-After: 1\r\n",
+        unavailable_response,
+    );
+    let (port, request_count) = serve(
+        &controller,
+        vec![unavailable_response.clone(), response("200 OK", "", HOSTILE)],
+    );
     run_against(&controller, port, "device list").ok();
     assert_eq!(request_count.load(SeqCst), 2);
-    let (port, _) = serve(&controller, vec![away]);
+    let (port, _) = serve(&controller, vec![unavailable_response]);
     let errors = run_against(&controller, port, "device list --retry-for 0").refused(1);
     assert!(errors.contains("no response within 30 s"), "{errors}");
 }
@@ -107,8 +114,8 @@ fn requests_to_a_busy_controller_are_retried_after_its_delay() {
 #[test]
 fn older_controllers_and_other_servers_are_distinguished() {
     let controller = TestController::new();
-    let unknown = r#"{"error":{"code":"unknown_path","message":"there is no such path"}}"#;
-    let (port, _) = serve(&controller, vec![response("404 Not Found", "", unknown)]);
+    let body = r#"{"error":{"code":"unknown_path","message":"there is no such path"}}"#;
+    let (port, _) = serve(&controller, vec![response("404 Not Found", "", body)]);
     let errors = run_against(&controller, port, "policy list").refused(1);
     assert!(
         errors.contains("does not support /api/v1/policies") && errors.contains("upgrade"),

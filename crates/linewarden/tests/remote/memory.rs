@@ -76,9 +76,9 @@ fn flood(mut stream: Stream, token: &str, import: usize, accepted: &AtomicU64) {
     stream
         .write_all(head("POST /api/v1/devices/import", token, BODY_BYTES).as_bytes())
         .unwrap();
-    let enough = Some(Duration::from_secs(3));
-    stream.sock.set_write_timeout(enough).unwrap();
-    stream.sock.set_read_timeout(enough).unwrap();
+    let timeout = Some(Duration::from_secs(3));
+    stream.sock.set_write_timeout(timeout).unwrap();
+    stream.sock.set_read_timeout(timeout).unwrap();
     let mut sent = 0;
     while sent < BODY_BYTES {
         let piece = piece(import, sent);
@@ -108,11 +108,11 @@ fn a_controller_with_a_hanging_database_has_bounded_memory() {
     let controller = TestController::over(&database.new_schema("fleet").unwrap());
     let tokens: Vec<String> = (0..USERS)
         .map(|user| {
-            let words = format!("user create flood-{user} --role operator --config controller.toml");
-            controller.run(&words).ok().trim().to_owned()
+            let arguments = format!("user create flood-{user} --role operator --config controller.toml");
+            controller.run(&arguments).ok().trim().to_owned()
         })
         .collect();
-    let usual = controller.memory_kib();
+    let usual_kib = controller.memory_kib();
 
     let accepted: Arc<[AtomicU64]> = std::iter::repeat_with(AtomicU64::default)
         .take(USERS * IMPORTS_OF_USER)
@@ -123,12 +123,12 @@ fn a_controller_with_a_hanging_database_has_bounded_memory() {
         thread::spawn(move || flood(stream, &token, import, &accepted[import]))
     });
     let floods: Vec<JoinHandle<()>> = floods.collect();
-    let until = Instant::now() + TEST_TIMEOUT;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     while accepted
         .iter()
         .any(|accepted| accepted.load(Relaxed) < BEGUN_BYTES)
     {
-        assert!(Instant::now() < until, "{accepted:?}");
+        assert!(Instant::now() < deadline, "{accepted:?}");
         thread::sleep(Duration::from_millis(5));
     }
     let paused = database.pause().unwrap();
@@ -141,18 +141,18 @@ fn a_controller_with_a_hanging_database_has_bounded_memory() {
         thread.join().unwrap();
     }
     let accepted: u64 = accepted.iter().map(|accepted| accepted.load(Relaxed)).sum();
-    let most = controller.memory_kib();
+    let peak_kib = controller.memory_kib();
     println!(
-        "{usual} KiB before, {most} KiB at most; {} KiB of imports were taken",
+        "{usual_kib} KiB before, {peak_kib} KiB at most; {} KiB of imports were taken",
         accepted >> 10
     );
     assert!(
-        most < MEMORY_KIB_MAX,
-        "{usual} KiB before, {most} KiB; {accepted} bytes of imports were taken"
+        peak_kib < MEMORY_KIB_MAX,
+        "{usual_kib} KiB before, {peak_kib} KiB; {accepted} bytes of imports were taken"
     );
 
     drop(paused);
-    let until = Instant::now() + TEST_TIMEOUT;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     while controller
         .run(&format!(
             "device list --limit 1 {} --token-file vic.token",
@@ -161,6 +161,6 @@ fn a_controller_with_a_hanging_database_has_bounded_memory() {
         .code
         != 0
     {
-        assert!(Instant::now() < until, "the controller does not recover");
+        assert!(Instant::now() < deadline, "the controller does not recover");
     }
 }

@@ -55,8 +55,8 @@ fn environment_variables_equal_flags() {
     // Options override the environment.
     let mut command = controller.command("user list --json --config controller.toml");
     command.env("LINEWARDEN_SERVER", "https://127.0.0.1:1");
-    let listed = command.output().unwrap();
-    assert_eq!(String::from_utf8(listed.stdout).unwrap().lines().count(), 3);
+    let output = command.output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap().lines().count(), 3);
 }
 
 /// A certificate of the CA, or self-signed, with the given parameters.
@@ -73,8 +73,8 @@ fn certificate(
     parameters.use_authority_key_identifier_extension = true;
     change(&mut parameters);
     let key = KeyPair::generate().unwrap();
-    let made = parameters.signed_by(&key, &issuer).unwrap();
-    for (end, text) in [("pem", made.pem()), ("key", key.serialize_pem())] {
+    let certificate = parameters.signed_by(&key, &issuer).unwrap();
+    for (end, text) in [("pem", certificate.pem()), ("key", key.serialize_pem())] {
         let path = controller.path(&format!("{out}.{end}"));
         let _ = fs::remove_file(&path);
         fs::write(&path, text).unwrap();
@@ -96,18 +96,18 @@ fn valid_certificates_authenticate_their_users() {
     controller
         .run("certificate user --ca pki --name build --out build")
         .ok();
-    let by = |cert: &str| {
-        let credentials = format!("--client-cert {cert}.pem --client-key {cert}.key --retry-for 0");
+    let run_with = |cert: &str| {
+        let credentials = format!("--client-cert {cert}.pem --client-key {cert}.key");
         controller.run(&format!(
             "device list --json {} {credentials}",
             controller.server()
         ))
     };
-    by("build").ok();
+    run_with("build").ok();
     controller
         .run("certificate user --ca pki --name unknown --out unknown")
         .ok();
-    let error = by("unknown").refused(3);
+    let error = run_with("unknown").refused(3);
     assert!(error.contains("the token or certificate is unknown"), "{error}");
     let uri = |name: &str| {
         let uri = format!("urn:linewarden:user:{name}").try_into().unwrap();
@@ -117,7 +117,7 @@ fn valid_certificates_authenticate_their_users() {
         parameters.subject_alt_names = uri("build");
         expire(parameters);
     });
-    let error = by("over").refused(3);
+    let error = run_with("over").refused(3);
     assert!(
         error.contains("rejected the client certificate") && error.contains("expired"),
         "{error}"
@@ -126,7 +126,7 @@ fn valid_certificates_authenticate_their_users() {
     controller
         .run("certificate user --ca other --name build --out foreign")
         .ok();
-    let error = by("foreign").refused(3);
+    let error = run_with("foreign").refused(3);
     assert!(error.contains("rejected the client certificate"), "{error}");
     let error = controller
         .run(&format!(
@@ -146,8 +146,8 @@ fn a_wrong_controller_certificate_is_rejected() {
             "device list --server {server} --server-ca {ca} --token-file vic.token --retry-for 0"
         ))
     };
-    let here = format!("https://127.0.0.1:{}", controller.port);
-    let error = at(&here, "other/ca.pem").refused(1);
+    let server = format!("https://127.0.0.1:{}", controller.port);
+    let error = at(&server, "other/ca.pem").refused(1);
     assert!(
         error.contains("is not trusted") && error.contains("unknown CA"),
         "{error}"
@@ -158,7 +158,7 @@ fn a_wrong_controller_certificate_is_rejected() {
     assert!(error.contains("is unreachable"), "{error}");
     let error = at(&format!("http://127.0.0.1:{}", controller.port), "pki/ca.pem").refused(2);
     assert!(error.contains("only https://"), "{error}");
-    let error = at(&here, "vic.token").refused(2);
+    let error = at(&server, "vic.token").refused(2);
     assert!(error.contains("vic.token: no certificate"), "{error}");
 
     let name = || vec![rcgen::SanType::IpAddress("127.0.0.1".parse().unwrap())];

@@ -61,49 +61,52 @@ fn stored(controller: &TestController) -> u64 {
 fn an_import_and_an_event_stream_resume_after_a_controller_was_killed() {
     let mut controller = TestController::new();
     export(&controller);
-    let by = |words: &str| {
+    let run_command = |arguments: &str| {
         let connection = format!(
             "{} --token-file olga.token --retry-for 60 --json",
             controller.server()
         );
-        Process::start(controller.command(&format!("{words} {connection}")))
+        Process::start(controller.command(&format!("{arguments} {connection}")))
     };
-    let follower = by("events --follow --after 0");
-    let import = by("device import fleet.jsonl --export-key export.key --reason moved");
+    let follower = run_command("events --follow --after 0");
+    let import = run_command("device import fleet.jsonl --export-key export.key --reason moved");
     let is_import = |event: &serde_json::Value| event["kind"] == "enrolled";
     follower.wait_for("first devices", is_import);
     controller.kill();
-    let half = stored(&controller);
-    assert!(0 < half && half < DEVICES, "in the middle: {half}");
+    let stored_at_kill = stored(&controller);
+    assert!(
+        0 < stored_at_kill && stored_at_kill < DEVICES,
+        "in the middle: {stored_at_kill}"
+    );
     assert_eq!(
-        half % 1_000,
+        stored_at_kill % 1_000,
         0,
         "a transaction is stored completely or not at all"
     );
     controller.start();
-    let lines = import.ended_well();
+    let lines = import.wait_for_success();
     assert_eq!(lines.last().unwrap()["imported"], DEVICES, "{lines:?}");
     assert_eq!(stored(&controller), DEVICES);
     controller.run_local("registry check").ok();
 
     // Each event exactly once.
     let entries = controller.run_local("events --json --limit 10000").ok();
-    let mut kept: Vec<u64> = entries
+    let mut event_numbers: Vec<u64> = entries
         .lines()
         .map(|line| json(line)["id"].as_u64().unwrap())
         .collect();
-    kept.reverse();
-    let newest = *kept.last().unwrap();
-    if follower.seen().last().unwrap()["id"] != newest {
+    event_numbers.reverse();
+    let newest = *event_numbers.last().unwrap();
+    if follower.printed_lines().last().unwrap()["id"] != newest {
         follower.wait_for("last event", |event| event["id"] == newest);
     }
     let followed: Vec<u64> = follower
-        .seen()
+        .printed_lines()
         .iter()
         .map(|event| event["id"].as_u64().unwrap())
         .collect();
-    assert_eq!(followed, kept);
-    let imports = follower.seen().into_iter().filter(is_import);
+    assert_eq!(followed, event_numbers);
+    let imports = follower.printed_lines().into_iter().filter(is_import);
     let each = imports.map(|event| {
         let detail = event["detail"].as_str().unwrap().to_owned();
         detail.split(' ').next().unwrap().parse::<u64>().unwrap()

@@ -36,8 +36,8 @@ fn add_link(at: &Path, link: u8, [here, there]: [&Namespace; 2]) {
     // The kernel notices some time later that both ends are up, and IPv6 waits for that.
     let begin = std::time::Instant::now();
     for (namespace, name, _) in &ends {
-        let words = format!("ip -6 -o address show dev {name} scope link -tentative");
-        while namespace.run(at, &words).is_empty() {
+        let arguments = format!("ip -6 -o address show dev {name} scope link -tentative");
+        while namespace.run(at, &arguments).is_empty() {
             assert!(begin.elapsed() < TEST_TIMEOUT, "{name} has no address");
             std::thread::yield_now();
         }
@@ -46,9 +46,9 @@ fn add_link(at: &Path, link: u8, [here, there]: [&Namespace; 2]) {
 
 /// A receiver that has joined a group on an interface.
 fn member(there: &Namespace, at: &Path, group: &str, interface: &str) -> Process {
-    let words =
+    let arguments =
         format!("signed receive --listen {group} --interface {interface} --signers plain/signer.json --json");
-    let receiver = there.start(at, &words);
+    let receiver = there.start(at, &arguments);
     receiver.event("listening");
     receiver
 }
@@ -67,11 +67,11 @@ fn a_group_reaches_its_receivers() {
         let receivers = [join("w0"), join("w0"), join("w1")];
         for (interface, text) in [("v0", "by the first"), ("v1", "by the second")] {
             std::fs::write(at.join("line"), format!("{text}\n")).unwrap();
-            let words = format!(
+            let arguments = format!(
                 "{} signed send plain --to {group} --interface {interface} --input line",
                 PROGRAM
             );
-            here.run(at, &words);
+            here.run(at, &arguments);
         }
         for (receiver, text) in receivers
             .iter()
@@ -100,8 +100,11 @@ fn a_group_is_joined_again_when_its_interface_comes_back() {
     let receivers = groups.map(|group| member(&there, at, group, "w0"));
     there.run(at, "ip link delete w0");
     for receiver in &receivers {
-        let gone = receiver.event("interface");
-        assert!(gone["joined"] == false && gone["problem"].is_string(), "{gone}");
+        let removal = receiver.event("interface");
+        assert!(
+            removal["joined"] == false && removal["problem"].is_string(),
+            "{removal}"
+        );
     }
     add_link(at, 0, [&here, &there]);
     for (receiver, group) in receivers.into_iter().zip(groups) {
@@ -109,11 +112,11 @@ fn a_group_is_joined_again_when_its_interface_comes_back() {
             line["event"] == "interface" && line["joined"] == true
         });
         std::fs::write(at.join("line"), format!("{group}\n")).unwrap();
-        let words = format!(
+        let arguments = format!(
             "{} signed send plain --to {group} --interface v0 --input line",
             PROGRAM
         );
-        here.run(at, &words);
+        here.run(at, &arguments);
         assert_eq!(receiver.event("verified")["payload"]["text"], group);
         receiver.terminate();
     }
@@ -131,10 +134,10 @@ fn a_sender_continues_after_its_interface_returns() {
     std::fs::write(at.join("line"), "on\n").unwrap();
     for group in ["239.0.0.7:7447", "[ff02::7447]:7447"] {
         let receiver = member(&there, at, group, "w0");
-        let words = format!(
+        let arguments = format!(
             "signed send plain --to {group} --interface v0 --input line --count 1000000 --rate 50 --json"
         );
-        let sender = here.start(at, &words);
+        let sender = here.start(at, &arguments);
         receiver.event("verified");
         here.run(at, "ip link delete v0");
         let unsent = || {
@@ -148,7 +151,7 @@ fn a_sender_continues_after_its_interface_returns() {
         });
         receiver.event("verified");
         sender.signal(Signal::SIGINT);
-        let (code, events) = sender.ended();
+        let (code, events) = sender.wait_for_exit();
         let ended = events.iter().find(|line| line["event"] == "ended").unwrap();
         assert_eq!(code, 1, "{ended}");
         assert!(

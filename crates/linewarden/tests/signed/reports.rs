@@ -8,7 +8,7 @@ use std::time::Instant;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::support::{Process, Running, TEST_TIMEOUT, linewarden, run};
+use crate::support::{KilledOnDrop, Process, TEST_TIMEOUT, linewarden, run};
 use crate::{byte_signer, inbox, keygen, nameless, next, receive, sender, signal};
 
 fn show(at: &Path, path: &str) -> Value {
@@ -31,15 +31,15 @@ fn a_signer_shows_how_many_masks_are_left_and_why_none_can_be_used() {
     assert!(show("plain")["masks_left"].is_null());
     assert!(show("truck/signer.json")["masks_left"].is_null());
 
-    // While a sender uses the masks.
+    // A sender uses the masks at the same time.
     let (inbox, to) = inbox();
-    let mut sending = sender(at, &format!("truck --to {to} --idle-masks 0"));
-    let mut input = sending.stdin.take().unwrap();
+    let mut process = sender(at, &format!("truck --to {to} --idle-masks 0"));
+    let mut input = process.stdin.take().unwrap();
     input.write_all(b"a\n").unwrap();
     next(&inbox);
     assert_eq!(show("truck")["masks_left"], 64);
     drop(input);
-    assert!(sending.wait().unwrap().success());
+    assert!(process.wait().unwrap().success());
 
     let masks = at.join("truck/masks");
     std::fs::copy(&masks, at.join("copy")).unwrap();
@@ -51,7 +51,7 @@ fn a_signer_shows_how_many_masks_are_left_and_why_none_can_be_used() {
     );
 }
 
-/// The first mask is in the file soon, and the last one after a long time.
+/// The first mask is in the file soon, the last mask only after a long time.
 #[test]
 fn an_interrupted_keygen_leaves_no_signer() {
     if nameless() {
@@ -59,15 +59,15 @@ fn an_interrupted_keygen_leaves_no_signer() {
     }
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
-    let words = "signed keygen --scheme ra-rsa2048 --layout bytes:1 --masks 1000000 --out truck --json";
-    let making = Process::start(linewarden(at, words));
+    let arguments = "signed keygen --scheme ra-rsa2048 --layout bytes:1 --masks 1000000 --out truck --json";
+    let keygen = Process::start(linewarden(at, arguments));
     let begin = Instant::now();
     while !at.join("truck/masks").exists() {
         assert!(begin.elapsed() < TEST_TIMEOUT, "no masks were made");
         std::thread::yield_now();
     }
-    making.signal(Signal::SIGINT);
-    let (code, lines) = making.ended();
+    keygen.signal(Signal::SIGINT);
+    let (code, lines) = keygen.wait_for_exit();
     assert!(code == 1 && lines.is_empty(), "{code} {lines:?}");
     assert!(!at.join("truck").exists());
 }
@@ -81,19 +81,19 @@ fn a_sender_prints_its_counters_and_reports_exhausted_masks() {
     let at = directory.path();
     byte_signer(at, "truck", 64);
     let (inbox, to) = inbox();
-    let words = format!("signed send truck --to {to} --priority 2 --idle-masks 0 --lanes 1 --json");
-    let mut command = linewarden(at, &words);
+    let arguments = format!("signed send truck --to {to} --priority 2 --idle-masks 0 --lanes 1 --json");
+    let mut command = linewarden(at, &arguments);
     let file = std::fs::File::create(at.join("errors")).unwrap();
     let (read, write) = std::io::pipe().unwrap();
     command.stdin(read).stderr(file);
-    let sending = Process::start(command);
+    let process = Process::start(command);
     let mut input = write;
     for _ in 0..66 {
         input.write_all(b"a\n").unwrap();
         next(&inbox);
     }
-    sending.signal(Signal::SIGUSR1);
-    let counters = sending.event("counters");
+    process.signal(Signal::SIGUSR1);
+    let counters = process.event("counters");
     // A message is counted after it was sent, and before the next one is sent.
     let sent = counters["sent"].as_u64().unwrap();
     assert!((65..=66).contains(&sent), "{counters}");
@@ -103,7 +103,7 @@ fn a_sender_prints_its_counters_and_reports_exhausted_masks() {
         latency["count"].as_u64().unwrap() >= 64 && latency["p50_us"].as_u64().unwrap() > 0,
         "{counters}"
     );
-    // Reported once, with the next message.
+    // The error is reported once, with the next message.
     input.write_all(b"a\n").unwrap();
     next(&inbox);
     let errors = || std::fs::read_to_string(at.join("errors")).unwrap();
@@ -113,7 +113,7 @@ fn a_sender_prints_its_counters_and_reports_exhausted_masks() {
         std::thread::yield_now();
     }
     drop(input);
-    let lines = sending.ended_well();
+    let lines = process.wait_for_success();
     let ended = lines.iter().find(|line| line["event"] == "ended").unwrap();
     assert_eq!(
         (&ended["sent"], &ended["signed_without_masks"]),
@@ -156,20 +156,20 @@ fn a_sender_continues_without_writable_counters() {
     let (read, mut input) = std::io::pipe().unwrap();
     let mut command = linewarden(at, &format!("signed send plain --to {to}"));
     command.stdin(read).stdout(full).stderr(Stdio::piped());
-    let mut sending = Running(command.spawn().unwrap());
+    let mut process = KilledOnDrop(command.spawn().unwrap());
     drop(command);
     for _ in 0..2 {
         input.write_all(b"a\n").unwrap();
         next(&inbox);
-        signal(&sending.0, Signal::SIGUSR1);
+        signal(&process.0, Signal::SIGUSR1);
     }
     input.write_all(b"a\n").unwrap();
     next(&inbox);
     drop(input);
     let mut errors = String::new();
-    let mut stderr = sending.0.stderr.take().unwrap();
+    let mut stderr = process.0.stderr.take().unwrap();
     stderr.read_to_string(&mut errors).unwrap();
-    assert_eq!(sending.0.wait().unwrap().code(), Some(1));
+    assert_eq!(process.0.wait().unwrap().code(), Some(1));
     assert!(errors.contains("standard output: No space left"), "{errors}");
 }
 
@@ -180,16 +180,16 @@ fn a_paced_sender_handles_signals_between_messages() {
     let at = directory.path();
     keygen(at, "--scheme ed25519 --out plain");
     let (inbox, to) = inbox();
-    let (read, mut input) = std::io::pipe().unwrap();
+    let (stdin, mut input) = std::io::pipe().unwrap();
     let mut command = linewarden(at, &format!("signed send plain --to {to} --rate 1 --json"));
-    command.stdin(read);
+    command.stdin(stdin);
     input.write_all(&b"a\n".repeat(1000)).unwrap();
-    let sending = Process::start(command);
+    let process = Process::start(command);
     next(&inbox);
-    sending.signal(Signal::SIGUSR1);
-    sending.event("counters");
-    sending.signal(Signal::SIGTERM);
-    let (code, lines) = sending.ended();
+    process.signal(Signal::SIGUSR1);
+    process.event("counters");
+    process.signal(Signal::SIGTERM);
+    let (code, lines) = process.wait_for_exit();
     assert_eq!(code, 0, "{lines:?}");
     assert!(
         lines.last().unwrap()["sent"].as_u64().unwrap() < 1000,
@@ -211,8 +211,8 @@ fn equal_lines_are_separate_messages() {
     std::fs::write(at.join("line"), "stop\n").unwrap();
     let (receiver, to) = receive(at, &["ed25519", "ecdsa-p256"], "");
     for scheme in ["ed25519", "ecdsa-p256"] {
-        let words = format!("signed send {scheme} --to {to} --input line --count 100");
-        run(linewarden(at, &words));
+        let arguments = format!("signed send {scheme} --to {to} --input line --count 100");
+        run(linewarden(at, &arguments));
         for _ in 0..100 {
             receiver.event("verified");
         }
@@ -232,8 +232,8 @@ fn multicast_options_are_rejected_for_a_single_receiver() {
     let at = directory.path();
     keygen(at, "--scheme ed25519 --out plain");
     for option in ["--interface lo", "--hops 2"] {
-        let words = format!("signed send plain --to 127.0.0.1:7447 {option} --input nothing");
-        let refused = linewarden(at, &words).output().unwrap();
+        let arguments = format!("signed send plain --to 127.0.0.1:7447 {option} --input nothing");
+        let refused = linewarden(at, &arguments).output().unwrap();
         assert_eq!(refused.status.code(), Some(2), "{option}");
         let error = String::from_utf8(refused.stderr).unwrap();
         assert!(error.contains("127.0.0.1 is not a multicast group"), "{error}");
@@ -256,14 +256,14 @@ fn interrupted_mask_generation_keeps_the_generated_masks() {
     let at = directory.path();
     byte_signer(at, "truck", 0);
     let masks_left = || show(at, "truck")["masks_left"].as_u64().unwrap();
-    let making = Process::start(linewarden(at, "signed masks truck --count 1000000 --json"));
+    let process = Process::start(linewarden(at, "signed masks truck --count 1000000 --json"));
     let begin = Instant::now();
     while masks_left() == 0 {
         assert!(begin.elapsed() < TEST_TIMEOUT, "no mask is made");
         std::thread::yield_now();
     }
-    making.signal(Signal::SIGINT);
-    let (code, _) = making.ended();
+    process.signal(Signal::SIGINT);
+    let (code, _) = process.wait_for_exit();
     assert_eq!(code, 1);
     assert!(masks_left() >= 64);
 }

@@ -1,4 +1,4 @@
-//! Devices in the test's own process: the protocol's own role, keys that are computed, and no memory.
+//! Devices in the test process: the device role of the protocol crate, with computed keys and without stored state.
 
 use linewarden_protocol::device::{Device, DeviceConfig, GatewayPolicy, Output};
 use linewarden_protocol::ids::{DeviceId, Mode, Suite};
@@ -6,27 +6,27 @@ use linewarden_protocol::keys::RowKey;
 use linewarden_protocol::wire::{self, Message};
 use linewarden_registry::{Credentials, DeviceRecord, PoolRow};
 
-/// A device that restarts for each handshake: it has no memory, and responds to a CHALLENGE of any row.
-pub struct Booted {
+/// A device that restarts for each handshake: it stores no state, and responds to a CHALLENGE of any row.
+pub struct StatelessDevice {
     pub id: DeviceId,
     pub mode: Mode,
     rows: u32,
     device: Device,
     /// Whether no handshake is in progress.
     pub is_idle: bool,
-    /// Number of sent RESPONSEs.
+    /// Sent RESPONSEs, oldest first.
     pub sent: Vec<[u8; 64]>,
     /// Number of successful handshakes.
     pub sessions: u32,
 }
 
-impl Booted {
+impl StatelessDevice {
     pub fn new(id: DeviceId, mode: Mode, rows: u32) -> Self {
         Self {
             id,
             mode,
             rows,
-            device: booted(id, mode),
+            device: new_device(id, mode),
             is_idle: true,
             sent: Vec::new(),
             sessions: 0,
@@ -61,7 +61,7 @@ impl Booted {
 
     /// Restarts the device and begins a handshake.
     pub fn begin(&mut self, nonce: [u8; 16], now_ms: u64, send: impl FnMut(&[u8; 64])) {
-        self.device = booted(self.id, self.mode);
+        self.device = new_device(self.id, self.mode);
         self.is_idle = false;
         let output = self.device.start(nonce, now_ms).unwrap();
         self.act(output, now_ms, send);
@@ -110,7 +110,7 @@ impl Booted {
     }
 }
 
-fn booted(device: DeviceId, mode: Mode) -> Device {
+fn new_device(device: DeviceId, mode: Mode) -> Device {
     Device::new(DeviceConfig {
         device,
         suite: Suite::SipHash128,

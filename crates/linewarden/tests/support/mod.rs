@@ -1,5 +1,5 @@
 //! Private processes and network namespaces of a test.
-#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(dead_code, reason = "each test file uses a part of this module")]
 
 #[path = "../../../p4runtime/tests/service/support/authority.rs"]
 mod authority;
@@ -32,10 +32,10 @@ pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// A datagram that has not arrived by then was lost: the kernel sends three neighbor solicitations, one a second.
 const LOST_AFTER: Duration = Duration::from_secs(5);
 
-/// Killed when dropped.
-pub struct Running(pub Child);
+/// A child process that is killed when dropped.
+pub struct KilledOnDrop(pub Child);
 
-impl Drop for Running {
+impl Drop for KilledOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -44,7 +44,7 @@ impl Drop for Running {
 
 /// A network namespace, held by a process, so that interfaces can be moved into it.
 pub struct Namespace {
-    holder: Running,
+    holder: KilledOnDrop,
     inside: NetNs,
 }
 
@@ -58,7 +58,7 @@ impl Namespace {
             .stderr(Stdio::null())
             .spawn()
             .ok()?;
-        let mut holder = Running(child);
+        let mut holder = KilledOnDrop(child);
         let mut line = String::new();
         BufReader::new(holder.0.stdout.take()?)
             .read_line(&mut line)
@@ -77,18 +77,19 @@ impl Namespace {
         &self.inside
     }
 
-    /// Runs a program to its end; returns its output.
+    /// Runs a program to its end; returns its output. `command_line` is the program and its arguments, separated by
+    /// spaces.
     #[track_caller]
-    pub fn run(&self, at: &Path, words: &str) -> String {
-        let mut words = words.split_whitespace();
+    pub fn run(&self, at: &Path, command_line: &str) -> String {
+        let mut words = command_line.split_whitespace();
         let mut command = Command::new(words.next().unwrap());
         command.args(words).current_dir(at);
         self.inside.run(|| run(command)).unwrap()
     }
 
-    /// Starts `linewarden` with these words.
-    pub fn start(&self, at: &Path, words: &str) -> Process {
-        self.start_command(linewarden(at, words))
+    /// Starts `linewarden` with these arguments, separated by spaces.
+    pub fn start(&self, at: &Path, arguments: &str) -> Process {
+        self.start_command(linewarden(at, arguments))
     }
 
     /// Starts a command whose standard output is lines of JSON.
@@ -143,18 +144,18 @@ impl Namespace {
     }
 }
 
-/// A command of `linewarden` in that directory; words are separated by spaces.
-pub fn linewarden(at: &Path, words: &str) -> Command {
+/// A command of `linewarden` in the directory `at`; arguments are separated by spaces.
+pub fn linewarden(at: &Path, arguments: &str) -> Command {
     let mut command = Command::new(PROGRAM);
-    command.args(words.split_whitespace()).current_dir(at);
+    command.args(arguments.split_whitespace()).current_dir(at);
     command
 }
 
 /// A process whose standard output is lines of JSON; killed when dropped.
 pub struct Process {
-    child: Running,
+    child: KilledOnDrop,
     lines: Receiver<Value>,
-    seen: RefCell<Vec<Value>>,
+    printed: RefCell<Vec<Value>>,
 }
 
 impl Process {
@@ -174,9 +175,9 @@ impl Process {
             }
         });
         Self {
-            child: Running(child),
+            child: KilledOnDrop(child),
             lines,
-            seen: RefCell::default(),
+            printed: RefCell::default(),
         }
     }
 
@@ -185,24 +186,29 @@ impl Process {
     }
 
     /// The next line, if there is one within this time.
-    pub fn next(&self, within: Duration) -> Result<Value, RecvTimeoutError> {
-        let line = self.lines.recv_timeout(within)?;
-        self.seen.borrow_mut().push(line.clone());
+    pub fn next(&self, timeout: Duration) -> Result<Value, RecvTimeoutError> {
+        let line = self.lines.recv_timeout(timeout)?;
+        self.printed.borrow_mut().push(line.clone());
         Ok(line)
     }
 
     /// The first further line that satisfies the condition.
     #[track_caller]
-    pub fn wait_for(&self, what: &str, condition: impl Fn(&Value) -> bool) -> Value {
-        let until = Instant::now() + TEST_TIMEOUT;
+    pub fn wait_for(&self, description: &str, condition: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + TEST_TIMEOUT;
         loop {
-            match self.next(until.saturating_duration_since(Instant::now())) {
+            match self.next(deadline.saturating_duration_since(Instant::now())) {
                 Ok(line) if condition(&line) => return line,
                 Ok(_) => {}
                 Err(RecvTimeoutError::Timeout) => {
-                    panic!("no {what} after {TEST_TIMEOUT:?}: {:#?}", self.seen())
+                    panic!(
+                        "no {description} after {TEST_TIMEOUT:?}: {:#?}",
+                        self.printed_lines()
+                    )
                 }
-                Err(RecvTimeoutError::Disconnected) => panic!("ended before {what}: {:#?}", self.seen()),
+                Err(RecvTimeoutError::Disconnected) => {
+                    panic!("ended before {description}: {:#?}", self.printed_lines())
+                }
             }
         }
     }
@@ -213,13 +219,13 @@ impl Process {
     }
 
     /// All lines so far.
-    pub fn seen(&self) -> Vec<Value> {
-        self.seen.borrow().clone()
+    pub fn printed_lines(&self) -> Vec<Value> {
+        self.printed.borrow().clone()
     }
 
     /// The lines so far with this event.
     pub fn events(&self, name: &str) -> Vec<Value> {
-        self.seen()
+        self.printed_lines()
             .into_iter()
             .filter(|line| line["event"] == name)
             .collect()
@@ -227,8 +233,8 @@ impl Process {
 
     /// A gateway's last reported count of a verdict.
     pub fn count(&self, verdict: &str) -> u64 {
-        let seen = self.seen.borrow();
-        let counters = seen.iter().rev().find(|line| line["counters"].is_object());
+        let printed = self.printed.borrow();
+        let counters = printed.iter().rev().find(|line| line["counters"].is_object());
         counters.map_or(0, |line| line["counters"][verdict].as_u64().unwrap_or(0))
     }
 
@@ -245,7 +251,7 @@ impl Process {
     }
 
     /// Ends the process by a signal, with any exit code.
-    pub fn end_by(&mut self, signal: Signal) {
+    pub fn end_with_signal(&mut self, signal: Signal) {
         self.signal(signal);
         self.child.0.wait().unwrap();
     }
@@ -257,25 +263,28 @@ impl Process {
 
     /// Waits until the process ends by itself; returns its exit code and all its lines.
     #[track_caller]
-    pub fn ended(mut self) -> (i32, Vec<Value>) {
-        let until = Instant::now() + TEST_TIMEOUT;
+    pub fn wait_for_exit(mut self) -> (i32, Vec<Value>) {
+        let deadline = Instant::now() + TEST_TIMEOUT;
         loop {
-            match self.next(until.saturating_duration_since(Instant::now())) {
+            match self.next(deadline.saturating_duration_since(Instant::now())) {
                 Ok(_) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
-                    panic!("still running after {TEST_TIMEOUT:?}: {:#?}", self.seen())
+                    panic!(
+                        "still running after {TEST_TIMEOUT:?}: {:#?}",
+                        self.printed_lines()
+                    )
                 }
             }
         }
         let code = self.child.0.wait().unwrap().code();
-        (code.expect("it was killed"), self.seen())
+        (code.expect("it was killed"), self.printed_lines())
     }
 
     /// Waits until the process ends by itself with exit code 0; returns all its lines.
     #[track_caller]
-    pub fn ended_well(self) -> Vec<Value> {
-        let (code, lines) = self.ended();
+    pub fn wait_for_success(self) -> Vec<Value> {
+        let (code, lines) = self.wait_for_exit();
         assert_eq!(code, 0, "{lines:#?}");
         lines
     }
@@ -284,7 +293,7 @@ impl Process {
     #[track_caller]
     pub fn terminate(self) -> Vec<Value> {
         self.signal(Signal::SIGTERM);
-        self.ended_well()
+        self.wait_for_success()
     }
 }
 
@@ -306,17 +315,17 @@ pub fn free_udp_port() -> u16 {
 /// Asserts that datagrams are echoed. After a change of addresses a datagram may be lost before the gate: it is
 /// sent again, and only its own echo counts.
 #[track_caller]
-pub fn echoed(from: &UdpSocket, to: SocketAddr) {
-    echoed_with_size(from, to, 8);
+pub fn assert_echoed(from: &UdpSocket, to: SocketAddr) {
+    assert_echoed_with_size(from, to, 8);
 }
 
-/// The same with a payload of `bytes`; with fewer than 8, the echo may be of another datagram.
+/// As [`assert_echoed`], with a payload of `bytes` bytes. With fewer than 8, the echo may be of another datagram.
 #[track_caller]
-pub fn echoed_with_size(from: &UdpSocket, to: SocketAddr, bytes: usize) {
+pub fn assert_echoed_with_size(from: &UdpSocket, to: SocketAddr, bytes: usize) {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let mut payload = NUMBER.fetch_add(1, Ordering::Relaxed).to_le_bytes().to_vec();
     payload.resize(bytes, bytes as u8);
-    let until = Instant::now() + TEST_TIMEOUT;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     from.set_read_timeout(Some(LOST_AFTER)).unwrap();
     loop {
         from.send_to(&payload, to).unwrap();
@@ -326,7 +335,7 @@ pub fn echoed_with_size(from: &UdpSocket, to: SocketAddr, bytes: usize) {
                 return from.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
             }
         }
-        assert!(Instant::now() < until, "no echo from {to}");
+        assert!(Instant::now() < deadline, "no echo from {to}");
     }
 }
 

@@ -204,26 +204,26 @@ pub(crate) fn prover_ids_from_wire(reply: proto::ListProverIdsResponse) -> Prove
     }
 }
 
-/// The byte of an outcome on the wire.
+/// Values and flags in the byte of an outcome on the wire.
 const MISSED: u8 = 1;
 const OK: u8 = 2;
 const LATE: u8 = 3;
 const ALTERNATE: u8 = 4;
 const IPV6: u8 = 8;
 
-fn outcome_to_byte(verdict: &ProverObservation) -> u8 {
-    let of = |configuration| match configuration {
+fn outcome_to_byte(observation: &ProverObservation) -> u8 {
+    let configuration_flag = |configuration| match configuration {
         Configuration::Current => 0,
         Configuration::Alternate => ALTERNATE,
     };
-    let seen = match verdict.outcome {
-        ProofOutcome::Ok(configuration) => OK | of(configuration),
-        ProofOutcome::Late(configuration) => LATE | of(configuration),
+    let outcome = match observation.outcome {
+        ProofOutcome::Ok(configuration) => OK | configuration_flag(configuration),
+        ProofOutcome::Late(configuration) => LATE | configuration_flag(configuration),
         ProofOutcome::Missed => MISSED,
     };
-    match verdict.address {
-        IpAddr::V4(_) => seen,
-        IpAddr::V6(_) => seen | IPV6,
+    match observation.address {
+        IpAddr::V4(_) => outcome,
+        IpAddr::V6(_) => outcome | IPV6,
     }
 }
 
@@ -259,7 +259,7 @@ fn observations_from_wire(
         .iter()
         .zip(&request.enrolled_at_s)
         .zip(&request.outcomes);
-    let verdicts = columns.map(|((device, enrolled_at_s), byte)| {
+    let observations = columns.map(|((device, enrolled_at_s), byte)| {
         Ok(ProverObservation {
             device: DeviceId(*device),
             enrolled_at: EnrollmentTime(*enrolled_at_s),
@@ -267,9 +267,9 @@ fn observations_from_wire(
             address: address(*byte).ok_or(Malformed("no address of a prover"))?,
         })
     });
-    let verdicts = verdicts.collect::<Result<_, _>>()?;
+    let observations = observations.collect::<Result<_, _>>()?;
     match addresses.is_empty() {
-        true => Ok(verdicts),
+        true => Ok(observations),
         false => Err(Malformed("more addresses than provers")),
     }
 }
@@ -288,23 +288,24 @@ pub(crate) fn round_to_wire(outcome: &RoundOutcome, age_ns: u64) -> proto::Appra
         devices: outcome
             .observations
             .iter()
-            .map(|verdict| verdict.device.0)
+            .map(|observation| observation.device.0)
             .collect(),
         enrolled_at_s: outcome
             .observations
             .iter()
-            .map(|verdict| verdict.enrolled_at.0)
+            .map(|observation| observation.enrolled_at.0)
             .collect(),
         outcomes: outcome.observations.iter().map(outcome_to_byte).collect(),
         addresses: outcome
             .observations
             .iter()
-            .flat_map(|verdict| address_to_wire(Some(verdict.address)))
+            .flat_map(|observation| address_to_wire(Some(observation.address)))
             .collect(),
     }
 }
 
-/// Decodes the round, and the time since its end. The gateway's clock is not comparable here, so `ended_ns` is 0.
+/// Decodes the round, and the time since its end. The controller cannot compare the gateway's clock with its own clock,
+/// so `ended_ns` is 0.
 pub(crate) fn round_from_wire(
     request: &proto::AppraiseRoundRequest,
 ) -> Result<(RoundOutcome, u64), Malformed> {
@@ -321,21 +322,21 @@ pub(crate) fn round_from_wire(
     Ok((outcome, request.age_ns))
 }
 
-pub(crate) fn appraisal_to_wire(appraised: &RoundAppraisal) -> proto::AppraiseRoundResponse {
+pub(crate) fn appraisal_to_wire(appraisal: &RoundAppraisal) -> proto::AppraiseRoundResponse {
     let quarantined = |quarantined: &QuarantinedDevice| proto::QuarantinedDevice {
         device: quarantined.device.0,
         reason: quarantined.reason.clone(),
         revision: quarantined.revision.0,
     };
-    let readmitted = |(device, revision): &(DeviceId, Revision)| proto::RemediatedDevice {
+    let remediated = |(device, revision): &(DeviceId, Revision)| proto::RemediatedDevice {
         device: device.0,
         revision: revision.0,
     };
     proto::AppraiseRoundResponse {
-        quarantined: appraised.quarantined.iter().map(quarantined).collect(),
-        remediated: appraised.remediated.iter().map(readmitted).collect(),
-        attestation_results: appraised.attestation_results.clone(),
-        outage: appraised.outage.map(|outage| proto::GroupOutage {
+        quarantined: appraisal.quarantined.iter().map(quarantined).collect(),
+        remediated: appraisal.remediated.iter().map(remediated).collect(),
+        attestation_results: appraisal.attestation_results.clone(),
+        outage: appraisal.outage.map(|outage| proto::GroupOutage {
             requested: outage.requested,
             excused: outage.excused,
             excused_max: outage.excused_max,
@@ -349,11 +350,11 @@ pub(crate) fn appraisal_from_wire(reply: proto::AppraiseRoundResponse) -> RoundA
         reason: quarantined.reason,
         revision: Revision(quarantined.revision),
     };
-    let readmitted =
-        |readmitted: proto::RemediatedDevice| (DeviceId(readmitted.device), Revision(readmitted.revision));
+    let remediated =
+        |remediated: proto::RemediatedDevice| (DeviceId(remediated.device), Revision(remediated.revision));
     RoundAppraisal {
         quarantined: reply.quarantined.into_iter().map(quarantined).collect(),
-        remediated: reply.remediated.into_iter().map(readmitted).collect(),
+        remediated: reply.remediated.into_iter().map(remediated).collect(),
         attestation_results: reply.attestation_results,
         outage: reply.outage.map(|outage| GroupOutage {
             requested: outage.requested,
@@ -372,14 +373,16 @@ mod tests {
     fn round() -> RoundOutcome {
         let v4 = IpAddr::from([192, 0, 2, 7]);
         let v6 = IpAddr::from([0x20; 16]);
-        let seen = [
+        let outcomes = [
             ProofOutcome::Missed,
             ProofOutcome::Ok(Configuration::Current),
             ProofOutcome::Ok(Configuration::Alternate),
             ProofOutcome::Late(Configuration::Current),
             ProofOutcome::Late(Configuration::Alternate),
         ];
-        let verdicts = seen.into_iter().flat_map(|seen| [(seen, v4), (seen, v6)]);
+        let pairs = outcomes
+            .into_iter()
+            .flat_map(|outcome| [(outcome, v4), (outcome, v6)]);
         RoundOutcome {
             number: RoundNumber(3),
             group: GroupName::new("doors".to_owned()).unwrap(),
@@ -388,12 +391,12 @@ mod tests {
             duration_ms: 6,
             ended_ns: 0,
             last_verdict_ms: 7,
-            observations: verdicts
+            observations: pairs
                 .zip(1..)
-                .map(|((seen, address), device)| ProverObservation {
+                .map(|((outcome, address), device)| ProverObservation {
                     device: DeviceId(device),
                     enrolled_at: EnrollmentTime(device << 40),
-                    outcome: seen,
+                    outcome,
                     address,
                 })
                 .collect(),
@@ -436,11 +439,11 @@ mod tests {
         request.devices = vec![0; 1_000];
         request.enrolled_at_s = vec![0; 1_000];
         request.outcomes = vec![0; 1_000];
-        let sent = request.encode_to_vec();
-        let read = proto::AppraiseRoundRequest::decode(&*sent).unwrap();
+        let bytes = request.encode_to_vec();
+        let decoded = proto::AppraiseRoundRequest::decode(&*bytes).unwrap();
         let allocated =
-            (read.devices.capacity() + read.enrolled_at_s.capacity()) * 8 + read.outcomes.capacity();
-        assert!(allocated <= 2 * sent.len(), "{allocated} of {}", sent.len());
+            (decoded.devices.capacity() + decoded.enrolled_at_s.capacity()) * 8 + decoded.outcomes.capacity();
+        assert!(allocated <= 2 * bytes.len(), "{allocated} of {}", bytes.len());
         // An unknown field is skipped without an allocation.
         let empty = [0x4a, 0].repeat(1_000);
         assert_eq!(

@@ -20,7 +20,7 @@ pub(crate) fn exact_bytes<const N: usize>(bytes: &[u8], field: &'static str) -> 
     bytes.try_into().map_err(|_| Malformed(field))
 }
 
-/// The same, or `None` for an empty slice.
+/// Converts a byte slice to an array of `N` bytes, or an empty slice to `None`.
 pub(crate) fn optional_bytes<const N: usize>(
     bytes: &[u8],
     field: &'static str,
@@ -31,7 +31,8 @@ pub(crate) fn optional_bytes<const N: usize>(
     }
 }
 
-/// Maximum number of entries in one message of a gateway. A gateway sends a quarter of this number.
+/// Maximum number of entries in one message of a gateway. A running gateway sends at most a quarter of this number,
+/// a stopping gateway up to this number.
 pub(crate) const ENTRIES_MAX: usize = 1024;
 
 /// Returns all entries of a message. Rejects a message with more than [`ENTRIES_MAX`] entries, because each entry

@@ -79,30 +79,30 @@ pub(crate) fn row_request_from_wire(request: &proto::RowRequest) -> RowRequest {
     }
 }
 
-pub(crate) fn refusal_to_wire(refused: &RowRefusal) -> proto::RowRefusal {
-    let (reason, detail) = match &refused.reason {
+pub(crate) fn refusal_to_wire(refusal: &RowRefusal) -> proto::RowRefusal {
+    let (reason, detail) = match &refusal.reason {
         RefusalReason::Exhausted => (proto::row_refusal::Reason::Exhausted, ""),
         RefusalReason::Inactive => (proto::row_refusal::Reason::Inactive, ""),
         RefusalReason::NotHeld => (proto::row_refusal::Reason::NotHeld, ""),
         RefusalReason::Damaged(detail) => (proto::row_refusal::Reason::Damaged, detail.as_str()),
     };
     proto::RowRefusal {
-        device: refused.device.0,
+        device: refusal.device.0,
         reason: reason.into(),
         detail: detail.to_owned(),
     }
 }
 
-pub(crate) fn refusal_from_wire(refused: proto::RowRefusal) -> Result<RowRefusal, Malformed> {
-    let reason = match refused.reason() {
+pub(crate) fn refusal_from_wire(refusal: proto::RowRefusal) -> Result<RowRefusal, Malformed> {
+    let reason = match refusal.reason() {
         proto::row_refusal::Reason::Exhausted => RefusalReason::Exhausted,
         proto::row_refusal::Reason::Inactive => RefusalReason::Inactive,
         proto::row_refusal::Reason::NotHeld => RefusalReason::NotHeld,
-        proto::row_refusal::Reason::Damaged => RefusalReason::Damaged(refused.detail),
+        proto::row_refusal::Reason::Damaged => RefusalReason::Damaged(refusal.detail),
         proto::row_refusal::Reason::Unspecified => return Err(Malformed("no reason of a row refusal")),
     };
     Ok(RowRefusal {
-        device: DeviceId(refused.device),
+        device: DeviceId(refusal.device),
         reason,
     })
 }
@@ -189,13 +189,13 @@ pub(crate) fn report_from_wire(report: &proto::SessionReport) -> Result<SessionR
     })
 }
 
-pub(crate) fn report_result_to_wire(reported: SessionReportResult) -> proto::SessionReportResult {
+pub(crate) fn report_result_to_wire(result: SessionReportResult) -> proto::SessionReportResult {
     use proto::session_report_result::{Outcome, Superseded};
     proto::SessionReportResult {
-        outcome: match reported {
+        outcome: match result {
             SessionReportResult::Newest => None,
-            SessionReportResult::Superseded { by: at, age_ns } => Some(Outcome::Superseded(Superseded {
-                gateway: at.0,
+            SessionReportResult::Superseded { by, age_ns } => Some(Outcome::Superseded(Superseded {
+                gateway: by.0,
                 age_ns,
             })),
             SessionReportResult::Rejected(reason) => Some(Outcome::Rejected(reason.to_owned())),
@@ -203,13 +203,13 @@ pub(crate) fn report_result_to_wire(reported: SessionReportResult) -> proto::Ses
     }
 }
 
-pub(crate) fn report_result_from_wire(reported: proto::SessionReportResult) -> SessionReportResult {
+pub(crate) fn report_result_from_wire(result: proto::SessionReportResult) -> SessionReportResult {
     use proto::session_report_result::Outcome;
-    match reported.outcome {
+    match result.outcome {
         None => SessionReportResult::Newest,
-        Some(Outcome::Superseded(older)) => SessionReportResult::Superseded {
-            by: GatewayId(older.gateway),
-            age_ns: older.age_ns,
+        Some(Outcome::Superseded(superseded)) => SessionReportResult::Superseded {
+            by: GatewayId(superseded.gateway),
+            age_ns: superseded.age_ns,
         },
         Some(Outcome::Rejected(reason)) => {
             tracing::warn!(reason, "controller rejected a session report");
@@ -260,9 +260,9 @@ pub(crate) fn changes_to_wire(changes: &Changes) -> proto::ListChangesResponse {
 }
 
 /// Encodes the position of a lease reader: two revisions, each after a byte that is 1 if the revision is present.
-pub(crate) fn cursor_to_wire(place: LeasedCursor) -> Vec<u8> {
+pub(crate) fn cursor_to_wire(position: LeasedCursor) -> Vec<u8> {
     let mut cursor = Vec::with_capacity(18);
-    for revision in [place.after, place.started_at] {
+    for revision in [position.after, position.started_at] {
         cursor.push(u8::from(revision.is_some()));
         cursor.extend_from_slice(&revision.unwrap_or(Revision::ZERO).0.to_be_bytes());
     }
@@ -273,15 +273,16 @@ pub(crate) fn cursor_from_wire(cursor: &[u8]) -> Result<LeasedCursor, Malformed>
     if cursor.is_empty() {
         return Ok(LeasedCursor::default());
     }
-    const WRONG: Malformed = Malformed("invalid cursor");
-    let cursor: [u8; 18] = cursor.try_into().map_err(|_| WRONG)?;
-    let ([after, began_at], _) = cursor.as_chunks::<9>() else {
-        return Err(WRONG);
+    const INVALID: Malformed = Malformed("invalid cursor");
+    let cursor: [u8; 18] = cursor.try_into().map_err(|_| INVALID)?;
+    let ([after, started_at], _) = cursor.as_chunks::<9>() else {
+        return Err(INVALID);
     };
-    let revision =
-        |[is_there, number @ ..]: &[u8; 9]| (*is_there == 1).then(|| Revision(u64::from_be_bytes(*number)));
+    let revision = |[is_present, number @ ..]: &[u8; 9]| {
+        (*is_present == 1).then(|| Revision(u64::from_be_bytes(*number)))
+    };
     Ok(LeasedCursor {
         after: revision(after),
-        started_at: revision(began_at),
+        started_at: revision(started_at),
     })
 }

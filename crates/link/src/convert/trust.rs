@@ -6,7 +6,7 @@ use linewarden_evidence::statement::Nonce;
 use super::{Malformed, optional_bytes};
 use crate::proto;
 
-/// `fencing_token`: the gateway's new fencing token, if the controller renewed it.
+/// `fencing_token`: the gateway's new fencing token, if the controller has issued one.
 pub(crate) fn trust_to_wire(trust_status: &TrustStatus, fencing_token: Option<u64>) -> proto::TrustStatus {
     use proto::trust_status::State as Wire;
     let (state, reason) = match &trust_status.state {
@@ -24,7 +24,7 @@ pub(crate) fn trust_to_wire(trust_status: &TrustStatus, fencing_token: Option<u6
     }
 }
 
-/// Returns the trust status, and the gateway's new fencing token if the controller renewed it.
+/// Returns the trust status, and the gateway's new fencing token if the controller has issued one.
 pub(crate) fn trust_from_wire(
     trust_status: proto::TrustStatus,
 ) -> Result<(TrustStatus, Option<u64>), Malformed> {

@@ -19,34 +19,35 @@ use crate::digest::Digest;
 pub enum DigestCoverage {
     /// All data: any changed bit is detected.
     All,
-    /// These bytes; the others are a claim.
+    /// These bytes; the other bytes are a claim.
     Part(Range<usize>),
     /// Something that is not in the log, such as a program image: the data are a claim about the digest.
     NotLogged,
-    /// The type requires a digest of the data, but it matches none of the known forms. The data prove no more than
-    /// with [`DigestCoverage::NotLogged`]; only the digest counts.
+    /// The type, or the form of a GRUB measurement, requires a digest of the data, but the digest matches none of the
+    /// known forms. The data prove no more than with [`DigestCoverage::NotLogged`]; only the digest counts.
     Unexplained,
 }
 
 /// The part of the event's data that this digest of the event covers.
 pub(super) fn digest_coverage(event: &Event, digest: &Digest) -> DigestCoverage {
-    let is_of = |parts: &[&[u8]]| digest.algorithm().digest(parts) == *digest;
+    let matches_digest = |parts: &[&[u8]]| digest.algorithm().digest(parts) == *digest;
     let data = &event.data;
     if event.kind.rule() == DigestRule::NotExtended {
         return DigestCoverage::NotLogged;
     }
-    if is_of(&[data]) {
+    if matches_digest(&[data]) {
         return DigestCoverage::All;
     }
     let mut parts = measured_parts(event.kind, data).into_iter();
-    if let Some(part) = parts.find(|part| data.get(part.clone()).is_some_and(|part| is_of(&[part]))) {
+    if let Some(part) = parts.find(|part| data.get(part.clone()).is_some_and(|part| matches_digest(&[part])))
+    {
         return DigestCoverage::Part(part);
     }
-    if event.kind == EventType::EV_IPL && matches_systemd(data, is_of) {
+    if event.kind == EventType::EV_IPL && matches_systemd(data, matches_digest) {
         return DigestCoverage::All;
     }
     // PFP 10.4.1, EV_SEPARATOR: the error value 1 is measured, and the data describe the error.
-    let failed = event.kind == EventType::EV_SEPARATOR && is_of(&[&1u32.to_le_bytes()]);
+    let failed = event.kind == EventType::EV_SEPARATOR && matches_digest(&[&1u32.to_le_bytes()]);
     match event.kind.rule() {
         DigestRule::Data if !failed => DigestCoverage::Unexplained,
         _ if event.kind == EventType::EV_IPL && matches_grub(data) => DigestCoverage::Unexplained,
@@ -56,21 +57,21 @@ pub(super) fn digest_coverage(event: &Event, digest: &Digest) -> DigestCoverage 
 
 /// Whether the data have the form of a GRUB measurement, whose text the digest covers.
 fn matches_grub(data: &[u8]) -> bool {
-    let marks: [&[u8]; 5] = [
+    let prefixes: [&[u8]; 5] = [
         b"grub_cmd: ",
         b"kernel_cmdline: ",
         b"module_cmdline: ",
         b"grub_cmd ",
         b"grub_kernel_cmdline ",
     ];
-    marks.iter().any(|mark| data.starts_with(mark))
+    prefixes.iter().any(|prefix| data.starts_with(prefix))
 }
 
 /// systemd-stub measures the name of a section as ASCII with its final NUL and logs it as UTF-16. Early versions of
 /// systemd-boot measured its text in UTF-16 with the final NUL and logged it without that NUL's second byte.
-fn matches_systemd(data: &[u8], is_of: impl Fn(&[&[u8]]) -> bool) -> bool {
-    let is_name = |name: String| name.is_ascii() && is_of(&[name.as_bytes(), &[0]]);
-    is_of(&[data, &[0]]) || utf16(data).is_some_and(is_name)
+fn matches_systemd(data: &[u8], matches_digest: impl Fn(&[&[u8]]) -> bool) -> bool {
+    let is_name = |name: String| name.is_ascii() && matches_digest(&[name.as_bytes(), &[0]]);
+    matches_digest(&[data, &[0]]) || utf16(data).is_some_and(is_name)
 }
 
 /// The parts of the data that firmware and boot loaders are known to measure for this type of event, instead of all
@@ -101,9 +102,9 @@ fn variable_value(data: &[u8]) -> Option<Range<usize>> {
     Some(start..data.len())
 }
 
-/// Besides the complete UEFI_VARIABLE_DATA (PFP 3.3.4.8): only the EFI_SIGNATURE_DATA, as firmware did before the
-/// profile was clarified; the signature without its owner's GUID; and all but the last byte, which shim 15 and
-/// earlier log but do not measure (google/go-attestation issue 157).
+/// The parts that are measured instead of the complete UEFI_VARIABLE_DATA (PFP 3.3.4.8): the EFI_SIGNATURE_DATA alone,
+/// as firmware did before the profile was clarified; the signature without its owner's GUID; or all but the last byte,
+/// which shim 15 and earlier log but do not measure (google/go-attestation issue 157).
 fn authority(data: &[u8]) -> Vec<Range<usize>> {
     const OWNER_BYTES: usize = 16;
     let mut parts = Vec::new();
@@ -116,13 +117,13 @@ fn authority(data: &[u8]) -> Vec<Range<usize>> {
 }
 
 /// GRUB measures a command without the prefix that it logs: `grub_cmd: COMMAND` without the final NUL (upstream),
-/// `grub_cmd COMMAND` with it (Red Hat; tpm2-tools pull request 2303). systemd-stub logs UTF-16 and measures it with
-/// or without the final NUL.
+/// `grub_cmd COMMAND` with the NUL (Red Hat; tpm2-tools pull request 2303). systemd-stub logs UTF-16 text and measures
+/// the text with or without the final NUL.
 fn boot_loader(data: &[u8]) -> Vec<Range<usize>> {
     let mut parts = without_nul(0..data.len(), data);
-    for mark in [&b": "[..], b" ", b":"] {
-        if let Some(at) = data.windows(mark.len()).position(|bytes| bytes == mark) {
-            let command = at + mark.len()..data.len();
+    for separator in [&b": "[..], b" ", b":"] {
+        if let Some(position) = data.windows(separator.len()).position(|bytes| bytes == separator) {
+            let command = position + separator.len()..data.len();
             parts.push(command.clone());
             parts.extend(without_nul(command, data));
         }
@@ -130,7 +131,7 @@ fn boot_loader(data: &[u8]) -> Vec<Range<usize>> {
     parts
 }
 
-/// The range without a final NUL of one or two bytes: texts are logged with it and measured without.
+/// The range without a final NUL of one or two bytes: texts are logged with the NUL and measured without the NUL.
 fn without_nul(range: Range<usize>, data: &[u8]) -> Vec<Range<usize>> {
     let bytes = data.get(range.clone()).unwrap_or_default();
     [1, 2]

@@ -8,7 +8,7 @@ impl Event {
     /// The event data in one line. Data that do not match their type are displayed as bytes.
     pub fn describe(&self) -> String {
         let data = &self.data;
-        let words = match self.kind {
+        let description = match self.kind {
             kind if kind.is_variable() => describe_variable(kind, data),
             EventType::EV_SEPARATOR => Some(describe_separator(data)),
             EventType::EV_EFI_BOOT_SERVICES_APPLICATION
@@ -20,10 +20,10 @@ impl Event {
             EventType::EV_EFI_GPT_EVENT | EventType::EV_EFI_GPT_EVENT2 => describe_partitions(data),
             EventType::EV_S_CRTM_VERSION => Some(describe_version(data)),
             EventType::EV_EVENT_TAG => describe_tagged(data),
-            EventType::EV_NO_ACTION => describe_remark(data),
+            EventType::EV_NO_ACTION => describe_no_action(data),
             _ => any_text(data),
         };
-        words.unwrap_or_else(|| describe_bytes(data))
+        description.unwrap_or_else(|| describe_bytes(data))
     }
 }
 
@@ -43,7 +43,7 @@ fn describe_variable(kind: EventType, data: &[u8]) -> Option<String> {
     Some(format!("{name} ({}): {value}", variable.namespace))
 }
 
-/// `Boot0001` and the like, not `BootOrder`.
+/// Whether the name is that of a boot option, such as `Boot0001`; `BootOrder` is none.
 fn is_boot_option(name: &str) -> bool {
     name.strip_prefix("Boot")
         .is_some_and(|number| number.len() == 4 && number.bytes().all(|byte| byte.is_ascii_hexdigit()))
@@ -95,7 +95,7 @@ fn next_node(fields: &mut ByteReader<'_>) -> Option<String> {
     let bytes = usize::from(fields.u16_le()?).checked_sub(4)?;
     let data = fields.take(bytes)?;
     let guid = || data.first_chunk().map(|guid| Guid(*guid));
-    let words = match (kind, subtype) {
+    let description = match (kind, subtype) {
         (END, _) => return None,
         (4, 1) => ByteReader::new(data.get(20..)?)
             .array()
@@ -111,16 +111,16 @@ fn next_node(fields: &mut ByteReader<'_>) -> Option<String> {
         (2, 1) => Some("ACPI".to_owned()),
         _ => None,
     };
-    Some(words.unwrap_or_else(|| format!("node {kind}.{subtype}")))
+    Some(description.unwrap_or_else(|| format!("node {kind}.{subtype}")))
 }
 
 fn describe_separator(data: &[u8]) -> String {
     match data {
         [0xff, 0xff, 0xff, 0xff] => "end of the phase".to_owned(),
         [1, 0, 0, 0] => "error: the measurement is incomplete".to_owned(),
-        // Four bytes, or more where coreboot logs a field of 50.
+        // The data are four zero bytes; coreboot logs a field of 50.
         zeros if zeros.len() >= 4 && zeros.iter().all(|byte| *byte == 0) => "end of the phase".to_owned(),
-        other => any_text(other).unwrap_or_else(|| describe_bytes(other)),
+        data => any_text(data).unwrap_or_else(|| describe_bytes(data)),
     }
 }
 
@@ -153,25 +153,25 @@ fn describe_named_tables(data: &[u8]) -> Option<String> {
 fn describe_partitions(data: &[u8]) -> Option<String> {
     const HEADER_TO_GUID: usize = 56;
     const HEADER_BYTES: usize = 92;
-    const NAME_AT: usize = 56;
-    const NAMED_MAX: u64 = 16;
+    const NAME_OFFSET: usize = 56;
+    const NAMES_MAX: u64 = 16;
     let mut fields = ByteReader::new(data);
     let mut header = ByteReader::new(fields.take(HEADER_BYTES)?);
     header.take(HEADER_TO_GUID)?;
     let disk = Guid(header.array()?);
     let count = fields.u64_le()?;
     let mut names = Vec::new();
-    for _ in 0..count.min(NAMED_MAX) {
-        let name = utf16(fields.take(128)?.get(NAME_AT..)?)?;
+    for _ in 0..count.min(NAMES_MAX) {
+        let name = utf16(fields.take(128)?.get(NAME_OFFSET..)?)?;
         names.push(if name.is_empty() {
             "(no name)".to_owned()
         } else {
             escaped(&name)
         });
     }
-    let more = if count > NAMED_MAX { " and more" } else { "" };
+    let suffix = if count > NAMES_MAX { " and more" } else { "" };
     Some(format!(
-        "disk {disk} with {count} partitions: {}{more}",
+        "disk {disk} with {count} partitions: {}{suffix}",
         names.join(", ")
     ))
 }
@@ -192,7 +192,7 @@ fn describe_tagged(data: &[u8]) -> Option<String> {
     let name = match tag {
         0x8f3b_22ec => "Linux initrd".to_owned(),
         0x8f3b_22ed => "Linux load options".to_owned(),
-        other => format!("tag {other:#010x}"),
+        tag => format!("tag {tag:#010x}"),
     };
     Some(format!(
         "{name}: {}",
@@ -201,7 +201,7 @@ fn describe_tagged(data: &[u8]) -> Option<String> {
 }
 
 /// The signature at the start of an EV_NO_ACTION event.
-fn describe_remark(data: &[u8]) -> Option<String> {
+fn describe_no_action(data: &[u8]) -> Option<String> {
     let signature = data.split(|byte| *byte == 0).next()?;
     let rest = data.get(signature.len() + 1..).unwrap_or_default();
     Some(format!("{}: {}", any_text(signature)?, describe_bytes(rest)))

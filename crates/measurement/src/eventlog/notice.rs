@@ -26,9 +26,9 @@ pub enum Notice {
     },
     /// Events whose type requires a digest of the data, but whose digest does not match.
     Unexplained {
-        /// How many.
+        /// Number of these events.
         events: usize,
-        /// The first one.
+        /// The first of these events.
         first: ReplayedEvent,
     },
     /// The PCR differs between devices with the same software.
@@ -94,7 +94,7 @@ impl fmt::Display for Notice {
             Self::Unexplained { events, first } => {
                 let count = match events {
                     1 => "1 event".to_owned(),
-                    many => format!("{many} events"),
+                    count => format!("{count} events"),
                 };
                 write!(
                     f,

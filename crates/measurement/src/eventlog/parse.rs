@@ -19,10 +19,10 @@ const SPEC_ID_AGILE: &[u8; 16] = b"Spec ID Event03\0";
 /// Why bytes are not an event log. Entries are counted from 0, as in `tpm2_eventlog`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
-    /// Longer than the maximum.
+    /// The log is longer than the maximum.
     #[error("event log too long: {0} bytes, the maximum is {LOG_BYTES_MAX}")]
     TooLong(usize),
-    /// An entry is invalid, so the following ones cannot be located.
+    /// An entry is invalid, so later entries cannot be located.
     #[error("invalid event log entry {entry} at byte {offset}: {problem}")]
     Entry {
         /// The number of the entry.
@@ -41,16 +41,16 @@ pub enum EntryProblem {
     #[error("the log ends before the {0}; the file is truncated, copy it again from the kernel")]
     Truncated(&'static str),
     /// The data of the first entry end within the list of algorithms.
-    #[error("the data end before the {0}")]
+    #[error("the data of the first entry end before the {0}")]
     TruncatedList(&'static str),
-    /// More than the maximum.
+    /// The log has more entries than the maximum.
     #[error("too many entries; the maximum is {ENTRIES_MAX}")]
     TooMany,
     /// The PCR does not exist.
     #[error("PCR {0} does not exist")]
     InvalidPcr(u32),
-    /// More algorithms than exist.
-    #[error("too many hash algorithms: {0}")]
+    /// An entry has too many digests, or the first entry lists too many algorithms, or the first entry lists none.
+    #[error("invalid number of hash algorithms: {0}")]
     TooManyAlgorithms(u32),
     /// The first entry lists this algorithm twice, or with a wrong size, or an entry has two digests of it.
     #[error("hash algorithm {0:#06x} is listed twice or with a wrong size")]
@@ -83,9 +83,9 @@ impl EventLog {
         let mut fields = ByteReader::new(bytes);
         let mut events = Vec::new();
         let mut sizes = None;
-        let used = used_bytes(bytes);
-        while bytes.len() - fields.rest().len() < used {
-            let rest = fields.rest();
+        let used_len = used_bytes(bytes);
+        while bytes.len() - fields.rest().len() < used_len {
+            let entry_bytes = fields.rest();
             let event = next(&mut fields, sizes.as_ref(), events.len()).and_then(|event| {
                 if events.is_empty() {
                     sizes = spec_id(&event)?;
@@ -94,7 +94,7 @@ impl EventLog {
             });
             events.push(event.map_err(|problem| ParseError::Entry {
                 entry: events.len(),
-                offset: bytes.len() - rest.len(),
+                offset: bytes.len() - entry_bytes.len(),
                 problem,
             })?);
         }
@@ -166,7 +166,7 @@ fn digests(fields: &mut ByteReader<'_>, sizes: &Sizes, kind: EventType) -> Read<
         0..=BANKS_MAX => {}
         _ => return Err(EntryProblem::TooManyAlgorithms(count)),
     }
-    let mut seen = Sizes::new();
+    let mut listed = Sizes::new();
     let mut digests = Vec::new();
     for _ in 0..count {
         let id = fields
@@ -174,7 +174,7 @@ fn digests(fields: &mut ByteReader<'_>, sizes: &Sizes, kind: EventType) -> Read<
             .ok_or(EntryProblem::Truncated("digest's algorithm"))?;
         let size = *sizes.get(&id).ok_or(EntryProblem::UnlistedAlgorithm(id))?;
         let bytes = fields.take(size).ok_or(EntryProblem::Truncated("digest"))?;
-        if seen.insert(id, size).is_some() {
+        if listed.insert(id, size).is_some() {
             return Err(EntryProblem::InvalidAlgorithm(id));
         }
         if let Some(algorithm) = HashAlgorithm::from_tcg_id(id) {
@@ -209,8 +209,9 @@ fn spec_id(event: &Event) -> Read<Option<Sizes>> {
                 .u16_le()
                 .ok_or(EntryProblem::TruncatedList("list of algorithms"))?,
         );
-        let wrong = HashAlgorithm::from_tcg_id(id).is_some_and(|algorithm| algorithm.digest_bytes() != size);
-        if wrong || size > 64 || sizes.insert(id, size).is_some() {
+        let has_wrong_size =
+            HashAlgorithm::from_tcg_id(id).is_some_and(|algorithm| algorithm.digest_bytes() != size);
+        if has_wrong_size || size > 64 || sizes.insert(id, size).is_some() {
             return Err(EntryProblem::InvalidAlgorithm(id));
         }
     }

@@ -25,7 +25,7 @@ pub enum ReplayError {
     /// One entry has no digest, so the extended value is unknown.
     #[error("event log entry {entry} ({kind}, PCR {pcr}) has no digest of the bank {bank}")]
     NoDigest {
-        /// The entry.
+        /// Number of the entry.
         entry: usize,
         /// Its type.
         kind: EventType,
@@ -34,7 +34,7 @@ pub enum ReplayError {
         /// The bank.
         bank: HashAlgorithm,
     },
-    /// The replayed value differs from that of the PCR.
+    /// The replayed value differs from the value of the PCR.
     #[error(
         "PCR {pcr} does not match: the event log gives {replayed}, the TPM has {actual}; {}; the log is truncated or of \
          another boot, or an extend of this PCR was not logged",
@@ -47,16 +47,16 @@ pub enum ReplayError {
         replayed: Box<Digest>,
         /// The value of the PCR.
         actual: Box<Digest>,
-        /// The last entry that extends this PCR.
+        /// Number of the last entry that extends this PCR; `None` if there is none.
         last_entry: Option<usize>,
     },
 }
 
-fn missing_bank_text(bank: HashAlgorithm, have: &[HashAlgorithm]) -> String {
-    if have.is_empty() {
+fn missing_bank_text(bank: HashAlgorithm, available: &[HashAlgorithm]) -> String {
+    if available.is_empty() {
         return "event log is empty".to_owned();
     }
-    let names: Vec<_> = have.iter().map(ToString::to_string).collect();
+    let names: Vec<_> = available.iter().map(ToString::to_string).collect();
     format!(
         "event log has no digests of the bank {bank}, only of {}",
         names.join(", ")
@@ -64,9 +64,9 @@ fn missing_bank_text(bank: HashAlgorithm, have: &[HashAlgorithm]) -> String {
 }
 
 impl ReplayError {
-    /// Whether the log does not determine the values: an empty log with a working TPM, or one in the SHA-1 format
-    /// with a bank of SHA-256. Then the values can be appraised without a log. Any other error is a log that
-    /// contradicts the values.
+    /// Whether the log does not determine the values, because it has no digests of the bank: an empty log, one in the
+    /// SHA-1 format, or one with other banks. Then the values can be appraised without a log. With any other error, the
+    /// log is invalid or contradicts the values.
     pub const fn has_no_statement(&self) -> bool {
         matches!(self, Self::MissingBank { .. })
     }
@@ -74,8 +74,8 @@ impl ReplayError {
 
 fn last_entry_text(entry: Option<usize>) -> String {
     match entry {
-        Some(entry) => format!("its last entry is {entry}"),
-        None => "it has no entry".to_owned(),
+        Some(entry) => format!("the last entry of this PCR is {entry}"),
+        None => "no entry extends this PCR".to_owned(),
     }
 }
 
@@ -102,7 +102,7 @@ pub struct ReplayedEvent {
     pub description: String,
 }
 
-/// One line; unproven parts are marked, and an unexplained event is displayed with its digest, which alone counts.
+/// One line: unproven parts are marked, and an unexplained event is displayed with its digest, which alone counts.
 impl fmt::Display for ReplayedEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (entry, pcr, kind) = (self.entry, self.pcr, self.kind);
@@ -131,20 +131,18 @@ impl ReplayedLog {
 
 /// Verifies that replaying the log gives these values.
 ///
-/// Only entries that extend one of these PCRs are checked and returned; the others are not proven. For each event,
+/// Only entries that extend one of these PCRs are checked and returned; other entries are not proven. For each event,
 /// the value proves the PCR, the digest and the order within the PCR; [`DigestCoverage`] defines the proven part of
 /// the data; the type is never proven. Unexplained data do not invalidate a log.
 ///
 /// # Errors
-/// [`ReplayError`], for the first entry without a digest of the bank, else for the first PCR whose value differs.
+/// [`ReplayError`]: the log has no digests of the bank, or an entry that extends one of these PCRs has no such digest, or
+/// the value of a PCR differs.
 pub fn verify_replay(log: &EventLog, values: &PcrValues) -> Result<ReplayedLog, ReplayError> {
     let bank = values.bank();
     if !log.banks.contains(&bank) {
-        let have = log.banks.clone();
-        return Err(ReplayError::MissingBank {
-            bank,
-            available: have,
-        });
+        let available = log.banks.clone();
+        return Err(ReplayError::MissingBank { bank, available });
     }
     let selection = values.selection();
     let mut events = Vec::new();
@@ -177,17 +175,14 @@ pub fn verify_replay(log: &EventLog, values: &PcrValues) -> Result<ReplayedLog, 
 }
 
 impl EventLog {
-    /// The values of this bank's PCRs according to the log, for the PCRs that it extends.
+    /// The values of this bank's PCRs according to the log, for the PCRs that the log extends.
     ///
     /// # Errors
-    /// [`ReplayError`] if the log has no digest of the bank.
+    /// [`ReplayError`] if the log, or an entry that extends a PCR, has no digest of the bank.
     pub fn replay(&self, bank: HashAlgorithm) -> Result<PcrValues, ReplayError> {
         if !self.banks.contains(&bank) {
-            let have = self.banks.clone();
-            return Err(ReplayError::MissingBank {
-                bank,
-                available: have,
-            });
+            let available = self.banks.clone();
+            return Err(ReplayError::MissingBank { bank, available });
         }
         let mut values = PcrValues::new(bank);
         for (entry, event, pcr) in extending_events(self) {
@@ -198,7 +193,7 @@ impl EventLog {
                     .copied()
                     .unwrap_or(pcr.start_value(bank)),
             };
-            // Both are of the bank.
+            // `set` cannot fail, because the digest is of the bank.
             let _ = values.set(pcr, before.extended(digest_of(event, entry, pcr, bank)?));
         }
         Ok(values)
@@ -227,33 +222,33 @@ fn digest_of(
     })
 }
 
-/// The possible start values of a PCR, the one from the log first. Only PCR 0 has a choice: its last byte is the
+/// The possible start values of a PCR, the value from the log first. Only PCR 0 has a choice: its last byte is the
 /// locality of TPM2_Startup (0 or 3), which an EV_NO_ACTION event states if it is not 0 (PFP 10.4.5.3, "Startup
-/// Locality Event"), or 4 if the processor measured before (H-CRTM; TPM 2.0 Library, Part 1, "H-CRTM before
-/// TPM2_Startup"). Firmware omits the event or writes it late, so only the PCR value decides.
+/// Locality Event"), or 4 if the processor measured before TPM2_Startup (H-CRTM; TPM 2.0 Library, Part 1, "H-CRTM
+/// before TPM2_Startup"). Firmware omits the event or writes it late, so only the PCR value decides.
 fn start_values(log: &EventLog, pcr: PcrIndex, bank: HashAlgorithm) -> Vec<Digest> {
     const LOCALITIES: [u8; 3] = [0, 3, 4];
     if pcr.get() != 0 {
         return Vec::from([pcr.start_value(bank)]);
     }
-    let remark = log.events.iter().find_map(|event| {
-        let is_remark = event.kind == EventType::EV_NO_ACTION;
+    let stated_locality = log.events.iter().find_map(|event| {
+        let is_no_action = event.kind == EventType::EV_NO_ACTION;
         match event.data.strip_prefix(STARTUP_LOCALITY) {
-            Some([locality]) if is_remark && LOCALITIES.contains(locality) => Some(*locality),
+            Some([locality]) if is_no_action && LOCALITIES.contains(locality) => Some(*locality),
             _ => None,
         }
     });
-    let first = extending_events(log).find(|(_, _, of)| *of == pcr);
+    let first = extending_events(log).find(|(_, _, extended)| *extended == pcr);
     let is_hcrtm = first.is_some_and(|(_, event, _)| event.kind == EventType::EV_EFI_HCRTM_EVENT);
     let event_locality = match is_hcrtm {
         true => 4,
-        false => remark.unwrap_or(0),
+        false => stated_locality.unwrap_or(0),
     };
-    let others = LOCALITIES
+    let other_localities = LOCALITIES
         .into_iter()
         .filter(|locality| *locality != event_locality);
     std::iter::once(event_locality)
-        .chain(others)
+        .chain(other_localities)
         .filter_map(|locality| {
             let mut bytes = vec![0; bank.digest_bytes()];
             *bytes.last_mut()? = locality;

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use crate::byte_reader::ByteReader;
 
-/// Maximum length of a displayed text.
+/// Maximum number of characters of a displayed text.
 const SHOWN_CHARS_MAX: usize = 200;
 
 /// A GUID as UEFI writes it: the first three groups little-endian.
@@ -15,14 +15,14 @@ pub(super) struct Guid(pub [u8; 16]);
 
 impl fmt::Display for Guid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, at) in [3, 2, 1, 0, 5, 4, 7, 6, 8, 9, 10, 11, 12, 13, 14, 15]
+        for (position, index) in [3, 2, 1, 0, 5, 4, 7, 6, 8, 9, 10, 11, 12, 13, 14, 15]
             .into_iter()
             .enumerate()
         {
-            if matches!(place, 4 | 6 | 8 | 10) {
+            if matches!(position, 4 | 6 | 8 | 10) {
                 f.write_char('-')?;
             }
-            write!(f, "{:02x}", self.0.get(at).copied().unwrap_or_default())?;
+            write!(f, "{:02x}", self.0.get(index).copied().unwrap_or_default())?;
         }
         Ok(())
     }
@@ -37,7 +37,7 @@ pub(super) struct Variable<'a> {
 }
 
 impl<'a> Variable<'a> {
-    /// All data must belong to it, except the additional byte that shim logs.
+    /// Parses the data; all bytes must belong to the variable.
     pub(super) fn read(data: &'a [u8]) -> Option<Self> {
         let mut fields = ByteReader::new(data);
         let namespace = Guid(fields.array()?);
@@ -53,7 +53,8 @@ impl<'a> Variable<'a> {
     }
 }
 
-/// Little-endian UTF-16 text without its final NULs, of which half of one may be missing; `None` for other bytes.
+/// Little-endian UTF-16 text without its final NULs; the second byte of the last NUL may be missing. `None` for other
+/// bytes.
 pub(super) fn utf16(bytes: &[u8]) -> Option<String> {
     let (pairs, rest) = bytes.as_chunks::<2>();
     if !matches!(rest, [] | [0]) {
@@ -64,16 +65,17 @@ pub(super) fn utf16(bytes: &[u8]) -> Option<String> {
     String::from_utf16(&units).ok()
 }
 
-/// The text in UTF-8 or UTF-16, if the bytes are one: no control characters except at the end.
+/// The text in UTF-8 or UTF-16, escaped. `None` if the bytes are not such a text, or if the text contains control
+/// characters other than line feeds, tabs and final NULs.
 pub(super) fn any_text(bytes: &[u8]) -> Option<String> {
     let printable =
         |text: &str| !text.is_empty() && !text.chars().any(|c| c.is_control() && c != '\n' && c != '\t');
-    let narrow = std::str::from_utf8(bytes)
+    let utf8 = std::str::from_utf8(bytes)
         .ok()
         .map(|text| text.trim_end_matches('\0'));
-    match narrow.filter(|text| printable(text)) {
+    match utf8.filter(|text| printable(text)) {
         Some(text) => Some(escaped(text)),
-        // All bytes are valid UTF-16: only mostly ASCII text is accepted.
+        // Many byte strings are valid UTF-16, so at least half of the characters must be ASCII.
         None => utf16(bytes)
             .filter(|text| {
                 printable(text) && 2 * text.chars().filter(char::is_ascii).count() >= text.chars().count()
@@ -82,7 +84,7 @@ pub(super) fn any_text(bytes: &[u8]) -> Option<String> {
     }
 }
 
-/// [`crate::text::escape_text`], limited to a few lines.
+/// [`crate::text::escape_text`] with at most [`SHOWN_CHARS_MAX`] characters.
 pub(super) fn escaped(text: &str) -> String {
     crate::text::escape_text(text, SHOWN_CHARS_MAX)
 }
@@ -92,10 +94,10 @@ pub(super) fn describe_bytes(bytes: &[u8]) -> String {
     match bytes.len() {
         0 => "nothing".to_owned(),
         1..=32 => hex::encode(bytes),
-        many => {
+        len => {
             let digest = crate::HashAlgorithm::Sha256.digest(&[bytes]).to_string();
             format!(
-                "{many} bytes with SHA-256 {}…",
+                "{len} bytes with SHA-256 {}…",
                 digest.get(..16).unwrap_or_default()
             )
         }

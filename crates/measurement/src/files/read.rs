@@ -1,4 +1,4 @@
-//! Reading: the only module of this crate that accesses a file system.
+//! Reads files and directories. Only this module and `walk` access a file system.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -39,11 +39,11 @@ impl Default for Limits {
 #[derive(Debug, thiserror::Error)]
 pub enum FilesError {
     /// The root directory of all paths cannot be opened.
-    #[error("{path}: {source}", path = path.display())]
+    #[error("root directory {path} cannot be opened: {source}", path = path.display())]
     Root {
         /// The directory.
         path: PathBuf,
-        /// What the operating system says.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The path exists but cannot be read.
@@ -51,7 +51,7 @@ pub enum FilesError {
     Io {
         /// The path.
         path: FilePath,
-        /// What the operating system says.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The path changed during each attempt.
@@ -64,22 +64,22 @@ pub enum FilesError {
     },
     /// Too many entries.
     #[error(
-        "too many files and directories at {path}: the maximum is {entries_max}; list fewer, or raise the limit"
+        "too many files and directories: the limit of {entries_max} was exceeded at {path}; list fewer, or raise the limit"
     )]
     TooManyEntries {
         /// The limit.
         entries_max: usize,
-        /// The first path beyond the limit.
+        /// The path at which the limit was exceeded.
         path: FilePath,
     },
     /// Too many bytes.
     #[error(
-        "too many bytes at {path}: the maximum of all files is {bytes_max}; list fewer, or raise the limit"
+        "too many bytes: the limit of {bytes_max} for all files was exceeded at {path}; list fewer, or raise the limit"
     )]
     TooManyBytes {
         /// The limit.
         bytes_max: u64,
-        /// The first path beyond the limit.
+        /// The path at which the limit was exceeded.
         path: FilePath,
     },
     /// A name in this directory makes a path that is too long.
@@ -90,12 +90,13 @@ pub enum FilesError {
     },
 }
 
-/// Measures the entries at these paths below `root`, which represents `/`: directories with all their contents.
+/// Measures the entries at these paths, and everything below those that are directories. `root` is the directory that
+/// represents `/`.
 ///
 /// Symbolic links before the end of a listed path are followed, without leaving `root`; a link at its end or inside a
-/// directory is measured itself. A file that changes while it is read is read again a few times: size, times and
-/// inode show a change. Two writes of equal size within one tick of the kernel's clock (4 ms) are not detected; the
-/// hash is then of neither content, and the next measurement differs.
+/// directory is measured itself. A file that changes during the read is read again a few times: size, mode, times and
+/// inode show a change. Two writes of the same size within one tick of the kernel's clock (1 to 10 ms), with a read
+/// between them, are not detected; the hash may then mix both contents, and the next measurement differs.
 ///
 /// # Errors
 /// [`FilesError`], with the path.
@@ -104,25 +105,25 @@ pub fn measure(
     paths: &[FilePath],
     limits: Limits,
 ) -> Result<BTreeMap<FilePath, FileEntry>, FilesError> {
-    let opened = Root::open(root).map_err(|error| FilesError::Root {
+    let root_directory = Root::open(root).map_err(|error| FilesError::Root {
         path: root.to_owned(),
         source: error.into(),
     })?;
     let mut reader = Reader {
-        root: opened,
+        root: root_directory,
         limits,
         bytes_read: 0,
     };
     let mut entries = BTreeMap::new();
-    let mut waiting: BTreeSet<_> = paths.iter().cloned().collect();
-    while let Some(path) = waiting.pop_first() {
-        if entries.len() + waiting.len() >= limits.entries_max {
+    let mut pending: BTreeSet<_> = paths.iter().cloned().collect();
+    while let Some(path) = pending.pop_first() {
+        if entries.len() + pending.len() >= limits.entries_max {
             let entries_max = limits.entries_max;
             return Err(FilesError::TooManyEntries { entries_max, path });
         }
         let (entry, children) = reader.observe_stable(&path)?;
         entries.insert(path, entry);
-        waiting.extend(children.into_iter().filter(|child| !entries.contains_key(child)));
+        pending.extend(children.into_iter().filter(|child| !entries.contains_key(child)));
     }
     Ok(entries)
 }
@@ -140,7 +141,7 @@ enum ObservationError {
 struct Reader {
     root: Root,
     limits: Limits,
-    /// Bytes read of files that did not change.
+    /// Total length of the files that were read without a change.
     bytes_read: u64,
 }
 
@@ -158,11 +159,11 @@ impl Reader {
 
     fn observe(&mut self, path: &FilePath) -> Result<Observation, ObservationError> {
         let failed = |errno: Errno| io_failure(path, errno.into());
-        let found = match self.open(path, OFlags::PATH) {
+        let file = match self.open(path, OFlags::PATH) {
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok((FileEntry::Absent, Vec::new())),
-            found => found.map_err(failed)?,
+            file => file.map_err(failed)?,
         };
-        let stat = fstat(&found).map_err(failed)?;
+        let stat = fstat(&file).map_err(failed)?;
         let mode = mode_of(&stat);
         let device = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
         let entry = match FileType::from_raw_mode(stat.st_mode) {
@@ -172,7 +173,7 @@ impl Reader {
             },
             FileType::Directory => return Ok((FileEntry::Directory { mode }, self.list(path, &stat)?)),
             FileType::Symlink => {
-                let text = readlinkat(&found, "", Vec::new()).map_err(failed)?;
+                let text = readlinkat(&file, "", Vec::new()).map_err(failed)?;
                 let target = LinkTarget::new(text.into_bytes());
                 FileEntry::Link {
                     target: target.ok_or_else(|| io_failure(path, io::ErrorKind::InvalidData.into()))?,
@@ -198,14 +199,19 @@ impl Reader {
     }
 
     /// Opens an observed file for reading; a different file at the path is a change.
-    fn open_found(&self, path: &FilePath, found: &Stat, flags: OFlags) -> Result<OwnedFd, ObservationError> {
+    fn open_observed(
+        &self,
+        path: &FilePath,
+        observed: &Stat,
+        flags: OFlags,
+    ) -> Result<OwnedFd, ObservationError> {
         let opened = match self.open(path, OFlags::RDONLY | flags) {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NXIO) => {
                 return Err(ObservationError::Changed);
             }
             opened => opened.map_err(|errno| io_failure(path, errno.into()))?,
         };
-        self.check_unchanged(path, found, &opened)?;
+        self.check_unchanged(path, observed, &opened)?;
         Ok(opened)
     }
 
@@ -215,46 +221,46 @@ impl Reader {
         before: &Stat,
         file: &OwnedFd,
     ) -> Result<(), ObservationError> {
-        let now = fstat(file).map_err(|errno| io_failure(path, errno.into()))?;
-        match version(before) == version(&now) {
+        let after = fstat(file).map_err(|errno| io_failure(path, errno.into()))?;
+        match version(before) == version(&after) {
             true => Ok(()),
             false => Err(ObservationError::Changed),
         }
     }
 
-    fn hash(&mut self, path: &FilePath, found: &Stat) -> Result<ContentHash, ObservationError> {
+    fn hash(&mut self, path: &FilePath, observed: &Stat) -> Result<ContentHash, ObservationError> {
         let failed = |error| io_failure(path, error);
-        let mut file = File::from(self.open_found(path, found, OFlags::empty())?);
-        let left = self.limits.bytes_max - self.bytes_read;
+        let mut file = File::from(self.open_observed(path, observed, OFlags::empty())?);
+        let remaining = self.limits.bytes_max - self.bytes_read;
         let mut hash = Sha256::new();
         let mut buffer = vec![0; 1 << 16];
         let mut length = 0;
         loop {
-            let read = match file.read(&mut buffer) {
+            let count = match file.read(&mut buffer) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                read => read.map_err(failed)?,
+                count => count.map_err(failed)?,
             };
-            if read == 0 {
+            if count == 0 {
                 break;
             }
-            length += read as u64;
-            if length > left {
+            length += count as u64;
+            if length > remaining {
                 return Err(ObservationError::Final(FilesError::TooManyBytes {
                     bytes_max: self.limits.bytes_max,
                     path: path.clone(),
                 }));
             }
-            hash.update(buffer.get(..read).unwrap_or_default());
+            hash.update(buffer.get(..count).unwrap_or_default());
         }
-        self.check_unchanged(path, found, &file.into())?;
+        self.check_unchanged(path, observed, &file.into())?;
         self.bytes_read += length;
         Ok(ContentHash(hash.finalize().into()))
     }
 
     /// The contents of a directory.
-    fn list(&self, path: &FilePath, found: &Stat) -> Result<Vec<FilePath>, ObservationError> {
+    fn list(&self, path: &FilePath, observed: &Stat) -> Result<Vec<FilePath>, ObservationError> {
         let failed = |errno: Errno| io_failure(path, errno.into());
-        let opened = self.open_found(path, found, OFlags::DIRECTORY)?;
+        let opened = self.open_observed(path, observed, OFlags::DIRECTORY)?;
         let mut children = Vec::new();
         for entry in Dir::read_from(&opened).map_err(failed)? {
             let entry = entry.map_err(failed)?;
@@ -271,7 +277,7 @@ impl Reader {
                 break;
             }
         }
-        self.check_unchanged(path, found, &opened)?;
+        self.check_unchanged(path, observed, &opened)?;
         Ok(children)
     }
 }

@@ -33,13 +33,13 @@ impl Root {
     }
 
     /// Opens the path itself: never a link's target, and nothing outside the root. Symbolic links before the last
-    /// component are followed, an absolute one from the root. Not followed are links of a process in `/proc`, which
-    /// lead to its files independently of their text, and links in a directory writable by all that belong to another user
-    /// than the directory (fs.protected_symlinks).
+    /// component are followed, an absolute one from the root. Two kinds of links are not followed: links of a process
+    /// in `/proc`, which lead to the files of the process whatever the text of the link is; and links in a sticky
+    /// directory that all users can write, if link and directory belong to different users (fs.protected_symlinks).
     ///
     /// # Errors
-    /// As `openat`'s; LOOP for more than 40 links, or one of a process; ACCESS for a link that another user may have
-    /// created.
+    /// The errors of `openat`; LOOP for more than 40 links, or for a link of a process; ACCESS for a link that another
+    /// user may have created.
     pub(super) fn open_at(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
         let mut walk = PathWalk {
             root: self.0.as_fd(),
@@ -69,16 +69,18 @@ struct PathWalk<'a> {
     /// Remaining components, the next one last. The first element is the last component of the path itself;
     /// components of links are inserted after it.
     remaining: Vec<Vec<u8>>,
-    /// Names of the directories from the root to the current one, none of them a link.
+    /// Names of the directories from the root to the current directory; none is a link.
     directories: Vec<Vec<u8>>,
-    /// The current directory, or the root.
+    /// The current directory; `None` for the root.
     current: Option<OwnedFd>,
     links: u32,
 }
 
 impl PathWalk<'_> {
     fn current_directory(&self) -> BorrowedFd<'_> {
-        self.current.as_ref().map_or(self.root, |here| here.as_fd())
+        self.current
+            .as_ref()
+            .map_or(self.root, |directory| directory.as_fd())
     }
 
     /// Inserts components before the remaining ones.
@@ -91,13 +93,13 @@ impl PathWalk<'_> {
     /// Resolves one component that is not the last.
     fn enter(&mut self, name: Vec<u8>) -> Result<(), Errno> {
         if name == b".." {
-            // Not with the kernel's `..`, which leaves the root if a directory is moved at the same time.
+            // The kernel's `..` is not used: it leaves the root if a directory is moved at the same time.
             self.directories.pop();
             self.remaining.extend(self.directories.drain(..).rev());
             self.current = None;
             return Ok(());
         }
-        // With DIRECTORY, so that automounts are triggered.
+        // The flag DIRECTORY triggers automounts.
         match step(
             self.current_directory(),
             &name,
@@ -114,15 +116,15 @@ impl PathWalk<'_> {
 
     fn follow(&mut self, name: &[u8]) -> Result<(), Errno> {
         let link = step(self.current_directory(), name, OFlags::PATH | OFlags::NOFOLLOW)?;
-        let (found, directory) = (fstat(&link)?, fstat(self.current_directory())?);
-        if FileType::from_raw_mode(found.st_mode) != FileType::Symlink {
+        let (link_stat, directory_stat) = (fstat(&link)?, fstat(self.current_directory())?);
+        if FileType::from_raw_mode(link_stat.st_mode) != FileType::Symlink {
             return Err(Errno::NOTDIR);
         }
-        if directory.st_mode & SHARED == SHARED && directory.st_uid != found.st_uid {
+        if directory_stat.st_mode & SHARED == SHARED && directory_stat.st_uid != link_stat.st_uid {
             return Err(Errno::ACCESS);
         }
         self.links += 1;
-        if self.links > LINKS_MAX || is_process_link(&link, &directory)? {
+        if self.links > LINKS_MAX || is_process_link(&link, &directory_stat)? {
             return Err(Errno::LOOP);
         }
         let text = readlinkat(&link, "", Vec::new())?.into_bytes();
@@ -138,8 +140,8 @@ impl PathWalk<'_> {
     }
 }
 
-/// Whether the target of a link in this directory may differ from its text: so do links in `/proc`, except those in
-/// its root (`self`, `mounts`, `net`).
+/// Whether the target of a link in this directory may differ from its text. This applies to all links in `/proc`, except
+/// those in its root (`self`, `mounts`, `net`).
 fn is_process_link(link: &OwnedFd, directory: &Stat) -> Result<bool, Errno> {
     Ok(fstatfs(link)?.f_type == PROC_SUPER_MAGIC && directory.st_ino != PROC_ROOT_INODE)
 }

@@ -59,7 +59,7 @@ impl Log {
     }
 
     /// An entry that extends no PCR.
-    pub fn remark(&mut self, pcr: u32, data: &[u8]) -> &mut Self {
+    pub fn no_action(&mut self, pcr: u32, data: &[u8]) -> &mut Self {
         let zeros = BANKS.map(|bank| (bank.tcg_id(), vec![0; bank.digest_bytes()]));
         self.agile(pcr, EventType::EV_NO_ACTION, &zeros, data)
     }

@@ -119,9 +119,9 @@ fn a_log_without_entries_of_a_bank_gives_a_notice_for_the_values() {
             "event log has no digests of the bank sha256, only of sha1",
         ),
     ] {
-        let silence = verify_replay(&EventLog::parse(bytes).unwrap(), &values).unwrap_err();
-        assert!(silence.has_no_statement());
-        assert_eq!(silence.to_string(), reason);
+        let error = verify_replay(&EventLog::parse(bytes).unwrap(), &values).unwrap_err();
+        assert!(error.has_no_statement());
+        assert_eq!(error.to_string(), reason);
         let [notice @ Notice::NoLog { .. }] = &notices(values.selection(), Err(reason))[..] else {
             panic!()
         };
@@ -130,7 +130,7 @@ fn a_log_without_entries_of_a_bank_gives_a_notice_for_the_values() {
             format!("{reason}: PCRs 0 are appraised by their values alone, without an event log")
         );
     }
-    // A log that contradicts the values is none of these.
+    // A log that contradicts the values is another case.
     let mut log = Log::new();
     log.event(0, EventType::EV_SEPARATOR, &[0; 4], &[0; 4]);
     assert!(
@@ -172,12 +172,12 @@ fn machine_specific_data_gives_a_notice_at_every_location() {
         Notice::MachineSpecific { pcr, event } => Some((pcr.get(), event.as_ref().map(|event| event.entry))),
         _ => None,
     };
-    let noticed: Vec<_> = notices(values.selection(), Ok(&replayed))
+    let reported: Vec<_> = notices(values.selection(), Ok(&replayed))
         .iter()
         .filter_map(specific)
         .collect();
     assert_eq!(
-        noticed,
+        reported,
         [(1, None), (2, Some(1)), (3, Some(2)), (5, Some(3)), (6, Some(4))]
     );
 }

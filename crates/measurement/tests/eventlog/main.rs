@@ -1,4 +1,4 @@
-//! Event logs: accepted and rejected ones with entry numbers, and the proven parts of their data.
+//! Event logs: which logs are accepted or rejected at which entry, and the proven parts of their data.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 #[path = "../common/mod.rs"]

@@ -7,7 +7,7 @@ use linewarden_measurement::eventlog::{
 
 use crate::common::log::{Log, digests, spec_id};
 
-fn refused(log: &Log) -> (usize, EntryProblem) {
+fn parse_error(log: &Log) -> (usize, EntryProblem) {
     match EventLog::parse(&log.bytes) {
         Err(ParseError::Entry {
             entry,
@@ -47,12 +47,13 @@ fn both_formats_are_read() {
         Some(&HashAlgorithm::Sha1.digest(&[b"anything"]))
     );
 
-    let mut old = Log::empty();
-    old.legacy(0, EventType::EV_NO_ACTION, &[0; 20], b"Spec ID Event02\0....")
+    let mut sha1_log = Log::empty();
+    sha1_log
+        .legacy(0, EventType::EV_NO_ACTION, &[0; 20], b"Spec ID Event02\0....")
         .legacy(4, EventType::EV_IPL, &[7; 20], b"loader");
-    let old = old.parse();
+    let sha1_log = sha1_log.parse();
     assert_eq!(
-        (old.format(), old.banks(), old.events().len()),
+        (sha1_log.format(), sha1_log.banks(), sha1_log.events().len()),
         (LogFormat::Sha1, &[HashAlgorithm::Sha1][..], 2)
     );
 }
@@ -71,8 +72,8 @@ fn a_log_that_ends_inside_an_entry_is_refused_with_its_number() {
         let entry = boundaries.iter().filter(|end| **end < length).count();
         match EventLog::parse(&log.bytes[..length]) {
             // A few bytes of an entry for PCR 0 cannot be distinguished from padding: the PCR values decide.
-            Ok(read) => {
-                let end = read
+            Ok(log_part) => {
+                let end = log_part
                     .events()
                     .len()
                     .checked_sub(1)
@@ -83,11 +84,11 @@ fn a_log_that_ends_inside_an_entry_is_refused_with_its_number() {
                 );
             }
             Err(ParseError::Entry {
-                entry: got,
+                entry: found,
                 problem: EntryProblem::Truncated(_),
                 ..
             }) => {
-                assert_eq!(got, entry, "{length} bytes");
+                assert_eq!(found, entry, "{length} bytes");
                 assert!(!boundaries.contains(&length));
             }
             Err(other) => panic!("{length} bytes: {other}"),
@@ -97,25 +98,31 @@ fn a_log_that_ends_inside_an_entry_is_refused_with_its_number() {
 
 #[test]
 fn bytes_after_the_last_entry_are_rejected_with_its_number() {
-    let with = |rest: &[u8]| {
+    let with_tail = |tail: &[u8]| {
         let mut log = small();
         log.starts.push(log.bytes.len());
-        log.bytes.extend(rest);
+        log.bytes.extend(tail);
         log
     };
-    assert_eq!(refused(&with(&[1])), (4, EntryProblem::Truncated("PCR index")));
-    // Not padding: padding is one kind of byte, up to the end.
+    assert_eq!(
+        parse_error(&with_tail(&[1])),
+        (4, EntryProblem::Truncated("PCR index"))
+    );
+    // These bytes are no padding, because padding repeats one byte up to the end.
     let mut mixed = vec![0xff; 64];
     mixed.push(0);
-    assert_eq!(refused(&with(&mixed)), (4, EntryProblem::InvalidPcr(u32::MAX)));
+    assert_eq!(
+        parse_error(&with_tail(&mixed)),
+        (4, EntryProblem::InvalidPcr(u32::MAX))
+    );
     let mut mixed = vec![0; 64];
     mixed.push(0xff);
-    assert!(EventLog::parse(&with(&mixed).bytes).is_err());
+    assert!(EventLog::parse(&with_tail(&mixed).bytes).is_err());
     // An entry that ends in such bytes and is truncated is rejected, too.
     let mut log = small();
     log.event(4, EventType::EV_SEPARATOR, &[0xff; 4], &[0xff; 4]);
     log.bytes.pop();
-    assert_eq!(refused(&log), (4, EntryProblem::Truncated("event data")));
+    assert_eq!(parse_error(&log), (4, EntryProblem::Truncated("event data")));
 }
 
 #[test]
@@ -149,19 +156,19 @@ fn the_unused_rest_of_the_log_area_ends_the_log() {
 
 #[test]
 fn impossible_entries_are_refused_with_their_number() {
-    let one = |make: &dyn for<'a> Fn(&'a mut Log) -> &'a mut Log| {
+    let error_of = |add_entry: &dyn for<'a> Fn(&'a mut Log) -> &'a mut Log| {
         let mut log = small();
-        make(&mut log);
-        refused(&log)
+        add_entry(&mut log);
+        parse_error(&log)
     };
     let sha256 = digests(b"x")[1].clone();
     let kind = EventType::EV_IPL;
     assert_eq!(
-        one(&|log| log.event(24, kind, b"", b"")),
+        error_of(&|log| log.event(24, kind, b"", b"")),
         (4, EntryProblem::InvalidPcr(24))
     );
     assert_eq!(
-        one(&|log| log.agile(4, kind, &[], b"x")),
+        error_of(&|log| log.agile(4, kind, &[], b"x")),
         (4, EntryProblem::NoDigest)
     );
     // An EV_NO_ACTION entry extends no PCR.
@@ -169,42 +176,45 @@ fn impossible_entries_are_refused_with_their_number() {
     log.agile(4, EventType::EV_NO_ACTION, &[], b"x");
     assert_eq!(log.parse().events().len(), 5);
     assert_eq!(
-        one(&|log| log.agile(4, kind, &[sha256.clone(), sha256.clone()], b"")),
+        error_of(&|log| log.agile(4, kind, &[sha256.clone(), sha256.clone()], b"")),
         (4, EntryProblem::InvalidAlgorithm(11))
     );
     assert_eq!(
-        one(&|log| log.agile(4, kind, &[(12, vec![0; 48])], b"")),
+        error_of(&|log| log.agile(4, kind, &[(12, vec![0; 48])], b"")),
         (4, EntryProblem::UnlistedAlgorithm(12))
     );
-    let many = vec![sha256.clone(); 17];
+    let repeated = vec![sha256.clone(); 17];
     assert_eq!(
-        one(&|log| log.agile(4, kind, &many, b"")),
+        error_of(&|log| log.agile(4, kind, &repeated, b"")),
         (4, EntryProblem::TooManyAlgorithms(17))
     );
     // An EV_NO_ACTION entry may have no PCR.
     let mut log = small();
-    log.remark(u32::MAX, b"about the whole platform");
+    log.no_action(u32::MAX, b"about the whole platform");
     assert_eq!(log.parse().events()[4].pcr(), None);
 }
 
 #[test]
 fn the_first_entrys_list_of_algorithms_is_checked() {
-    let first = |algorithms: &[(u16, u16)]| {
+    let log_with = |algorithms: &[(u16, u16)]| {
         let mut log = Log::empty();
         log.legacy(0, EventType::EV_NO_ACTION, &[0; 20], &spec_id(algorithms));
         log
     };
-    assert_eq!(refused(&first(&[])), (0, EntryProblem::TooManyAlgorithms(0)));
     assert_eq!(
-        refused(&first(&[(11, 20)])),
+        parse_error(&log_with(&[])),
+        (0, EntryProblem::TooManyAlgorithms(0))
+    );
+    assert_eq!(
+        parse_error(&log_with(&[(11, 20)])),
         (0, EntryProblem::InvalidAlgorithm(11))
     );
     assert_eq!(
-        refused(&first(&[(11, 32), (11, 32)])),
+        parse_error(&log_with(&[(11, 32), (11, 32)])),
         (0, EntryProblem::InvalidAlgorithm(11))
     );
     assert_eq!(
-        refused(&first(&[(0x99, 65)])),
+        parse_error(&log_with(&[(0x99, 65)])),
         (0, EntryProblem::InvalidAlgorithm(0x99))
     );
     let encoding = spec_id(&[(11, 32)]);
@@ -212,7 +222,7 @@ fn the_first_entrys_list_of_algorithms_is_checked() {
         let mut log = Log::empty();
         log.legacy(0, EventType::EV_NO_ACTION, &[0; 20], &encoding[..length]);
         assert!(
-            matches!(refused(&log), (0, EntryProblem::TruncatedList(_))),
+            matches!(parse_error(&log), (0, EntryProblem::TruncatedList(_))),
             "{length}"
         );
     }
@@ -247,5 +257,5 @@ fn length_and_number_of_entries_are_bounded() {
     for _ in 0..=ENTRIES_MAX {
         log.legacy(4, EventType::EV_IPL, &[7; 20], b"");
     }
-    assert_eq!(refused(&log), (ENTRIES_MAX, EntryProblem::TooMany));
+    assert_eq!(parse_error(&log), (ENTRIES_MAX, EntryProblem::TooMany));
 }

@@ -6,10 +6,10 @@ use linewarden_measurement::{Digest, HashAlgorithm};
 
 use crate::common::log::{Log, digests, pcr, utf16, values_of, variable};
 
-/// The proven part of the data of this one event, in a log with it in PCR 7.
+/// The proven part of the event's data, from a log with this event in PCR 7.
 fn digest_coverage(kind: EventType, measured: &[u8], data: &[u8]) -> DigestCoverage {
     let mut log = Log::new();
-    log.remark(0, b"a remark").event(7, kind, measured, data);
+    log.no_action(0, b"a remark").event(7, kind, measured, data);
     let log = log.parse();
     let replayed = verify_replay(&log, &values_of(&log, Sha256, "7")).unwrap();
     let [event] = replayed.events() else { panic!() };
@@ -31,8 +31,8 @@ fn a_log_replays_to_its_values_only() {
     let mut values = values_of(&log, Sha256, "4,11");
     // PCR 4 computed manually, and PCR 11 unchanged.
     let extend = |old: &[u8], data: &[u8]| Sha256.digest(&[old, Sha256.digest(&[data]).as_bytes()]);
-    let by_hand = extend(extend(&[0; 32], b"Calling").as_bytes(), &[0; 4]);
-    assert_eq!(values.get(pcr(4)), Some(&by_hand));
+    let computed = extend(extend(&[0; 32], b"Calling").as_bytes(), &[0; 4]);
+    assert_eq!(values.get(pcr(4)), Some(&computed));
     let replayed = verify_replay(&log, &values).unwrap();
     assert_eq!(
         replayed
@@ -54,7 +54,7 @@ fn a_log_replays_to_its_values_only() {
         error,
         ReplayError::ValueMismatch {
             pcr: pcr(4),
-            replayed: Box::new(by_hand),
+            replayed: Box::new(computed),
             actual: Box::new(other),
             last_entry: Some(3)
         }
@@ -62,10 +62,10 @@ fn a_log_replays_to_its_values_only() {
     assert!(
         error
             .to_string()
-            .contains("its last entry is 3; the log is truncated or of"),
+            .contains("the last entry of this PCR is 3; the log is truncated or of"),
         "{error}"
     );
-    values.set(pcr(4), by_hand).unwrap();
+    values.set(pcr(4), computed).unwrap();
     values.set(pcr(11), other).unwrap();
     let error = verify_replay(&log, &values).unwrap_err();
     assert!(
@@ -91,9 +91,9 @@ fn data_with_another_digest_are_unexplained_and_the_log_is_accepted() {
         let data = variable("SecureBoot", &[1]);
         assert_eq!(digest_coverage(kind, &data, &data), DigestCoverage::All, "{kind}");
         // A claim about another value is never accepted as measured.
-        for other in [variable("SecureBoot", &[0]), Vec::new()] {
+        for other_data in [variable("SecureBoot", &[0]), Vec::new()] {
             assert_eq!(
-                digest_coverage(kind, &data, &other),
+                digest_coverage(kind, &data, &other_data),
                 DigestCoverage::Unexplained,
                 "{kind}"
             );
@@ -210,10 +210,10 @@ fn the_formats_of_firmware_and_boot_loaders_are_recognized() {
 }
 
 #[test]
-fn entries_for_other_pcrs_and_remarks_are_not_examined() {
+fn entries_for_other_pcrs_and_no_action_entries_are_not_examined() {
     let mut log = Log::new();
     log.event(5, EventType::EV_EFI_ACTION, b"one thing", b"another")
-        .remark(7, b"whatever")
+        .no_action(7, b"whatever")
         .event(7, EventType::EV_SEPARATOR, &[0; 4], &[0; 4]);
     let log = log.parse();
     assert_eq!(
@@ -223,8 +223,8 @@ fn entries_for_other_pcrs_and_remarks_are_not_examined() {
             .len(),
         1
     );
-    let all = verify_replay(&log, &values_of(&log, Sha256, "0-7")).unwrap();
-    let unexplained: Vec<_> = all.unexplained().map(|event| event.entry).collect();
+    let replayed = verify_replay(&log, &values_of(&log, Sha256, "0-7")).unwrap();
+    let unexplained: Vec<_> = replayed.unexplained().map(|event| event.entry).collect();
     assert_eq!(unexplained, [1]);
 }
 
@@ -266,7 +266,7 @@ fn the_start_of_pcr_0_follows_the_locality() {
     let mut logs = Vec::new();
     for reported in [0, 3, 4] {
         let mut log = Log::new();
-        log.remark(0, &locality(reported))
+        log.no_action(0, &locality(reported))
             .event(0, separator.0, &separator.1, &separator.1);
         logs.push((log, reported, separator.1.to_vec()));
     }
@@ -286,7 +286,7 @@ fn the_start_of_pcr_0_follows_the_locality() {
             );
         }
     }
-    // A startup event that names none, is repeated, late or missing: the value decides, and only localities are
+    // If the startup event names no locality, is repeated, late or missing, the value decides, and only localities are
     // tried.
     let remarks: [&[&[u8]]; 5] = [
         &[],
@@ -298,10 +298,10 @@ fn the_start_of_pcr_0_follows_the_locality() {
     for remarks in remarks {
         let mut log = Log::new();
         for remark in remarks {
-            log.remark(0, remark);
+            log.no_action(0, remark);
         }
         log.event(0, separator.0, &separator.1, &separator.1)
-            .remark(0, &locality(3));
+            .no_action(0, &locality(3));
         let log = log.parse();
         for (last, is_locality) in [(0, true), (3, true), (4, true), (1, false), (0x80, false)] {
             let mut values = values_of(&log, Sha256, "0,7");

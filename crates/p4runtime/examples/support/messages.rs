@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// Messages of a crate.
 pub struct Messages {
     /// Directory of the crate.
-    pub of: &'static str,
+    pub crate_directory: &'static str,
     /// Protobuf files below `proto/`.
     pub sources: &'static [&'static str],
     /// Whether to write descriptors.
@@ -21,8 +21,8 @@ pub struct Messages {
 impl Messages {
     /// Generated files by name.
     fn generated(&self) -> io::Result<BTreeMap<String, Vec<u8>>> {
-        let mut compiler =
-            protox::Compiler::new([Path::new(self.of).join("proto")]).map_err(io::Error::other)?;
+        let mut compiler = protox::Compiler::new([Path::new(self.crate_directory).join("proto")])
+            .map_err(io::Error::other)?;
         compiler.include_imports(true).include_source_info(false);
         for source in self.sources {
             compiler.open_file(source).map_err(io::Error::other)?;
@@ -49,7 +49,7 @@ impl Messages {
     }
 
     fn target(&self) -> PathBuf {
-        Path::new(self.of).join("src/proto")
+        Path::new(self.crate_directory).join("src/proto")
     }
 
     /// Writes the files.

@@ -72,12 +72,12 @@ pub enum ActionScope {
 
 impl ActionScope {
     /// Whether entries may use the action.
-    pub fn in_entries(self) -> bool {
+    pub fn allows_entries(self) -> bool {
         matches!(self, Self::TableAndDefault | Self::TableOnly)
     }
 
     /// Whether the action may be the default action.
-    pub fn as_default(self) -> bool {
+    pub fn allows_default(self) -> bool {
         matches!(self, Self::TableAndDefault | Self::DefaultOnly)
     }
 }
@@ -89,7 +89,7 @@ pub enum CounterUnit {
     Bytes,
     /// Packets.
     Packets,
-    /// Both.
+    /// Bytes and packets.
     Both,
 }
 
@@ -109,7 +109,7 @@ pub enum MeterType {
     TwoRateThreeColor,
     /// RFC 2697: peak equals committed.
     SingleRateThreeColor,
-    /// Both restrictions.
+    /// No excess burst, and peak equals committed.
     SingleRateTwoColor,
 }
 
@@ -150,7 +150,7 @@ pub struct Table {
     pub fields: Vec<MatchField>,
     /// Actions with their scope.
     pub actions: Vec<(ActionId, ActionScope)>,
-    /// Constant default action, if the default action is constant.
+    /// Default action, if it is constant.
     pub const_default: Option<ActionId>,
     /// Action profile or selector of an indirect table.
     pub profile: Option<ProfileId>,
@@ -212,7 +212,7 @@ pub struct Action {
 pub enum SizeSemantics {
     /// Sum of the weights of all members.
     SumOfWeights,
-    /// Number of members; no weight may exceed `max_member_weight` unless that is zero.
+    /// Number of members; no weight may exceed `max_member_weight` unless the maximum is zero.
     SumOfMembers {
         /// Maximum weight of a member; zero for no maximum.
         max_member_weight: u32,

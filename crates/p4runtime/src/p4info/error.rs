@@ -26,7 +26,7 @@ pub enum P4InfoError {
         kind: ElementKind,
         /// Name; empty if the element has none.
         name: String,
-        /// Its number.
+        /// Id; zero if the element has none.
         id: u32,
         /// Problem.
         problem: Problem,

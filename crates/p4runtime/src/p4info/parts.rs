@@ -87,7 +87,7 @@ impl PreambleFields {
     }
 }
 
-/// Attributes a problem to a part of an element.
+/// Returns a function that attributes a problem to this part of an element.
 pub(super) fn part_error(kind: &'static str, name: &str) -> impl Fn(Problem) -> Problem {
     move |problem| Problem::Part {
         kind,
@@ -96,7 +96,7 @@ pub(super) fn part_error(kind: &'static str, name: &str) -> impl Fn(Problem) -> 
     }
 }
 
-/// Checks that an id within an element is not zero and unique.
+/// Checks that an id within an element is nonzero and unique.
 pub(super) fn check_part_id(
     kind: &'static str,
     name: &str,
@@ -180,27 +180,27 @@ fn counter_unit(spec: Option<&config::CounterSpec>) -> Result<CounterUnit, Probl
 
 fn meter_spec(spec: Option<&config::MeterSpec>) -> Result<(MeterUnit, MeterType), Problem> {
     use config::meter_spec::{Type, Unit};
-    let (unit, kind) = spec.map_or((0, 0), |spec| (spec.unit, spec.r#type));
-    let read_unit = match Unit::try_from(unit) {
+    let (unit_number, kind_number) = spec.map_or((0, 0), |spec| (spec.unit, spec.r#type));
+    let unit = match Unit::try_from(unit_number) {
         Ok(Unit::Bytes) => MeterUnit::Bytes,
         Ok(Unit::Packets) => MeterUnit::Packets,
         Ok(Unit::Unspecified) | Err(_) => {
             return Err(Problem::UnknownEnum {
                 field: "meter unit",
-                value: unit,
+                value: unit_number,
             });
         }
     };
-    let read_kind = match Type::try_from(kind) {
+    let kind = match Type::try_from(kind_number) {
         Ok(Type::TwoRateThreeColor) => MeterType::TwoRateThreeColor,
         Ok(Type::SingleRateThreeColor) => MeterType::SingleRateThreeColor,
         Ok(Type::SingleRateTwoColor) => MeterType::SingleRateTwoColor,
         Err(_) => {
             return Err(Problem::UnknownEnum {
                 field: "meter type",
-                value: kind,
+                value: kind_number,
             });
         }
     };
-    Ok((read_unit, read_kind))
+    Ok((unit, kind))
 }

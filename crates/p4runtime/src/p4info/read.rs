@@ -42,45 +42,57 @@ impl P4Info {
             ids: BTreeSet::new(),
         };
         use ElementKind as Kind;
-        let actions = reader.index(Kind::Action, &message.actions, |reader, names, action| {
-            reader.action(names, action)
-        })?;
+        let actions = reader.index(
+            Kind::Action,
+            &message.actions,
+            |reader, preamble_fields, action| reader.action(preamble_fields, action),
+        )?;
         let profiles = reader.index(
             Kind::ActionProfile,
             &message.action_profiles,
-            |_, names, profile| names.profile(profile),
+            |_, preamble_fields, profile| preamble_fields.profile(profile),
         )?;
         let direct_counters = reader.index(
             Kind::DirectCounter,
             &message.direct_counters,
-            |_, names, counter| names.direct_counter(counter),
+            |_, preamble_fields, counter| preamble_fields.direct_counter(counter),
         )?;
-        let direct_meters = reader.index(Kind::DirectMeter, &message.direct_meters, |_, names, meter| {
-            names.direct_meter(meter)
-        })?;
-        let known = TableReferences {
+        let direct_meters = reader.index(
+            Kind::DirectMeter,
+            &message.direct_meters,
+            |_, preamble_fields, meter| preamble_fields.direct_meter(meter),
+        )?;
+        let references = TableReferences {
             actions: &actions,
             profiles: &profiles,
             counters: &direct_counters,
             meters: &direct_meters,
         };
-        let tables = reader.index(Kind::Table, &message.tables, |reader, names, table| {
-            reader.table(names, table, &known)
+        let tables = reader.index(Kind::Table, &message.tables, |reader, preamble_fields, table| {
+            reader.table(preamble_fields, table, &references)
         })?;
-        known.check_cross_references(&tables)?;
-        let counters = reader.index(Kind::Counter, &message.counters, |_, names, counter| {
-            names.counter(counter)
+        references.check_cross_references(&tables)?;
+        let counters = reader.index(Kind::Counter, &message.counters, |_, preamble_fields, counter| {
+            preamble_fields.counter(counter)
         })?;
-        let meters = reader.index(Kind::Meter, &message.meters, |_, names, meter| names.meter(meter))?;
-        let registers = reader.index(Kind::Register, &message.registers, |reader, names, register| {
-            reader.register(names, register)
+        let meters = reader.index(Kind::Meter, &message.meters, |_, preamble_fields, meter| {
+            preamble_fields.meter(meter)
         })?;
-        let digests = reader.index(Kind::Digest, &message.digests, |reader, names, digest| {
-            reader.digest(names, digest)
-        })?;
-        let value_sets = reader.index(Kind::ValueSet, &message.value_sets, |reader, names, set| {
-            reader.value_set(names, set)
-        })?;
+        let registers = reader.index(
+            Kind::Register,
+            &message.registers,
+            |reader, preamble_fields, register| reader.register(preamble_fields, register),
+        )?;
+        let digests = reader.index(
+            Kind::Digest,
+            &message.digests,
+            |reader, preamble_fields, digest| reader.digest(preamble_fields, digest),
+        )?;
+        let value_sets = reader.index(
+            Kind::ValueSet,
+            &message.value_sets,
+            |reader, preamble_fields, set| reader.value_set(preamble_fields, set),
+        )?;
         let (packet_in, packet_out) = reader.headers()?;
         Ok(Self {
             tables,
@@ -110,12 +122,12 @@ impl TableReferences<'_> {
     fn direct_resources(&self, ids: &[u32]) -> Result<(Option<DirectCounter>, Option<DirectMeter>), Problem> {
         let (mut counter, mut meter) = (None, None);
         for id in ids {
-            if let Some((found, _)) = self.counters.get(DirectCounterId(*id)) {
-                if counter.replace(found.clone()).is_some() {
+            if let Some((resource, _)) = self.counters.get(DirectCounterId(*id)) {
+                if counter.replace(resource.clone()).is_some() {
                     return Err(Problem::DuplicateDirectResource(ElementKind::DirectCounter));
                 }
-            } else if let Some((found, _)) = self.meters.get(DirectMeterId(*id)) {
-                if meter.replace(found.clone()).is_some() {
+            } else if let Some((resource, _)) = self.meters.get(DirectMeterId(*id)) {
+                if meter.replace(resource.clone()).is_some() {
                     return Err(Problem::DuplicateDirectResource(ElementKind::DirectMeter));
                 }
             } else {
@@ -130,10 +142,10 @@ impl TableReferences<'_> {
 
     /// Checks that a table and its profile or direct resource refer to each other.
     fn check_cross_references(&self, tables: &Index<TableId, Table>) -> Result<(), P4InfoError> {
-        let one_sided = |kind, name: &str, id, with, with_id| {
+        let one_sided = |kind, name: &str, id, peer_kind, peer_id| {
             let problem = Problem::OneSided {
-                kind: with,
-                id: with_id,
+                kind: peer_kind,
+                id: peer_id,
             };
             Err(P4InfoError::Element {
                 kind,
@@ -172,8 +184,8 @@ impl TableReferences<'_> {
             }
         }
         for (counter, table) in self.counters.iter() {
-            let of_table = tables.get(*table).and_then(|table| table.counter.as_ref());
-            if of_table.is_none_or(|of_table| of_table.id != counter.id) {
+            let table_counter = tables.get(*table).and_then(|table| table.counter.as_ref());
+            if table_counter.is_none_or(|table_counter| table_counter.id != counter.id) {
                 return one_sided(
                     ElementKind::DirectCounter,
                     &counter.name,
@@ -184,8 +196,8 @@ impl TableReferences<'_> {
             }
         }
         for (meter, table) in self.meters.iter() {
-            let of_table = tables.get(*table).and_then(|table| table.meter.as_ref());
-            if of_table.is_none_or(|of_table| of_table.id != meter.id) {
+            let table_meter = tables.get(*table).and_then(|table| table.meter.as_ref());
+            if table_meter.is_none_or(|table_meter| table_meter.id != meter.id) {
                 return one_sided(
                     ElementKind::DirectMeter,
                     &meter.name,
@@ -248,22 +260,26 @@ impl<'a> Reader<'a> {
         };
         for message in messages {
             let preamble = message.preamble();
-            let blame = |problem| element_error(kind, preamble, problem);
-            let names = self.names(preamble).map_err(blame)?;
-            let (id, name, alias) = (I::from(names.id), names.name.clone(), names.alias.clone());
-            let element = read(self, names, message).map_err(blame)?;
+            let at_element = |problem| element_error(kind, preamble, problem);
+            let preamble_fields = self.read_preamble(preamble).map_err(at_element)?;
+            let (id, name, alias) = (
+                I::from(preamble_fields.id),
+                preamble_fields.name.clone(),
+                preamble_fields.alias.clone(),
+            );
+            let element = read(self, preamble_fields, message).map_err(at_element)?;
             if index.by_name.insert(name, id).is_some() {
-                return Err(blame(Problem::DuplicateName(kind)));
+                return Err(at_element(Problem::DuplicateName(kind)));
             }
             if !alias.is_empty() && index.by_alias.insert(alias.clone(), id).is_some() {
-                return Err(blame(Problem::DuplicateAlias { kind, alias }));
+                return Err(at_element(Problem::DuplicateAlias { kind, alias }));
             }
             index.by_id.insert(id, element);
         }
         Ok(index)
     }
 
-    fn names(&mut self, preamble: Option<&config::Preamble>) -> Result<PreambleFields, Problem> {
+    fn read_preamble(&mut self, preamble: Option<&config::Preamble>) -> Result<PreambleFields, Problem> {
         let preamble = preamble.ok_or(Problem::NoPreamble)?;
         if preamble.id == 0 {
             return Err(Problem::IdZero);
@@ -296,7 +312,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn action(&self, names: PreambleFields, action: &config::Action) -> Result<Action, Problem> {
+    fn action(&self, preamble_fields: PreambleFields, action: &config::Action) -> Result<Action, Problem> {
         let mut seen = BTreeSet::new();
         let params = action
             .params
@@ -314,9 +330,9 @@ impl<'a> Reader<'a> {
             })
             .collect::<Result<_, Problem>>()?;
         Ok(Action {
-            id: names.id.into(),
-            name: names.name,
-            alias: names.alias,
+            id: preamble_fields.id.into(),
+            name: preamble_fields.name,
+            alias: preamble_fields.alias,
             params,
         })
     }
@@ -327,11 +343,11 @@ impl<'a> Reader<'a> {
             .iter()
             .map(|field| {
                 check_part_id("match field", &field.name, field.id, &mut seen)?;
-                let blame = part_error("match field", &field.name);
-                let kind = match_kind(field).map_err(&blame)?;
+                let at_field = part_error("match field", &field.name);
+                let kind = match_kind(field).map_err(&at_field)?;
                 let format = self
                     .format(field.bitwidth, field.type_name.as_ref())
-                    .map_err(&blame)?;
+                    .map_err(&at_field)?;
                 Ok(MatchField {
                     id: field.id.into(),
                     name: field.name.clone(),
@@ -344,14 +360,14 @@ impl<'a> Reader<'a> {
 
     fn table(
         &self,
-        names: PreambleFields,
+        preamble_fields: PreambleFields,
         table: &config::Table,
-        known: &TableReferences<'_>,
+        references: &TableReferences<'_>,
     ) -> Result<Table, Problem> {
         let actions = table
             .action_refs
             .iter()
-            .map(|action| action_ref(action, known.actions))
+            .map(|action| action_ref(action, references.actions))
             .collect::<Result<Vec<_>, _>>()?;
         let const_default = Some(table.const_default_action_id)
             .filter(|id| *id != 0)
@@ -359,24 +375,24 @@ impl<'a> Reader<'a> {
         if let Some(default) = const_default
             && !actions
                 .iter()
-                .any(|(id, scope)| *id == default && scope.as_default())
+                .any(|(id, scope)| *id == default && scope.allows_default())
         {
             return Err(Problem::ConstDefault(default.0));
         }
         let profile = Some(table.implementation_id).filter(|id| *id != 0).map(ProfileId);
         if let Some(profile) = profile
-            && known.profiles.get(profile).is_none()
+            && references.profiles.get(profile).is_none()
         {
             return Err(Problem::Dangling {
                 kind: ElementKind::ActionProfile,
                 id: profile.0,
             });
         }
-        let (counter, meter) = known.direct_resources(&table.direct_resource_ids)?;
+        let (counter, meter) = references.direct_resources(&table.direct_resource_ids)?;
         Ok(Table {
-            id: names.id.into(),
-            name: names.name,
-            alias: names.alias,
+            id: preamble_fields.id.into(),
+            name: preamble_fields.name,
+            alias: preamble_fields.alias,
             fields: self.fields(&table.match_fields)?,
             actions,
             const_default,
@@ -392,32 +408,40 @@ impl<'a> Reader<'a> {
 
     fn register(
         &mut self,
-        names: PreambleFields,
+        preamble_fields: PreambleFields,
         register: &'a config::Register,
     ) -> Result<Register, Problem> {
         let data = self.types.resolve(register.type_spec.as_ref())?;
         Ok(Register {
-            id: names.id.into(),
-            name: names.name,
+            id: preamble_fields.id.into(),
+            name: preamble_fields.name,
             data,
             size: cells(register.size.into())?,
         })
     }
 
-    fn digest(&mut self, names: PreambleFields, digest: &'a config::Digest) -> Result<Digest, Problem> {
+    fn digest(
+        &mut self,
+        preamble_fields: PreambleFields,
+        digest: &'a config::Digest,
+    ) -> Result<Digest, Problem> {
         let data = self.types.resolve(digest.type_spec.as_ref())?;
         Ok(Digest {
-            id: names.id.into(),
-            name: names.name,
+            id: preamble_fields.id.into(),
+            name: preamble_fields.name,
             data,
         })
     }
 
-    fn value_set(&self, names: PreambleFields, set: &config::ValueSet) -> Result<ValueSet, Problem> {
+    fn value_set(
+        &self,
+        preamble_fields: PreambleFields,
+        set: &config::ValueSet,
+    ) -> Result<ValueSet, Problem> {
         let fields = self.fields(&set.r#match)?;
         Ok(ValueSet {
-            id: names.id.into(),
-            name: names.name,
+            id: preamble_fields.id.into(),
+            name: preamble_fields.name,
             fields,
             size: cells(set.size.into())?,
         })
@@ -427,17 +451,17 @@ impl<'a> Reader<'a> {
     fn headers(&mut self) -> Result<(Option<ControllerHeader>, Option<ControllerHeader>), P4InfoError> {
         let mut headers = (None, None);
         for message in &self.message.controller_packet_metadata {
-            let blame =
+            let at_header =
                 |problem| element_error(ElementKind::ControllerHeader, message.preamble.as_ref(), problem);
-            let names = self.names(message.preamble.as_ref()).map_err(blame)?;
-            let header = self.header(message).map_err(blame)?;
-            let place = match names.name.as_str() {
+            let preamble_fields = self.read_preamble(message.preamble.as_ref()).map_err(at_header)?;
+            let header = self.header(message).map_err(at_header)?;
+            let entry = match preamble_fields.name.as_str() {
                 "packet_in" => &mut headers.0,
                 "packet_out" => &mut headers.1,
-                _ => return Err(blame(Problem::HeaderName)),
+                _ => return Err(at_header(Problem::HeaderName)),
             };
-            if place.replace(header).is_some() {
-                return Err(blame(Problem::DuplicateName(ElementKind::ControllerHeader)));
+            if entry.replace(header).is_some() {
+                return Err(at_header(Problem::DuplicateName(ElementKind::ControllerHeader)));
             }
         }
         Ok(headers)

@@ -125,7 +125,7 @@ impl<'a> Types<'a> {
 
     fn structure(&mut self, name: &'a str) -> Result<Arc<Type>, Problem> {
         match self.structs.get(name) {
-            Some(Some(known)) => return Ok(known.clone()),
+            Some(Some(cached)) => return Ok(cached.clone()),
             Some(None) => return Err(Problem::RecursiveType(name.to_owned())),
             None => {}
         }

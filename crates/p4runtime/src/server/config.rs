@@ -23,8 +23,8 @@ pub(super) async fn set<T: Target>(
     let role_id = request.role_id;
     shared.check_primary(request.device_id, &request.role, role_id, request.election_id)?;
     let shared = shared.clone();
-    let work = tokio::task::spawn_blocking(move || apply(&shared, &mut programs, request));
-    work.await
+    let task = tokio::task::spawn_blocking(move || apply(&shared, &mut programs, request));
+    task.await
         .map_err(|error| task_failed(&error))?
         .map(|()| v1::SetForwardingPipelineConfigResponse {})
 }
@@ -54,7 +54,7 @@ fn apply<T: Target>(
             target.save(&pipeline)?;
             programs.saved = Some(pipeline);
             target.commit()?;
-            programs.live = programs.saved.take();
+            programs.running = programs.saved.take();
         }
         Action::Commit => {
             if request.config.is_some() {
@@ -66,21 +66,21 @@ fn apply<T: Target>(
                 return Err(Status::not_found("no saved pipeline: send VERIFY_AND_SAVE first"));
             }
             target.commit()?;
-            programs.live = programs.saved.take();
+            programs.running = programs.saved.take();
         }
         Action::ReconcileAndCommit => {
             let pipeline = pipeline_of(request.config)?;
             target.reconcile(&pipeline)?;
             *programs = Programs {
-                live: Some(pipeline),
+                running: Some(pipeline),
                 saved: None,
             };
         }
     }
-    shared.live().clone_from(&programs.live);
+    shared.running().clone_from(&programs.running);
     shared.digests().clear();
-    if let Some(live) = &programs.live {
-        sync_digest_configs(shared, &live.info);
+    if let Some(running) = &programs.running {
+        sync_digest_configs(shared, &running.info);
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use prost::Message;
 use tonic::Status;
 
 use super::Shared;
-use super::status::{of_batch, task_failed};
+use super::status::{batch_status, task_failed};
 use crate::error::EntityError;
 use crate::p4info::P4Info;
 use crate::proto::v1;
@@ -16,7 +16,7 @@ use crate::translate::Translator;
 /// Messages of the response: entities, then the status of failed requests.
 pub(super) type Responses = tokio_stream::Iter<std::vec::IntoIter<Result<v1::ReadResponse, Status>>>;
 
-/// A message is completed when its entities exceed this size, far below the limit of clients.
+/// Size of the entities at which a message is completed, bytes; far below the limit of clients.
 const RESPONSE_BYTES: usize = 256 << 10;
 
 pub(super) async fn read<T: Target>(
@@ -27,16 +27,16 @@ pub(super) async fn read<T: Target>(
     let programs = shared.programs.clone().read_owned().await;
     let pipeline = programs.addressed()?;
     let target = shared.target.clone();
-    // The whole response is built under the lock, so it shows one state, and sent after the lock is released: a
-    // slow client does not block writes.
-    let response = tokio::task::spawn_blocking(move || {
+    // The whole response is built under the lock, so that it shows one state. The response is sent after the lock is
+    // released, so that a slow client does not block writes.
+    let task = tokio::task::spawn_blocking(move || {
         let response = respond(&*target, &pipeline.info, &request.entities);
         drop(programs);
         response
     });
-    let (responses, results) = response.await.map_err(|error| task_failed(&error))?;
+    let (responses, results) = task.await.map_err(|error| task_failed(&error))?;
     let mut messages: Vec<_> = responses.into_iter().map(Ok).collect();
-    if let Err(status) = of_batch(&results, "requests") {
+    if let Err(status) = batch_status(&results, "requests") {
         messages.push(Err(status));
     }
     Ok(tokio_stream::iter(messages))
@@ -62,17 +62,17 @@ fn respond_to_one<T: Target>(
     chunks: &mut Chunks,
 ) -> Result<(), EntityError> {
     let translator = Translator::new(info);
-    let read = translator.decode_read(request)?;
-    let mut found_any = false;
-    for query in translator.queries(&read) {
-        target.read(&query, &mut |found| {
-            if let Some(entity) = read.select(found) {
-                found_any = true;
+    let selection = translator.decode_read(request)?;
+    let mut has_match = false;
+    for query in translator.queries(&selection) {
+        target.read(&query, &mut |candidate| {
+            if let Some(entity) = selection.select(candidate) {
+                has_match = true;
                 chunks.push(translator.encode_entity(&entity));
             }
         })?;
     }
-    if read.must_match() && !found_any {
+    if selection.must_match() && !has_match {
         return Err(EntityError::not_found("table entry not found"));
     }
     Ok(())

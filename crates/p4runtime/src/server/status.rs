@@ -15,8 +15,8 @@ impl From<EntityError> for Status {
 }
 
 impl From<ArbitrationError> for Status {
-    fn from(refusal: ArbitrationError) -> Self {
-        let code = match &refusal {
+    fn from(error: ArbitrationError) -> Self {
+        let code = match &error {
             ArbitrationError::NoSuchDevice { .. } => Code::NotFound,
             ArbitrationError::DeviceChanged { .. } | ArbitrationError::RoleChanged { .. } => {
                 Code::FailedPrecondition
@@ -26,22 +26,22 @@ impl From<ArbitrationError> for Status {
                 Code::ResourceExhausted
             }
         };
-        Self::new(code, refusal.to_string())
+        Self::new(code, error.to_string())
     }
 }
 
 impl From<WriteError> for Status {
-    fn from(refusal: WriteError) -> Self {
-        let code = match &refusal {
+    fn from(error: WriteError) -> Self {
+        let code = match &error {
             WriteError::NoSuchDevice { .. } | WriteError::NoSuchRole(_) => Code::NotFound,
             WriteError::NotPrimary { .. } => Code::PermissionDenied,
         };
-        Self::new(code, refusal.to_string())
+        Self::new(code, error.to_string())
     }
 }
 
-/// Status of a batch: OK, or UNKNOWN with one `p4.v1.Error` for each part, in order.
-pub(super) fn of_batch(results: &[Result<(), EntityError>], items: &str) -> Result<(), Status> {
+/// Status of a batch: OK, or UNKNOWN with one `p4.v1.Error` for each item, in order.
+pub(super) fn batch_status(results: &[Result<(), EntityError>], items: &str) -> Result<(), Status> {
     let failed = results.iter().filter(|result| result.is_err()).count();
     if failed == 0 {
         return Ok(());

@@ -24,8 +24,8 @@ use v1::stream_message_response::Update as Message;
 
 /// Capacity of the message queue of a client.
 const OUTBOX_MESSAGES: usize = 1024;
-/// Queue slots reserved for arbitration messages, without which a client does not know its status. Packets use at most half of the
-/// queue.
+/// Part of the queue that is reserved for arbitration messages, which report the status of the client. Packets use at
+/// most half of the queue.
 const OUTBOX_RESERVED: usize = 64;
 
 /// Sender of messages to one client.
@@ -36,7 +36,7 @@ pub(super) struct Outbox {
     ending: Arc<Ending>,
 }
 
-/// End of a stream by the server.
+/// Final status of a stream that the server ends, and the signal to end the stream.
 #[derive(Default)]
 struct Ending {
     status: OnceLock<Status>,
@@ -50,16 +50,16 @@ impl Outbox {
         self.ending.notify.notify_one();
     }
 
-    /// Queues a message that may be dropped if the client is slow; packets are dropped first. Other dropped messages are reported
-    /// to the client after the queued messages.
+    /// Queues a message that may be dropped if the client is slow; packets are dropped first. The number of other
+    /// dropped messages is reported to the client after the queued messages.
     fn offer_lossy(&self, message: Message) {
         let is_packet = matches!(message, Message::Packet(_));
-        let kept = if is_packet {
+        let reserved = if is_packet {
             OUTBOX_MESSAGES / 2
         } else {
             OUTBOX_RESERVED
         };
-        if self.queue.capacity() > kept {
+        if self.queue.capacity() > reserved {
             let _ = self.queue.try_send(v1::StreamMessageResponse {
                 update: Some(message),
             });
@@ -88,11 +88,12 @@ impl Outbox {
     }
 }
 
-/// Reports lost notifications (16.2: RESOURCE_EXHAUSTED without details, because the error refers to no message of the client).
+/// Message that reports lost notifications (16.2: RESOURCE_EXHAUSTED without details, because the error refers to no
+/// message of the client).
 fn lost_message(lost: u64) -> Message {
     Message::Error(v1::StreamError {
         canonical_code: Code::ResourceExhausted.into(),
-        message: format!("{lost} notifications lost: the client reads too slowly"),
+        message: format!("{lost} notifications lost: a queue of the server was full"),
         ..Default::default()
     })
 }
@@ -121,7 +122,7 @@ impl Stream for Outgoing {
                     Poll::Ready(Some(Ok(v1::StreamMessageResponse { update })))
                 }
             },
-            other => other.map(|message| message.map(Ok)),
+            ready => ready.map(|message| message.map(Ok)),
         }
     }
 }
@@ -136,8 +137,8 @@ pub(super) fn open<T: Target>(
     let lost = Arc::<AtomicU64>::default();
     let id = {
         let mut clients = shared.clients();
-        clients.streams += 1;
-        let id = StreamId(clients.streams);
+        clients.last_stream_id += 1;
+        let id = StreamId(clients.last_stream_id);
         clients.outboxes.insert(
             id,
             Outbox {
@@ -236,7 +237,7 @@ async fn arbitrate<T: Target>(
     if role.id != 0 && role.name.is_empty() {
         return Err(numeric_role_error(role.id));
     }
-    let candidacy = ArbitrationRequest {
+    let request = ArbitrationRequest {
         device_id: update.device_id,
         role: role.name,
         config: role.config,
@@ -244,7 +245,7 @@ async fn arbitrate<T: Target>(
     };
     let takeover = {
         let mut clients = shared.clients();
-        let outcome = clients.arbitration.update(id, candidacy)?;
+        let outcome = clients.arbitration.update(id, request)?;
         clients.send_notices(outcome.notices, shared.device_id);
         outcome.takeover
     };
@@ -258,7 +259,7 @@ async fn arbitrate<T: Target>(
     Ok(())
 }
 
-/// Rejects a numeric role id (before P4Runtime 1.4): treating it as the default role would grant full access.
+/// Error for a numeric role id (P4Runtime before 1.4): treating the role as the default role would grant full access.
 pub(super) fn numeric_role_error(id: u64) -> Status {
     Status::invalid_argument(format!(
         "numeric role id {id} is not supported: P4Runtime 1.4 and later identify roles by name"
@@ -272,11 +273,11 @@ async fn packet_out<T: Target>(
 ) -> Result<(), EntityError> {
     shared.check_stream(id, "packet")?;
     let programs = shared.programs.read().await;
-    let live = programs
-        .live
+    let running = programs
+        .running
         .as_ref()
         .ok_or_else(|| EntityError::precondition("no program is running"))?;
-    let metadata = Translator::new(&live.info).decode_packet_out(&packet.metadata)?;
+    let metadata = Translator::new(&running.info).decode_packet_out(&packet.metadata)?;
     shared.target.packet_out(metadata, packet.payload.clone())
 }
 
@@ -289,9 +290,9 @@ async fn digest_ack<T: Target>(
     let digest = DigestId(ack.digest_id);
     let programs = shared.programs.read().await;
     if programs
-        .live
+        .running
         .as_ref()
-        .is_none_or(|live| live.info.digests().get(digest).is_none())
+        .is_none_or(|running| running.info.digests().get(digest).is_none())
     {
         return Err(EntityError::invalid(format!("unknown digest {digest}")));
     }
@@ -321,22 +322,22 @@ impl<T> Shared<T> {
         }
     }
 
-    /// Returns whether a primary is connected.
+    /// Offers the message to all primaries; returns whether a primary is connected.
     fn offer_to_primaries(&self, message: &Message) -> bool {
         let clients = self.clients();
-        let mut any = false;
+        let mut is_connected = false;
         for outbox in clients
             .arbitration
             .primaries()
             .filter_map(|id| clients.outboxes.get(&id))
         {
             outbox.offer_lossy(message.clone());
-            any = true;
+            is_connected = true;
         }
-        any
+        is_connected
     }
 
-    /// Reports events that were lost before they became messages.
+    /// Reports to all primaries that events of the switch were lost before the service queued them as messages.
     fn report_lost_to_primaries(&self, lost: u64) {
         let clients = self.clients();
         let primaries = clients.arbitration.primaries();
@@ -353,7 +354,7 @@ impl<T> Shared<T> {
             timestamp: timestamp_ns(),
         });
         if !self.offer_to_primaries(&message) {
-            // Without a receiver no acknowledgment arrives: the next primary receives the messages again.
+            // Without a primary no acknowledgment arrives: the list is removed, so that its messages may be sent again.
             self.digests().acknowledge(list.id, list.list_id);
         }
     }
@@ -437,12 +438,14 @@ async fn wait_ns(wait: Option<u64>) {
 }
 
 fn forward_event<T: Target>(shared: &Shared<T>, event: Event) {
-    let Some(live) = shared.live().clone() else { return };
-    let translator = Translator::new(&live.info);
+    let Some(running) = shared.running().clone() else {
+        return;
+    };
+    let translator = Translator::new(&running.info);
     match event {
         Event::PacketIn { metadata, payload } => {
-            let fields = live.info.packet_in().map_or(0, |header| header.fields.len());
-            // The packet belongs to a previous program and waited in the queue.
+            let fields = running.info.packet_in().map_or(0, |header| header.fields.len());
+            // A packet of a previous program may have waited in the queue; its number of fields may differ.
             if metadata.len() == fields {
                 let metadata = translator.encode_packet_in(&metadata);
                 shared.offer_to_primaries(&Message::Packet(v1::PacketIn { payload, metadata }));
@@ -470,8 +473,10 @@ fn forward_event<T: Target>(shared: &Shared<T>, event: Event) {
 }
 
 fn send_list<T: Target>(shared: &Shared<T>, list: DigestList) {
-    let live = shared.live().clone();
-    let digest = live.as_ref().and_then(|live| live.info.digests().get(list.id));
+    let running = shared.running().clone();
+    let digest = running
+        .as_ref()
+        .and_then(|running| running.info.digests().get(list.id));
     if let Some(digest) = digest {
         let data = list.data.iter().map(|data| data.encode(&digest.data)).collect();
         shared.offer_list(&list, data);

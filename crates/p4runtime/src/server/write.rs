@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tonic::Status;
 
-use super::status::{of_batch, task_failed};
+use super::status::{batch_status, task_failed};
 use super::{Programs, Shared};
 use crate::entity::{Entity, Query, Update};
 use crate::error::{Code, EntityError};
@@ -25,7 +25,7 @@ pub(super) async fn write<T: Target>(
     let atomicity = atomicity_of(request.atomicity)?;
     let shared = shared.clone();
     // The task owns the lock: if the client cancels, the write continues and stays exclusive.
-    let batch = tokio::task::spawn_blocking(move || {
+    let task = tokio::task::spawn_blocking(move || {
         let results = write_batch(&*shared.target, &pipeline.info, &request.updates, atomicity);
         if request.updates.iter().any(is_digest_update) {
             sync_digest_configs(&shared, &pipeline.info);
@@ -33,8 +33,8 @@ pub(super) async fn write<T: Target>(
         drop::<tokio::sync::OwnedRwLockWriteGuard<Programs>>(programs);
         results
     });
-    let results = batch.await.map_err(|error| task_failed(&error))??;
-    of_batch(&results, "updates").map(|()| v1::WriteResponse {})
+    let results = task.await.map_err(|error| task_failed(&error))??;
+    batch_status(&results, "updates").map(|()| v1::WriteResponse {})
 }
 
 fn atomicity_of(number: i32) -> Result<Atomicity, Status> {
@@ -65,9 +65,9 @@ fn write_batch<T: Target>(
     let all_or_none = atomicity != Atomicity::ContinueOnError;
     let batch_fails = all_or_none && valid.len() < updates.len();
     if !batch_fails && !valid.is_empty() {
-        let mut written = target.write(&valid, atomicity)?.into_iter();
+        let mut write_results = target.write(&valid, atomicity)?.into_iter();
         for result in results.iter_mut().filter(|result| result.is_ok()) {
-            *result = written.next().unwrap_or_else(|| {
+            *result = write_results.next().unwrap_or_else(|| {
                 Err(EntityError::new(
                     Code::Internal,
                     "target returned no result for this update",
@@ -75,9 +75,9 @@ fn write_batch<T: Target>(
             });
         }
     }
-    if all_or_none && let Some(failed) = results.iter().position(Result::is_err) {
+    if all_or_none && let Some(failed_index) = results.iter().position(Result::is_err) {
         for result in results.iter_mut().filter(|result| result.is_ok()) {
-            let message = format!("not applied: update {failed} of the batch failed");
+            let message = format!("not applied: update {failed_index} of the batch failed");
             *result = Err(EntityError::new(Code::Aborted, message));
         }
     }
@@ -89,17 +89,17 @@ fn is_digest_update(update: &v1::Update) -> bool {
     matches!(entity, Some(v1::entity::Entity::DigestEntry(_)))
 }
 
-/// Reads the digest configuration back from the target: only the target can report the changes of a batch.
+/// Reads the digest configuration from the target: only the target knows which updates of a batch took effect.
 pub(super) fn sync_digest_configs<T: Target>(shared: &Shared<T>, info: &P4Info) {
     let mut digests = shared.digests();
     for digest in info.digests().iter() {
         let mut config = None;
-        let read = shared.target.read(&Query::Digest(digest.id), &mut |found| {
-            if let Entity::Digest(found) = found {
-                config = Some(found.config);
+        let result = shared.target.read(&Query::Digest(digest.id), &mut |entity| {
+            if let Entity::Digest(enabled) = entity {
+                config = Some(enabled.config);
             }
         });
-        if read.is_ok() {
+        if result.is_ok() {
             digests.configure(digest.id, config);
         }
     }

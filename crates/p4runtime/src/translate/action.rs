@@ -15,25 +15,26 @@ use v1::table_action::Type as ActionMessage;
 impl<'a> Translator<'a> {
     /// Decodes an action with its arguments, in any scope.
     pub(super) fn decode_action(&self, action: &v1::Action) -> Result<Action, EntityError> {
-        let known = self
+        let definition = self
             .info
             .actions()
             .get(ActionId(action.action_id))
             .ok_or_else(|| unknown("action", action.action_id))?;
-        let at_action = |error: EntityError| error.at(format!("action \"{}\"", known.name));
-        if let Some(extra) = action
-            .params
-            .iter()
-            .find(|given| !known.params.iter().any(|param| param.id.0 == given.param_id))
-        {
+        let at_action = |error: EntityError| error.at(format!("action \"{}\"", definition.name));
+        if let Some(extra) = action.params.iter().find(|argument| {
+            !definition
+                .params
+                .iter()
+                .any(|param| param.id.0 == argument.param_id)
+        }) {
             return Err(at_action(unknown("parameter", extra.param_id)));
         }
-        let params = known.params.iter().map(|param| {
+        let params = definition.params.iter().map(|param| {
             decode_param(param, &action.params)
                 .map_err(|error| at_action(error.at(format!("parameter \"{}\"", param.name))))
         });
         Ok(Action {
-            id: known.id,
+            id: definition.id,
             params: params.collect::<Result<_, _>>()?,
         })
     }
@@ -43,7 +44,7 @@ impl<'a> Translator<'a> {
             .info
             .actions()
             .get(action.id)
-            .map(|known| known.params.as_slice())
+            .map(|definition| definition.params.as_slice())
             .unwrap_or_default();
         let encode = |(param, value): (&Param, &Bits)| v1::action::Param {
             param_id: param.id.0,
@@ -61,14 +62,14 @@ impl<'a> Translator<'a> {
         table: &Table,
         action: &v1::Action,
         allowed: impl Fn(ActionScope) -> bool,
-        place: &str,
+        usage: &str,
     ) -> Result<Action, EntityError> {
         let decoded = self.decode_action(action)?;
         let name = || {
             self.info
                 .actions()
                 .get(decoded.id)
-                .map(|known| known.name.clone())
+                .map(|definition| definition.name.clone())
                 .unwrap_or_default()
         };
         match table.scope(decoded.id) {
@@ -77,14 +78,14 @@ impl<'a> Translator<'a> {
                 name()
             ))),
             Some(scope) if !allowed(scope) => Err(EntityError::denied(format!(
-                "action \"{}\" is not allowed {place}",
+                "action \"{}\" is not allowed {usage}",
                 name()
             ))),
             Some(_) => Ok(decoded),
         }
     }
 
-    /// Decodes the action specification of an entry as its table allows.
+    /// Decodes the action specification of an entry. The table determines the valid kinds.
     pub(super) fn decode_entry_action(
         &self,
         table: &Table,
@@ -97,7 +98,7 @@ impl<'a> Translator<'a> {
         let profile = table.profile.and_then(|id| self.info.profiles().get(id));
         match (profile, action) {
             (None, ActionMessage::Action(action)) => self
-                .decode_scoped_action(table, action, ActionScope::in_entries, "in entries")
+                .decode_scoped_action(table, action, ActionScope::allows_entries, "in entries")
                 .map(EntryAction::Action),
             (None, _) => Err(EntityError::invalid(
                 "entries of a direct table require an action",
@@ -155,9 +156,9 @@ impl<'a> Translator<'a> {
             .action_profile_actions
             .iter()
             .enumerate()
-            .map(|(place, weighted)| {
+            .map(|(index, weighted)| {
                 self.decode_weighted(table, profile, weighted)
-                    .map_err(|error| error.at(format!("action {place} of the set")))
+                    .map_err(|error| error.at(format!("action {index} of the set")))
             })
             .collect::<Result<Vec<_>, _>>()?;
         let weights = actions.iter().map(|weighted| weighted.weight);
@@ -187,9 +188,9 @@ impl<'a> Translator<'a> {
             .action
             .as_ref()
             .ok_or_else(|| EntityError::invalid("action is missing"))?;
-        let action = self.decode_scoped_action(table, action, ActionScope::in_entries, "in entries")?;
+        let action = self.decode_scoped_action(table, action, ActionScope::allows_entries, "in entries")?;
         let weight = decode_weight(profile, weighted.weight)?;
-        let watch = match &weighted.watch_kind {
+        let watch_port = match &weighted.watch_kind {
             Some(WatchKind::Watch(number)) => deprecated_watch(*number),
             Some(WatchKind::WatchPort(string)) => decode_watch_port(string)?,
             None => None,
@@ -197,7 +198,7 @@ impl<'a> Translator<'a> {
         Ok(WeightedAction {
             action,
             weight,
-            watch_port: watch,
+            watch_port,
         })
     }
 
@@ -229,13 +230,15 @@ impl<'a> Translator<'a> {
     }
 }
 
-fn decode_param(param: &Param, given: &[v1::action::Param]) -> Result<Bits, EntityError> {
+fn decode_param(param: &Param, arguments: &[v1::action::Param]) -> Result<Bits, EntityError> {
     let Format::Bits(width) = param.format else {
         return Err(unwritable());
     };
-    let mut values = given.iter().filter(|given| given.param_id == param.id.0);
+    let mut values = arguments
+        .iter()
+        .filter(|argument| argument.param_id == param.id.0);
     match (values.next(), values.next()) {
-        (Some(given), None) => Ok(Bits::parse(width, &given.value)?),
+        (Some(argument), None) => Ok(Bits::parse(width, &argument.value)?),
         (Some(_), Some(_)) => Err(EntityError::invalid("value is given twice")),
         (None, _) => Err(EntityError::invalid("value is missing")),
     }
@@ -266,19 +269,19 @@ pub(super) fn decode_weight(profile: &Profile, weight: i32) -> Result<u32, Entit
     }
 }
 
-/// Describes the problem of a group with these weights if its size exceeds `max` in the size semantics of the
-/// selector; zero is no limit.
+/// Returns an error message if the size of a group with these weights exceeds `max` in the size semantics of the
+/// selector. A `max` of zero is no limit.
 pub(super) fn group_size_excess(
     profile: &Profile,
     max: u32,
     weights: impl Iterator<Item = u32>,
 ) -> Option<String> {
-    let (size, counted) = match profile.semantics {
+    let (size, size_unit) = match profile.semantics {
         SizeSemantics::SumOfWeights => (weights.map(u64::from).sum(), "sum of weights"),
         SizeSemantics::SumOfMembers { .. } => (weights.count() as u64, "number of members"),
     };
     (max > 0 && size > u64::from(max))
-        .then(|| format!("group size {size} ({counted}) exceeds the maximum of {max}"))
+        .then(|| format!("group size {size} ({size_unit}) exceeds the maximum of {max}"))
 }
 
 /// Decodes the port in the deprecated field; zero means that no port is watched.

@@ -50,7 +50,7 @@ impl<'a> Translator<'a> {
 
     pub(super) fn decode_counter(&self, message: &v1::CounterEntry) -> Result<Entity, EntityError> {
         let counter = self.counter(message.counter_id)?;
-        let index = one_index(message.index, counter.size)?;
+        let index = require_index(message.index, counter.size)?;
         let data = message
             .data
             .as_ref()
@@ -84,7 +84,7 @@ impl<'a> Translator<'a> {
 
     pub(super) fn decode_meter(&self, message: &v1::MeterEntry) -> Result<Entity, EntityError> {
         let meter = self.meter(message.meter_id)?;
-        let index = one_index(message.index, meter.size)?;
+        let index = require_index(message.index, meter.size)?;
         let config = message
             .config
             .as_ref()
@@ -117,7 +117,7 @@ impl<'a> Translator<'a> {
 
     pub(super) fn decode_register(&self, message: &v1::RegisterEntry) -> Result<Entity, EntityError> {
         let register = self.register(message.register_id)?;
-        let index = one_index(message.index, register.size)?;
+        let index = require_index(message.index, register.size)?;
         let data = message
             .data
             .as_ref()
@@ -130,7 +130,7 @@ impl<'a> Translator<'a> {
     }
 
     pub(super) fn register_message(&self, id: RegisterId, index: Option<u64>, data: &Data) -> Message {
-        let of = self
+        let encoded = self
             .info
             .registers()
             .get(id)
@@ -138,7 +138,7 @@ impl<'a> Translator<'a> {
         Message::RegisterEntry(v1::RegisterEntry {
             register_id: id.0,
             index: index.map(index_message),
-            data: of,
+            data: encoded,
         })
     }
 
@@ -147,7 +147,7 @@ impl<'a> Translator<'a> {
         message: &v1::DirectCounterEntry,
     ) -> Result<Update, EntityError> {
         let (table, entry) = self.decode_entry_ref(message.table_entry.as_ref())?;
-        has_counter(table)?;
+        require_counter(table)?;
         let data = message.data.as_ref().map(CounterData::try_from).transpose()?;
         Ok(Update::DirectCounter { entry, data })
     }
@@ -286,7 +286,7 @@ pub(super) fn decode_index(index: Option<v1::Index>, size: u64) -> Result<Option
     Ok(Some(index))
 }
 
-fn one_index(index: Option<v1::Index>, size: u64) -> Result<u64, EntityError> {
+fn require_index(index: Option<v1::Index>, size: u64) -> Result<u64, EntityError> {
     decode_index(index, size)?.ok_or_else(|| EntityError::invalid("index is missing"))
 }
 
@@ -294,14 +294,14 @@ pub(super) fn index_message(index: u64) -> v1::Index {
     v1::Index { index: signed(index) }
 }
 
-fn has_counter(table: &Table) -> Result<(), EntityError> {
-    let none = || EntityError::invalid(format!("table \"{}\" has no direct counter", table.name));
-    table.counter.as_ref().map(|_| ()).ok_or_else(none)
+fn require_counter(table: &Table) -> Result<(), EntityError> {
+    let missing = || EntityError::invalid(format!("table \"{}\" has no direct counter", table.name));
+    table.counter.as_ref().map(|_| ()).ok_or_else(missing)
 }
 
 fn meter_type(table: &Table) -> Result<MeterType, EntityError> {
-    let none = || EntityError::invalid(format!("table \"{}\" has no direct meter", table.name));
-    table.meter.as_ref().map(|meter| meter.kind).ok_or_else(none)
+    let missing = || EntityError::invalid(format!("table \"{}\" has no direct meter", table.name));
+    table.meter.as_ref().map(|meter| meter.kind).ok_or_else(missing)
 }
 
 fn decode_reset(counters: Option<&v1::MeterCounterData>) -> Result<bool, EntityError> {
@@ -366,14 +366,14 @@ pub(super) fn decode_meter_config(
         peak_burst: unsigned(config.pburst, "pburst")?,
         excess_burst: unsigned(config.eburst, "eburst")?,
     };
-    let one_rate =
+    let is_single_rate =
         decoded.peak_rate == decoded.committed_rate && decoded.peak_burst == decoded.committed_burst;
     if kind != MeterType::SingleRateThreeColor && decoded.excess_burst != 0 {
         return Err(EntityError::invalid(
             "eburst requires a single-rate three-color meter",
         ));
     }
-    if kind != MeterType::TwoRateThreeColor && !one_rate {
+    if kind != MeterType::TwoRateThreeColor && !is_single_rate {
         return Err(EntityError::invalid(
             "single-rate meter requires pir equal to cir and pburst equal to cburst",
         ));

@@ -58,41 +58,42 @@ pub(super) fn decode_fields(
     fields: &[MatchField],
     matches: &[v1::FieldMatch],
 ) -> Result<Vec<FieldMatch>, EntityError> {
-    for (place, given) in matches.iter().enumerate() {
-        if !fields.iter().any(|field| field.id.0 == given.field_id) {
-            return Err(unknown("match field", given.field_id));
+    for (index, message) in matches.iter().enumerate() {
+        if !fields.iter().any(|field| field.id.0 == message.field_id) {
+            return Err(unknown("match field", message.field_id));
         }
         if matches
             .iter()
-            .take(place)
-            .any(|earlier| earlier.field_id == given.field_id)
+            .take(index)
+            .any(|earlier| earlier.field_id == message.field_id)
         {
             return Err(EntityError::invalid(format!(
                 "duplicate match field {}",
-                given.field_id
+                message.field_id
             )));
         }
     }
     let decode = |field: &MatchField| {
-        let given = matches.iter().find(|given| given.field_id == field.id.0);
-        decode_field(field, given).map_err(|error| error.at(format!("match field \"{}\"", field_name(field))))
+        let message = matches.iter().find(|message| message.field_id == field.id.0);
+        decode_field(field, message)
+            .map_err(|error| error.at(format!("match field \"{}\"", field_name(field))))
     };
     fields.iter().map(decode).collect()
 }
 
-fn decode_field(field: &MatchField, given: Option<&v1::FieldMatch>) -> Result<FieldMatch, EntityError> {
+fn decode_field(field: &MatchField, message: Option<&v1::FieldMatch>) -> Result<FieldMatch, EntityError> {
     let width = match field.format {
         Format::Bits(width) => width,
         Format::Unwritable => return Err(unwritable()),
     };
-    let Some(given) = given else {
+    let Some(message) = message else {
         return dont_care(field.kind, width);
     };
-    let given = given
+    let value = message
         .field_match_type
         .as_ref()
         .ok_or_else(|| EntityError::invalid("value is missing"))?;
-    match (field.kind, given) {
+    match (field.kind, value) {
         (MatchKind::Exact, FieldMatchType::Exact(exact)) => {
             Ok(FieldMatch::Exact(Bits::parse(width, &exact.value)?))
         }
@@ -182,12 +183,12 @@ fn decode_range(width: u32, range: &field_match::Range) -> Result<FieldMatch, En
 
 /// Encodes matches in the order of the P4Info, without don't-care fields.
 pub(super) fn encode_fields(fields: &[MatchField], matches: &[FieldMatch]) -> Vec<v1::FieldMatch> {
-    let encode = |(field, given): (&MatchField, &FieldMatch)| {
-        if given.is_any() {
+    let encode = |(field, key_match): (&MatchField, &FieldMatch)| {
+        if key_match.is_any() {
             return None;
         }
         let bytes = |bits: &Bits| bits.canonical().to_vec();
-        let given = match given {
+        let encoded = match key_match {
             FieldMatch::Exact(value) => FieldMatchType::Exact(field_match::Exact { value: bytes(value) }),
             FieldMatch::Lpm { value, prefix_bits } => FieldMatchType::Lpm(field_match::Lpm {
                 value: bytes(value),
@@ -207,7 +208,7 @@ pub(super) fn encode_fields(fields: &[MatchField], matches: &[FieldMatch]) -> Ve
         };
         Some(v1::FieldMatch {
             field_id: field.id.0,
-            field_match_type: Some(given),
+            field_match_type: Some(encoded),
         })
     };
     fields.iter().zip(matches).filter_map(encode).collect()

@@ -1,4 +1,4 @@
-//! Packets between controller and switch: metadata by P4Info ids, or as a header in front of the frame (15.1).
+//! Metadata of packets between controller and switch: with P4Info ids, or as a header in front of the frame (15.1).
 
 use thiserror::Error;
 
@@ -54,7 +54,7 @@ fn decode_metadata(
     let fields = header.map(|header| header.fields.as_slice()).unwrap_or_default();
     if let Some(extra) = metadata
         .iter()
-        .find(|given| !fields.iter().any(|field| field.id.0 == given.metadata_id))
+        .find(|value| !fields.iter().any(|field| field.id.0 == value.metadata_id))
     {
         return Err(EntityError::invalid(format!(
             "unknown packet metadata: the program has none with id {}",
@@ -69,9 +69,11 @@ fn decode_value(field: &MetadataField, metadata: &[v1::PacketMetadata]) -> Resul
     let Format::Bits(width) = field.format else {
         return Err(at_field(unwritable()));
     };
-    let mut values = metadata.iter().filter(|given| given.metadata_id == field.id.0);
+    let mut values = metadata
+        .iter()
+        .filter(|message| message.metadata_id == field.id.0);
     match (values.next(), values.next()) {
-        (Some(given), None) => Bits::parse(width, &given.value).map_err(|error| at_field(error.into())),
+        (Some(message), None) => Bits::parse(width, &message.value).map_err(|error| at_field(error.into())),
         (Some(_), Some(_)) => Err(at_field(EntityError::invalid("value is given twice"))),
         (None, _) => Err(at_field(EntityError::invalid("value is missing"))),
     }
@@ -96,25 +98,25 @@ impl ControllerHeader {
         Ok(bits.div_ceil(8))
     }
 
-    /// Packs the header in front of a frame with the widths of the P4Info. If a field has a translated type, the
-    /// width in the data plane differs and only the target can pack the header.
+    /// Packs the values as the header in front of a frame, with the widths of the P4Info. If a field has a translated
+    /// type, its width in the data plane differs, and only the target can pack the header.
     pub fn pack(&self, values: &[Bits]) -> Result<Vec<u8>, PackError> {
         let mut header = vec![0; self.length_bytes()?];
-        let mut place = 0;
+        let mut offset = 0;
         for (field, value) in self.fields.iter().zip(values) {
             let width = field.width()? as usize;
             let bytes = value.as_bytes();
             let unused = (bytes.len() * 8).saturating_sub(value.width() as usize);
             for bit in 0..width.min(value.width() as usize) {
-                let from = unused + bit;
-                let set = bytes
-                    .get(from / 8)
-                    .is_some_and(|byte| byte & (0x80 >> (from % 8)) != 0);
-                if let (true, Some(byte)) = (set, header.get_mut((place + bit) / 8)) {
-                    *byte |= 0x80 >> ((place + bit) % 8);
+                let source = unused + bit;
+                let is_set = bytes
+                    .get(source / 8)
+                    .is_some_and(|byte| byte & (0x80 >> (source % 8)) != 0);
+                if let (true, Some(byte)) = (is_set, header.get_mut((offset + bit) / 8)) {
+                    *byte |= 0x80 >> ((offset + bit) % 8);
                 }
             }
-            place += width;
+            offset += width;
         }
         Ok(header)
     }
@@ -127,21 +129,21 @@ impl ControllerHeader {
             header_bytes,
         })?;
         let mut values = Vec::with_capacity(self.fields.len());
-        let mut place = 0;
+        let mut offset = 0;
         for field in &self.fields {
             let width = field.width()?;
             let mut bytes = vec![0; width.div_ceil(8) as usize];
             let unused = bytes.len() * 8 - width as usize;
             for bit in 0..width as usize {
-                let set = header
-                    .get((place + bit) / 8)
-                    .is_some_and(|byte| byte & (0x80 >> ((place + bit) % 8)) != 0);
-                if let (true, Some(byte)) = (set, bytes.get_mut((unused + bit) / 8)) {
+                let is_set = header
+                    .get((offset + bit) / 8)
+                    .is_some_and(|byte| byte & (0x80 >> ((offset + bit) % 8)) != 0);
+                if let (true, Some(byte)) = (is_set, bytes.get_mut((unused + bit) / 8)) {
                     *byte |= 0x80 >> ((unused + bit) % 8);
                 }
             }
             values.push(Bits::parse(width, &bytes).unwrap_or_else(|_| Bits::zero(width)));
-            place += width as usize;
+            offset += width as usize;
         }
         Ok((values, payload))
     }

@@ -58,7 +58,7 @@ impl<'a> Translator<'a> {
         // Tables that share a profile have the same actions (9.2.1).
         if !tables
             .clone()
-            .any(|table| table.scope(action.id).is_some_and(ActionScope::in_entries))
+            .any(|table| table.scope(action.id).is_some_and(ActionScope::allows_entries))
         {
             return Err(at_profile(EntityError::invalid(format!(
                 "action {} is not allowed in entries of its tables",
@@ -161,8 +161,8 @@ impl<'a> Translator<'a> {
 fn decode_group(profile: &Profile, message: &v1::ActionProfileGroup) -> Result<Group, EntityError> {
     let id = nonzero_id(message.group_id, "group id")?;
     let max_size = unsigned32(message.max_size, "max_size")?;
-    // Section 9.2.2.1 requires max_size if the P4Info has a limit. The description of the message, and every
-    // client, use 0 for that limit.
+    // Section 9.2.2.1 requires a nonzero max_size if the P4Info has a limit. However, the description of the message
+    // and all clients use 0 for the limit of the P4Info.
     if profile.max_group_size > 0 && max_size > profile.max_group_size {
         return Err(EntityError::invalid(format!(
             "max_size {max_size} is too large: the program allows {}",
@@ -174,20 +174,20 @@ fn decode_group(profile: &Profile, message: &v1::ActionProfileGroup) -> Result<G
         .iter()
         .map(|member| decode_group_member(profile, member));
     let members = members.collect::<Result<Vec<_>, _>>()?;
-    for (place, member) in members.iter().enumerate() {
-        if members.iter().take(place).any(|earlier| earlier.id == member.id) {
+    for (index, member) in members.iter().enumerate() {
+        if members.iter().take(index).any(|earlier| earlier.id == member.id) {
             return Err(EntityError::invalid(format!(
                 "duplicate member {}: use a weight instead",
                 member.id
             )));
         }
     }
-    let allowed = if max_size > 0 {
+    let limit = if max_size > 0 {
         max_size
     } else {
         profile.max_group_size
     };
-    if let Some(excess) = group_size_excess(profile, allowed, members.iter().map(|member| member.weight)) {
+    if let Some(excess) = group_size_excess(profile, limit, members.iter().map(|member| member.weight)) {
         return Err(EntityError::exhausted(excess));
     }
     Ok(Group {
@@ -202,7 +202,7 @@ fn decode_group_member(profile: &Profile, member: &MemberMessage) -> Result<Grou
     let id = nonzero_id(member.member_id, "member id")?;
     let at_member = |error: EntityError| error.at(format!("member {id}"));
     let weight = decode_weight(profile, member.weight).map_err(at_member)?;
-    let watch = match &member.watch_kind {
+    let watch_port = match &member.watch_kind {
         Some(WatchKind::Watch(number)) => deprecated_watch(*number),
         Some(WatchKind::WatchPort(string)) => decode_watch_port(string).map_err(at_member)?,
         None => None,
@@ -210,6 +210,6 @@ fn decode_group_member(profile: &Profile, member: &MemberMessage) -> Result<Grou
     Ok(GroupMember {
         id,
         weight,
-        watch_port: watch,
+        watch_port,
     })
 }

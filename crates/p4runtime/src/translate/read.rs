@@ -25,11 +25,11 @@ pub struct EntryFilter {
 
 impl EntryFilter {
     fn matches(&self, entry: &TableEntry) -> bool {
-        let action = self.action.is_none_or(|expected_id| match &entry.action {
+        let action_matches = self.action.is_none_or(|expected_id| match &entry.action {
             Some(EntryAction::Action(action)) => action.id == expected_id,
             _ => false,
         });
-        action
+        action_matches
             && (self.priority == 0 || self.priority == entry.key.priority)
             && (self.controller_metadata == 0 || self.controller_metadata == entry.controller_metadata)
             && (self.metadata.is_empty() || self.metadata == entry.metadata)
@@ -90,7 +90,7 @@ fn optional_id<I: From<u32>>(id: u32) -> Option<I> {
     (id != 0).then(|| id.into())
 }
 
-fn number<I: Into<u32>>(id: Option<I>) -> u32 {
+fn id_or_zero<I: Into<u32>>(id: Option<I>) -> u32 {
     id.map(Into::into).unwrap_or_default()
 }
 
@@ -269,8 +269,8 @@ impl<'a> Translator<'a> {
             (None, _) => Ok(None),
             (Some(v1::table_action::Type::Action(action)), Some(table)) if table.profile.is_none() => {
                 let id = ActionId(action.action_id);
-                let none = || EntityError::invalid(format!("table \"{}\" has no action {id}", table.name));
-                table.scope(id).map(|_| Some(id)).ok_or_else(none)
+                let missing = || EntityError::invalid(format!("table \"{}\" has no action {id}", table.name));
+                table.scope(id).map(|_| Some(id)).ok_or_else(missing)
             }
             _ => Err(EntityError::invalid("filter by action requires a direct table")),
         }
@@ -305,8 +305,8 @@ impl<'a> Translator<'a> {
     }
 
     /// Encodes a read request.
-    pub fn encode_read(&self, read: &Read) -> v1::Entity {
-        let message = match read {
+    pub fn encode_read(&self, request: &Read) -> v1::Entity {
+        let message = match request {
             Read::TableEntries {
                 table,
                 key,
@@ -321,7 +321,7 @@ impl<'a> Translator<'a> {
                     })),
                 });
                 Message::TableEntry(v1::TableEntry {
-                    table_id: number(*table),
+                    table_id: id_or_zero(*table),
                     action,
                     priority: if filter.priority == 0 {
                         key.priority
@@ -339,22 +339,22 @@ impl<'a> Translator<'a> {
                     ..Default::default()
                 };
                 Message::TableEntry(v1::TableEntry {
-                    table_id: number(*table),
+                    table_id: id_or_zero(*table),
                     ..with_read_options(*options, default)
                 })
             }
             Read::Members { profile, member } => Message::ActionProfileMember(v1::ActionProfileMember {
-                action_profile_id: number(*profile),
-                member_id: number(*member),
+                action_profile_id: id_or_zero(*profile),
+                member_id: id_or_zero(*member),
                 action: None,
             }),
             Read::Groups { profile, group } => Message::ActionProfileGroup(v1::ActionProfileGroup {
-                action_profile_id: number(*profile),
-                group_id: number(*group),
+                action_profile_id: id_or_zero(*profile),
+                group_id: id_or_zero(*group),
                 ..Default::default()
             }),
             Read::Counters { id, index } => Message::CounterEntry(v1::CounterEntry {
-                counter_id: number(*id),
+                counter_id: id_or_zero(*id),
                 index: index.map(index_message),
                 data: None,
             }),
@@ -363,7 +363,7 @@ impl<'a> Translator<'a> {
                 data: None,
             }),
             Read::Meters { id, index, counters } => Message::MeterEntry(v1::MeterEntry {
-                meter_id: number(*id),
+                meter_id: id_or_zero(*id),
                 index: index.map(index_message),
                 config: None,
                 counter_data: counters.then(Default::default),
@@ -378,29 +378,29 @@ impl<'a> Translator<'a> {
                 counter_data: counters.then(Default::default),
             }),
             Read::Registers { id, index } => Message::RegisterEntry(v1::RegisterEntry {
-                register_id: number(*id),
+                register_id: id_or_zero(*id),
                 index: index.map(index_message),
                 data: None,
             }),
             Read::MulticastGroups(id) => {
                 let group = v1::MulticastGroupEntry {
-                    multicast_group_id: number(*id),
+                    multicast_group_id: id_or_zero(*id),
                     ..Default::default()
                 };
                 super::replication::message(Replication::MulticastGroupEntry(group))
             }
             Read::CloneSessions(id) => {
                 let session = v1::CloneSessionEntry {
-                    session_id: number(*id),
+                    session_id: id_or_zero(*id),
                     ..Default::default()
                 };
                 super::replication::message(Replication::CloneSessionEntry(session))
             }
             Read::ValueSets(id) => Message::ValueSetEntry(v1::ValueSetEntry {
-                value_set_id: number(*id),
+                value_set_id: id_or_zero(*id),
                 members: Vec::new(),
             }),
-            Read::Digests(id) => sets::digest_message(DigestId(number(*id)), None),
+            Read::Digests(id) => sets::digest_message(DigestId(id_or_zero(*id)), None),
         };
         v1::Entity {
             entity: Some(message),
@@ -411,15 +411,15 @@ impl<'a> Translator<'a> {
         match entry {
             Some(entry) => self.entry_ref_message(entry),
             None => v1::TableEntry {
-                table_id: number(table),
+                table_id: id_or_zero(table),
                 ..Default::default()
             },
         }
     }
 
     /// Queries to the target for this request. [`Read::select`] filters the results.
-    pub fn queries(&self, read: &Read) -> Vec<Query> {
-        match read {
+    pub fn queries(&self, request: &Read) -> Vec<Query> {
+        match request {
             Read::TableEntries {
                 table, key, options, ..
             } => {
@@ -462,9 +462,9 @@ impl<'a> Translator<'a> {
                 .info
                 .profiles()
                 .iter()
-                .filter(|known| profile.is_none_or(|id| id == known.id))
-                .map(|known| Query::Members {
-                    profile: known.id,
+                .filter(|candidate| profile.is_none_or(|id| id == candidate.id))
+                .map(|candidate| Query::Members {
+                    profile: candidate.id,
                     member: *member,
                 })
                 .collect(),
@@ -472,18 +472,18 @@ impl<'a> Translator<'a> {
                 .info
                 .profiles()
                 .iter()
-                .filter(|known| known.with_selector && profile.is_none_or(|id| id == known.id))
-                .map(|known| Query::Groups {
-                    profile: known.id,
+                .filter(|candidate| candidate.with_selector && profile.is_none_or(|id| id == candidate.id))
+                .map(|candidate| Query::Groups {
+                    profile: candidate.id,
                     group: *group,
                 })
                 .collect(),
             Read::Counters { id, index } => {
-                let ids = all(*id, self.info.counters().iter().map(|counter| counter.id));
+                let ids = select_ids(*id, self.info.counters().iter().map(|counter| counter.id));
                 ids.map(|id| Query::Counters { id, index: *index }).collect()
             }
             Read::Meters { id, index, counters } => {
-                let ids = all(*id, self.info.meters().iter().map(|meter| meter.id));
+                let ids = select_ids(*id, self.info.meters().iter().map(|meter| meter.id));
                 ids.map(|id| Query::Meters {
                     id,
                     index: *index,
@@ -492,15 +492,15 @@ impl<'a> Translator<'a> {
                 .collect()
             }
             Read::Registers { id, index } => {
-                let ids = all(*id, self.info.registers().iter().map(|register| register.id));
+                let ids = select_ids(*id, self.info.registers().iter().map(|register| register.id));
                 ids.map(|id| Query::Registers { id, index: *index }).collect()
             }
             Read::MulticastGroups(id) => vec![Query::MulticastGroups(*id)],
             Read::CloneSessions(id) => vec![Query::CloneSessions(*id)],
-            Read::ValueSets(id) => all(*id, self.info.value_sets().iter().map(|set| set.id))
+            Read::ValueSets(id) => select_ids(*id, self.info.value_sets().iter().map(|set| set.id))
                 .map(Query::ValueSet)
                 .collect(),
-            Read::Digests(id) => all(*id, self.info.digests().iter().map(|digest| digest.id))
+            Read::Digests(id) => select_ids(*id, self.info.digests().iter().map(|digest| digest.id))
                 .map(Query::Digest)
                 .collect(),
         }
@@ -508,13 +508,13 @@ impl<'a> Translator<'a> {
 
     fn tables(
         &self,
-        one: Option<TableId>,
-        selects: impl Fn(&Table) -> bool,
+        requested: Option<TableId>,
+        is_selected: impl Fn(&Table) -> bool,
     ) -> impl Iterator<Item = &'a Table> {
         self.info
             .tables()
             .iter()
-            .filter(move |table| one.is_none_or(|id| id == table.id) && selects(table))
+            .filter(move |table| requested.is_none_or(|id| id == table.id) && is_selected(table))
     }
 
     fn direct_queries(
@@ -549,9 +549,9 @@ impl<'a> Translator<'a> {
 }
 
 impl Read {
-    /// Converts a result of the target to an entity of the response; `None` if the entity is filtered.
-    pub fn select(&self, found: Entity) -> Option<Entity> {
-        match (self, found) {
+    /// Converts a result of the target to an entity of the response; `None` if the filter excludes the entity.
+    pub fn select(&self, candidate: Entity) -> Option<Entity> {
+        match (self, candidate) {
             (Self::TableEntries { filter, .. }, Entity::TableEntry(entry)) => {
                 filter.matches(&entry).then_some(Entity::TableEntry(entry))
             }
@@ -579,7 +579,7 @@ impl Read {
                 counters: entry.resources.meter_counters,
                 entry: EntryRef::Default(entry.table),
             }),
-            (_, found) => Some(found),
+            (_, candidate) => Some(candidate),
         }
     }
 
@@ -592,8 +592,11 @@ impl Read {
     }
 }
 
-fn all<I: Copy + PartialEq>(one: Option<I>, known: impl Iterator<Item = I>) -> impl Iterator<Item = I> {
-    known.filter(move |id| one.is_none_or(|one| one == *id))
+fn select_ids<I: Copy + PartialEq>(
+    requested: Option<I>,
+    ids: impl Iterator<Item = I>,
+) -> impl Iterator<Item = I> {
+    ids.filter(move |id| requested.is_none_or(|requested| requested == *id))
 }
 
 fn with_read_options(options: ReadOptions, entry: v1::TableEntry) -> v1::TableEntry {
@@ -606,8 +609,8 @@ fn with_read_options(options: ReadOptions, entry: v1::TableEntry) -> v1::TableEn
     }
 }
 
-fn check_wildcard(all: bool, part: bool, field: &str) -> Result<(), EntityError> {
-    if all && part {
+fn check_wildcard(is_wildcard: bool, has_part: bool, field: &str) -> Result<(), EntityError> {
+    if is_wildcard && has_part {
         return Err(EntityError::invalid(format!(
             "{field} is set without the id of its parent"
         )));

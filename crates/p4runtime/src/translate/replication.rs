@@ -45,8 +45,8 @@ pub(super) fn decode_multicast(message: &v1::MulticastGroupEntry) -> Result<Mult
         decode_replicas(&message.replicas).map_err(|error| error.at(format!("multicast group {id}")))?;
     let mut pairs = BTreeSet::new();
     for replica in &replicas {
-        let own = (replica.port.number, replica.instance);
-        for (port, instance) in std::iter::once(&own).chain(&replica.backups) {
+        let preferred = (replica.port.number, replica.instance);
+        for (port, instance) in std::iter::once(&preferred).chain(&replica.backups) {
             if !pairs.insert((*port, *instance)) {
                 return Err(EntityError::invalid(format!(
                     "multicast group {id}: duplicate replica with port {port} and instance {instance}"
@@ -122,15 +122,15 @@ pub(super) fn encode_clone_update(
     }
 }
 
-pub(super) fn message(of: Replication) -> Message {
-    Message::PacketReplicationEngineEntry(v1::PacketReplicationEngineEntry { r#type: Some(of) })
+pub(super) fn message(entry: Replication) -> Message {
+    Message::PacketReplicationEngineEntry(v1::PacketReplicationEngineEntry { r#type: Some(entry) })
 }
 
 fn decode_replicas(replicas: &[v1::Replica]) -> Result<Vec<Replica>, EntityError> {
     replicas
         .iter()
         .enumerate()
-        .map(|(place, replica)| decode_replica(replica).map_err(|error| error.at(format!("replica {place}"))))
+        .map(|(index, replica)| decode_replica(replica).map_err(|error| error.at(format!("replica {index}"))))
         .collect()
 }
 

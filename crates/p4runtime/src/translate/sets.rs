@@ -32,16 +32,16 @@ impl<'a> Translator<'a> {
     ) -> Result<(ValueSetId, Vec<Vec<FieldMatch>>), EntityError> {
         let set = self.value_set(message.value_set_id)?;
         let at_set = |error: EntityError| error.at(format!("value set \"{}\"", set.name));
-        let given = message.members.len();
-        if given as u64 > set.size {
+        let member_count = message.members.len();
+        if member_count as u64 > set.size {
             return Err(at_set(EntityError::exhausted(format!(
-                "too many members: {given} given, capacity is {}",
+                "too many members: {member_count} given, capacity is {}",
                 set.size
             ))));
         }
-        let decode = |(place, member): (usize, &v1::ValueSetMember)| {
+        let decode = |(index, member): (usize, &v1::ValueSetMember)| {
             decode_fields(&set.fields, &member.r#match)
-                .map_err(|error| at_set(error.at(format!("member {place}"))))
+                .map_err(|error| at_set(error.at(format!("member {index}"))))
         };
         let members = message
             .members
@@ -49,10 +49,10 @@ impl<'a> Translator<'a> {
             .enumerate()
             .map(decode)
             .collect::<Result<Vec<_>, _>>()?;
-        for (place, member) in members.iter().enumerate() {
-            if members.iter().take(place).any(|earlier| earlier == member) {
+        for (index, member) in members.iter().enumerate() {
+            if members.iter().take(index).any(|earlier| earlier == member) {
                 return Err(at_set(EntityError::already_exists(format!(
-                    "member {place} is a duplicate"
+                    "member {index} is a duplicate"
                 ))));
             }
         }

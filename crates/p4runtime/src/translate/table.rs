@@ -49,9 +49,9 @@ impl Translator<'_> {
                 "table has no key and no entries: only the default entry can be modified",
             ));
         }
-        let changes_more =
+        let changes_entry =
             entry.action.is_some() || !entry.metadata.is_empty() || entry.controller_metadata != 0;
-        if table.is_const && (kind != Kind::Modify || changes_more || entry.idle_timeout_ns != 0) {
+        if table.is_const && (kind != Kind::Modify || changes_entry || entry.idle_timeout_ns != 0) {
             return Err(EntityError::denied(
                 "table is constant: only counters and meters of its entries can be modified, without an action",
             ));
@@ -131,7 +131,7 @@ impl Translator<'_> {
         match action.map(|action| action.r#type.as_ref()) {
             None => Ok(None),
             Some(Some(ActionMessage::Action(action))) => self
-                .decode_scoped_action(table, action, ActionScope::as_default, "as the default")
+                .decode_scoped_action(table, action, ActionScope::allows_default, "as the default")
                 .map(Some),
             Some(_) => Err(EntityError::invalid("default entry requires an action")),
         }
@@ -225,7 +225,7 @@ fn decode_timeout(table: &Table, timeout_ns: i64) -> Result<u64, EntityError> {
     Ok(timeout_ns)
 }
 
-/// Decodes the direct resources of a write: only those of the table; meter counters only to reset them.
+/// Decodes the direct resources of a write. The table must have these resources; meter counters may only be reset.
 fn decode_written_resources(table: &Table, entry: &v1::TableEntry) -> Result<DirectResources, EntityError> {
     let resources = decode_resources(table, entry)?;
     if resources

@@ -73,7 +73,7 @@ async fn programs_are_verified_saved_committed_and_reconciled() {
         );
     }
     assert_eq!(set(&mut raw, Action::Verify, Some(b"a")).await, Code::Ok);
-    assert_eq!(get(&mut raw, 0).await, None, "verifying sets nothing");
+    assert_eq!(get(&mut raw, 0).await, None, "verification sets no program");
     assert_eq!(set(&mut raw, Action::Commit, None).await, Code::NotFound);
     assert_eq!(
         set(&mut raw, Action::VerifyAndCommit, Some(b"first")).await,
@@ -100,16 +100,17 @@ async fn programs_are_verified_saved_committed_and_reconciled() {
         Code::InvalidArgument
     );
     assert_eq!(set(&mut raw, Action::Commit, None).await, Code::Ok);
-    let six = entity("counter_entry { counter_id: @In.seen_by_port@ index {} data { packet_count: 6 } }");
-    assert_eq!(first_counter(&mut raw).await, six);
+    let written_counter =
+        entity("counter_entry { counter_id: @In.seen_by_port@ index {} data { packet_count: 6 } }");
+    assert_eq!(first_counter(&mut raw).await, written_counter);
     assert_eq!(
         set(&mut raw, Action::ReconcileAndCommit, Some(b"fourth")).await,
         Code::Ok
     );
     assert_eq!(
         first_counter(&mut raw).await,
-        six,
-        "reconciling keeps what was written"
+        written_counter,
+        "reconciliation keeps the written state"
     );
     assert_eq!(
         set(&mut raw, Action::VerifyAndCommit, Some(b"not this")).await,
@@ -126,7 +127,7 @@ async fn programs_are_verified_saved_committed_and_reconciled() {
     );
     assert_ne!(
         first_counter(&mut raw).await,
-        six,
+        written_counter,
         "a new commit starts with empty state"
     );
     let mut broken = set_request(Action::VerifyAndCommit, Some(b"a"));

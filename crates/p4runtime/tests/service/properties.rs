@@ -1,4 +1,4 @@
-//! Random values through the translation and back, and digests compared with a simple model.
+//! Random values survive encoding and decoding; digests match a simple model.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -78,8 +78,8 @@ fn key() -> impl Strategy<Value = EntryKey> {
         let fields: Vec<_> = table
             .fields
             .iter()
-            .map(|known| match known.format {
-                Format::Bits(width) => field(known.kind, width),
+            .map(|match_field| match match_field.format {
+                Format::Bits(width) => field(match_field.kind, width),
                 Format::Unwritable => unreachable!("the test program has none"),
             })
             .collect();
@@ -97,14 +97,16 @@ fn strings(entry: &mut v1::TableEntry) -> Vec<&mut Vec<u8>> {
     entry
         .r#match
         .iter_mut()
-        .flat_map(|given| match given.field_match_type.as_mut().unwrap() {
-            FieldMatchType::Exact(exact) => vec![&mut exact.value],
-            FieldMatchType::Lpm(lpm) => vec![&mut lpm.value],
-            FieldMatchType::Ternary(ternary) => vec![&mut ternary.value, &mut ternary.mask],
-            FieldMatchType::Range(range) => vec![&mut range.low, &mut range.high],
-            FieldMatchType::Optional(optional) => vec![&mut optional.value],
-            FieldMatchType::Other(_) => Vec::new(),
-        })
+        .flat_map(
+            |field_match| match field_match.field_match_type.as_mut().unwrap() {
+                FieldMatchType::Exact(exact) => vec![&mut exact.value],
+                FieldMatchType::Lpm(lpm) => vec![&mut lpm.value],
+                FieldMatchType::Ternary(ternary) => vec![&mut ternary.value, &mut ternary.mask],
+                FieldMatchType::Range(range) => vec![&mut range.low, &mut range.high],
+                FieldMatchType::Optional(optional) => vec![&mut optional.value],
+                FieldMatchType::Other(_) => Vec::new(),
+            },
+        )
         .collect()
 }
 
@@ -123,9 +125,9 @@ fn value(depth: u32) -> BoxedStrategy<(Type, Data)> {
             .prop_flat_map(|width| bits(width)
                 .prop_map(move |bits| (Type::SerializableEnum(width), Data::EnumValue(bits)))),
         any::<bool>().prop_map(|value| (Type::Bool, Data::Bool(value))),
-        (0..2_usize).prop_map(|place| {
+        (0..2_usize).prop_map(|index| {
             let names = vec!["a".to_owned(), "b".to_owned()];
-            (Type::Enum(names.clone()), Data::Enum(names[place].clone()))
+            (Type::Enum(names.clone()), Data::Enum(names[index].clone()))
         }),
         (1_u32..70, 1_u32..70, any::<bool>()).prop_flat_map(|(first, second, valid)| {
             (bits(first), bits(second)).prop_map(move |(a, b)| {
@@ -149,7 +151,7 @@ fn value(depth: u32) -> BoxedStrategy<(Type, Data)> {
                 ]);
                 (
                     Type::Union(union),
-                    Data::Union(valid.map(|place| (place, vec![Data::Bits(a)]))),
+                    Data::Union(valid.map(|index| (index, vec![Data::Bits(a)]))),
                 )
             })
         }),
@@ -158,12 +160,12 @@ fn value(depth: u32) -> BoxedStrategy<(Type, Data)> {
         return leaf.boxed();
     }
     let members = prop::collection::vec(value(depth - 1), 0..4);
-    let nested = (members, any::<bool>()).prop_map(|(members, named)| {
+    let nested = (members, any::<bool>()).prop_map(|(members, is_struct)| {
         let (types, data): (Vec<_>, Vec<_>) =
-            members.into_iter().map(|(of, data)| (Arc::new(of), data)).unzip();
-        match named {
+            members.into_iter().map(|(ty, data)| (Arc::new(ty), data)).unzip();
+        match is_struct {
             true => (
-                Type::Struct(types.into_iter().map(|of| ("m".to_owned(), of)).collect()),
+                Type::Struct(types.into_iter().map(|ty| ("m".to_owned(), ty)).collect()),
                 Data::Struct(data),
             ),
             false => (Type::Tuple(types), Data::Tuple(data)),
@@ -184,7 +186,7 @@ enum Event {
         digest: u32,
         config: Option<DigestConfig>,
     },
-    Pass,
+    Wait,
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -200,7 +202,7 @@ fn event() -> impl Strategy<Value = Event> {
         6 => (0..2_u32, 0..6_u8).prop_map(|(digest, message)| Event::Message { digest, message }),
         2 => (0..4_usize).prop_map(Event::Acknowledge),
         1 => (0..2_u32, prop::option::weighted(0.8, config)).prop_map(|(digest, config)| Event::Configure { digest, config }),
-        2 => Just(Event::Pass),
+        2 => Just(Event::Wait),
     ]
 }
 
@@ -246,25 +248,25 @@ proptest! {
     }
 
     #[test]
-    fn values_of_any_type_survive_encoding_and_decoding((of, data) in value(3)) {
-        let message = data.encode(&of);
-        prop_assert_eq!(Data::decode(&of, &message), Ok(data));
+    fn values_of_any_type_survive_encoding_and_decoding((ty, data) in value(3)) {
+        let message = data.encode(&ty);
+        prop_assert_eq!(Data::decode(&ty, &message), Ok(data));
     }
 
     #[test]
-    fn values_of_another_type_are_refused_or_read_as_that_type((of, _) in value(2), (other, data) in value(2)) {
-        if let Ok(read) = Data::decode(&of, &data.encode(&other)) {
-            prop_assert_eq!(Data::decode(&of, &read.encode(&of)), Ok(read));
+    fn values_of_another_type_are_rejected_or_decoded_as_the_requested_type((requested, _) in value(2), (encoded_type, data) in value(2)) {
+        if let Ok(decoded) = Data::decode(&requested, &data.encode(&encoded_type)) {
+            prop_assert_eq!(Data::decode(&requested, &decoded.encode(&requested)), Ok(decoded));
         }
     }
 
     #[test]
-    fn packet_headers_survive_encoding_and_decoding(egress in bits(9), submit in bits(1), rest in bits(6), payload: Vec<u8>) {
+    fn packet_headers_survive_encoding_and_decoding(egress in bits(9), submit in bits(1), unused in bits(6), payload: Vec<u8>) {
         let info = info();
         let header = info.packet_out().unwrap();
-        let values = vec![egress.clone(), submit.clone(), rest.clone()];
+        let values = vec![egress.clone(), submit.clone(), unused.clone()];
         let mut frame = header.pack(&values).unwrap();
-        let number = egress.to_u64().unwrap() << 7 | submit.to_u64().unwrap() << 6 | rest.to_u64().unwrap();
+        let number = egress.to_u64().unwrap() << 7 | submit.to_u64().unwrap() << 6 | unused.to_u64().unwrap();
         prop_assert_eq!(&frame, &number.to_be_bytes()[6..]);
         frame.extend_from_slice(&payload);
         prop_assert_eq!(header.unpack(&frame), Ok((values, &payload[..])));
@@ -275,10 +277,10 @@ proptest! {
     fn digests_agree_with_the_model(events in prop::collection::vec((event(), 0..20_u64), 1..80)) {
         let mut digests = Digests::new();
         let mut models: BTreeMap<u32, Model> = BTreeMap::from([(0, Model::default()), (1, Model::default())]);
-        let (mut now_ns, mut lists) = (0, Vec::new());
+        let (mut now_ns, mut list_ids) = (0, Vec::new());
         for (event, pause_ns) in events {
             now_ns += pause_ns;
-            let mut sent = digests.due(now_ns);
+            let mut sent_lists = digests.due(now_ns);
             prop_assert!(digests.next_due_ns().is_none_or(|due| due > now_ns));
             let mut expected = Vec::new();
             for (id, model) in &mut models {
@@ -290,11 +292,11 @@ proptest! {
             match event {
                 Event::Message { digest, message: number } => {
                     let model = models.get_mut(&digest).unwrap();
-                    sent.extend(digests.push(now_ns, DigestId(digest), message(number)));
+                    sent_lists.extend(digests.push(now_ns, DigestId(digest), message(number)));
                     if let Some(config) = model.config {
-                        model.cache.retain(|(_, until_ns, _)| *until_ns > now_ns);
-                        let again = expected.iter().any(|(id, list, _)| *id == digest && list.contains(&number));
-                        if !model.contains(number) && (!again || config.ack_timeout_ns == 0) {
+                        model.cache.retain(|(_, deadline_ns, _)| *deadline_ns > now_ns);
+                        let is_in_due_list = expected.iter().any(|(id, list, _)| *id == digest && list.contains(&number));
+                        if !model.contains(number) && (!is_in_due_list || config.ack_timeout_ns == 0) {
                             if model.buffer.is_empty() {
                                 model.first_ns = now_ns;
                             }
@@ -307,7 +309,7 @@ proptest! {
                     }
                 }
                 Event::Acknowledge(index) => {
-                    if let Some((digest, list_id)) = lists.iter().rev().nth(index).copied() {
+                    if let Some((digest, list_id)) = list_ids.iter().rev().nth(index).copied() {
                         digests.acknowledge(DigestId(digest), list_id);
                         models.get_mut(&digest).unwrap().cache.retain(|(id, _, _)| *id != list_id);
                     }
@@ -320,23 +322,23 @@ proptest! {
                         config => model.config = config,
                     }
                 }
-                Event::Pass => {}
+                Event::Wait => {}
             }
-            let received: Vec<_> = sent.iter().map(|list| (list.id.0, list.data.clone())).collect();
-            let as_data: Vec<_> = expected
+            let received: Vec<_> = sent_lists.iter().map(|list| (list.id.0, list.data.clone())).collect();
+            let expected_data: Vec<_> = expected
                 .iter()
                 .map(|(id, numbers, _)| (*id, numbers.iter().map(|number| message(*number)).collect::<Vec<_>>()))
                 .collect();
-            prop_assert_eq!(received, as_data);
-            for (list, (id, numbers, ack_timeout_ns)) in sent.iter().zip(expected) {
-                lists.push((id, list.list_id));
+            prop_assert_eq!(received, expected_data);
+            for (list, (id, numbers, ack_timeout_ns)) in sent_lists.iter().zip(expected) {
+                list_ids.push((id, list.list_id));
                 let model = models.get_mut(&id).unwrap();
                 if model.config.is_some() && ack_timeout_ns > 0 {
                     model.cache.push((list.list_id, now_ns + ack_timeout_ns, numbers));
                 }
             }
-            let unique: BTreeSet<_> = lists.iter().map(|(_, list_id)| list_id).collect();
-            prop_assert_eq!(unique.len(), lists.len());
+            let unique_ids: BTreeSet<_> = list_ids.iter().map(|(_, list_id)| list_id).collect();
+            prop_assert_eq!(unique_ids.len(), list_ids.len());
         }
     }
 }

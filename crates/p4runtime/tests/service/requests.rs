@@ -145,13 +145,17 @@ const ROUND_TRIPS: &[(Type, &str, &str, Option<&str>)] = &[
 async fn read_returns_the_written_entities() {
     let (server, _client, _events) = Server::controlled().await;
     let mut raw = server.raw().await;
-    for (kind, written, request, expected) in ROUND_TRIPS {
-        write(&mut raw, *kind, written)
+    for (kind, written_entity, request, expected) in ROUND_TRIPS {
+        write(&mut raw, *kind, written_entity)
             .await
-            .unwrap_or_else(|status| panic!("{written}: {status:?}"));
-        let (found, status) = read(&mut raw, &[request]).await;
+            .unwrap_or_else(|status| panic!("{written_entity}: {status:?}"));
+        let (entities, status) = read(&mut raw, &[request]).await;
         status.unwrap_or_else(|status| panic!("{request}: {status}"));
-        assert_eq!(found, [entity(expected.unwrap_or(written))], "{request}");
+        assert_eq!(
+            entities,
+            [entity(expected.unwrap_or(written_entity))],
+            "{request}"
+        );
     }
 }
 
@@ -159,9 +163,9 @@ async fn read_returns_the_written_entities() {
 async fn target_rejects_updates_that_only_the_target_can_check() {
     let (server, _client, _events) = Server::controlled().await;
     let mut raw = server.raw().await;
-    let mac = |place: u32| {
+    let mac = |address: u32| {
         format!(
-            "table_entry {{ table_id: @In.mac@ match {{ field_id: 1 exact {{ value: '\\x{place:02x}' }} }} match {{ field_id: 2 exact {{ value: '1' }} }} \
+            "table_entry {{ table_id: @In.mac@ match {{ field_id: 1 exact {{ value: '\\x{address:02x}' }} }} match {{ field_id: 2 exact {{ value: '1' }} }} \
              action {{ action {{ action_id: @In.drop@ }} }} }}"
         )
     };
@@ -193,15 +197,15 @@ async fn target_rejects_updates_that_only_the_target_can_check() {
             Some(Code::Unimplemented),
         ),
     ];
-    for (kind, of, code) in cases {
-        let result = write(&mut raw, kind, &of).await;
+    for (kind, entity_text, code) in cases {
+        let result = write(&mut raw, kind, &entity_text).await;
         assert_eq!(
             result.as_ref().err().map(codes),
             code.map(|code| vec![code]),
-            "{kind:?} {of}: {result:?}"
+            "{kind:?} {entity_text}: {result:?}"
         );
     }
-    let (found, _) = read(&mut raw, &["table_entry { table_id: @In.vrf_of_port@ }"]).await;
+    let (entities, _) = read(&mut raw, &["table_entry { table_id: @In.vrf_of_port@ }"]).await;
     let initial = |port, vrf| {
         entity(&format!(
             "table_entry {{ table_id: @In.vrf_of_port@ match {{ field_id: 1 exact {{ value: '{port}' }} }} is_const: true \
@@ -209,9 +213,9 @@ async fn target_rejects_updates_that_only_the_target_can_check() {
         ))
     };
     assert_eq!(
-        found,
+        entities,
         [initial("\\x01", "\\x0a"), initial("\\x02", "\\x14")],
-        "the program's own entries are read"
+        "reads return the initial entries of the program"
     );
 }
 
@@ -226,18 +230,18 @@ async fn batches_are_atomic_if_requested() {
     use v1::write_request::Atomicity::{ContinueOnError, DataplaneAtomic, RollbackOnError};
     let (server, _client, _events) = Server::controlled().await;
     let mut raw = server.raw().await;
-    // One update is rejected by the server, one by the switch.
-    for bad in [counter(99, 1), update(Delete, &member(9))] {
-        let code = if bad.r#type() == Modify {
+    // The server rejects the first update; the switch rejects the second update.
+    for invalid in [counter(99, 1), update(Delete, &member(9))] {
+        let code = if invalid.r#type() == Modify {
             Code::OutOfRange
         } else {
             Code::NotFound
         };
         for atomicity in [ContinueOnError, RollbackOnError, DataplaneAtomic] {
-            let updates = vec![counter(0, 7), bad.clone(), update(Insert, &member(1))];
+            let updates = vec![counter(0, 7), invalid.clone(), update(Insert, &member(1))];
             let status = raw.write(write_request(updates, atomicity)).await.unwrap_err();
             assert_eq!(status.code(), Code::Unknown);
-            let (found, _) = read(
+            let (entities, _) = read(
                 &mut raw,
                 &[
                     "counter_entry { counter_id: @In.seen_by_port@ index {} }",
@@ -247,13 +251,13 @@ async fn batches_are_atomic_if_requested() {
             .await;
             if atomicity == ContinueOnError {
                 assert_eq!(codes(&status), [Code::Ok, code, Code::Ok]);
-                assert_eq!(found.len(), 2);
+                assert_eq!(entities.len(), 2);
                 let undo = vec![counter(0, 0), update(Delete, &member(1))];
                 raw.write(write_request(undo, atomicity)).await.unwrap();
             } else {
                 assert_eq!(codes(&status), [Code::Aborted, code, Code::Aborted]);
                 assert_eq!(
-                    found,
+                    entities,
                     [entity(
                         "counter_entry { counter_id: @In.seen_by_port@ index {} data {} }"
                     )]
@@ -261,11 +265,14 @@ async fn batches_are_atomic_if_requested() {
             }
         }
     }
-    let unknown = v1::WriteRequest {
+    let unknown_atomicity = v1::WriteRequest {
         atomicity: 17,
         ..write_request(vec![counter(0, 1)], ContinueOnError)
     };
-    assert_eq!(raw.write(unknown).await.unwrap_err().code(), Code::Unimplemented);
+    assert_eq!(
+        raw.write(unknown_atomicity).await.unwrap_err().code(),
+        Code::Unimplemented
+    );
     raw.write(write_request(Vec::new(), DataplaneAtomic))
         .await
         .unwrap();
@@ -283,8 +290,8 @@ async fn reads_return_found_entities_and_report_failed_requests() {
         "meter_entry { counter_data {} }",
         "counter_entry { counter_id: @In.seen_by_port@ }",
     ];
-    let (found, status) = read(&mut raw, &requests).await;
-    assert_eq!(found.len(), 1 + 8);
+    let (entities, status) = read(&mut raw, &requests).await;
+    assert_eq!(entities.len(), 1 + 8);
     let status = status.unwrap_err();
     assert_eq!(status.code(), Code::Unknown);
     assert_eq!(
@@ -308,7 +315,7 @@ async fn reads_return_found_entities_and_report_failed_requests() {
         .unwrap_err();
     assert_eq!(
         error.to_string(),
-        "1 of 1 failed; update 0: Unimplemented: no counters of marks"
+        "1 of 1 failed; update 0: Unimplemented: meter counters are not supported"
     );
 }
 
@@ -330,13 +337,13 @@ async fn large_responses_are_split_and_filters_apply() {
         id: MemberId(1),
         action,
     }))];
-    for place in 0..16 {
+    for index in 0..16 {
         let key = EntryKey {
             table,
-            fields: vec![FieldMatch::Exact(bits(48, place))],
+            fields: vec![FieldMatch::Exact(bits(48, index))],
             priority: 0,
         };
-        let metadata = vec![u8::try_from(place % 2).unwrap(); 100_000];
+        let metadata = vec![u8::try_from(index % 2).unwrap(); 100_000];
         let entry = TableEntry {
             metadata,
             ..TableEntry::new(key, EntryAction::Member(MemberId(1)))
@@ -359,32 +366,32 @@ async fn large_responses_are_split_and_filters_apply() {
     }
     assert_eq!(entries, 16 + 2);
     assert!(messages >= 4);
-    let odd = EntryFilter {
+    let odd_filter = EntryFilter {
         metadata: vec![1; 100_000],
         ..EntryFilter::default()
     };
     let options = ReadOptions::default();
-    let read = Read::TableEntries {
+    let request = Read::TableEntries {
         table: Some(table),
         key: None,
-        filter: odd,
+        filter: odd_filter,
         options,
     };
-    assert_eq!(client.read(&[read]).await.unwrap().len(), 8);
+    assert_eq!(client.read(&[request]).await.unwrap().len(), 8);
     let vrf = info.tables().by_name_or_alias("vrf_of_port").unwrap();
     for (action, count) in [("set_vrf", 2), ("drop", 0)] {
         let filter = EntryFilter {
             action: Some(info.actions().by_name_or_alias(action).unwrap().id),
             ..EntryFilter::default()
         };
-        let read = Read::TableEntries {
+        let request = Read::TableEntries {
             table: Some(vrf.id),
             key: None,
             filter,
             options,
         };
-        match client.read(&[read]).await {
-            Ok(found) => assert_eq!(found.len(), count),
+        match client.read(&[request]).await {
+            Ok(entities) => assert_eq!(entities.len(), count),
             Err(error) => assert!(
                 count == 0 && error.to_string().contains("has no action"),
                 "{error}"
@@ -394,27 +401,27 @@ async fn large_responses_are_split_and_filters_apply() {
 }
 
 #[tokio::test]
-async fn only_a_primary_writes_and_only_with_a_program() {
+async fn write_requires_a_primary_and_a_program() {
     let server = Server::start(None).await;
     let (mut client, _events, _) = server.client(10).await;
     let mut raw = server.raw().await;
     let request = write_request(vec![counter(0, 1)], v1::write_request::Atomicity::ContinueOnError);
-    let refused = |change: fn(&mut v1::WriteRequest)| {
+    let modified = |change: fn(&mut v1::WriteRequest)| {
         let mut request = request.clone();
         change(&mut request);
         request
     };
     #[allow(deprecated)]
     let cases = [
-        (refused(|request| request.device_id = 2), Code::NotFound),
-        (refused(|request| request.role = "other".into()), Code::NotFound),
-        (refused(|request| request.role_id = 4), Code::InvalidArgument),
+        (modified(|request| request.device_id = 2), Code::NotFound),
+        (modified(|request| request.role = "other".into()), Code::NotFound),
+        (modified(|request| request.role_id = 4), Code::InvalidArgument),
         (
-            refused(|request| request.election_id = None),
+            modified(|request| request.election_id = None),
             Code::PermissionDenied,
         ),
         (
-            refused(|request| request.election_id = Some(v1::Uint128 { high: 10, low: 10 })),
+            modified(|request| request.election_id = Some(v1::Uint128 { high: 10, low: 10 })),
             Code::PermissionDenied,
         ),
         (request.clone(), Code::FailedPrecondition),
@@ -423,18 +430,18 @@ async fn only_a_primary_writes_and_only_with_a_program() {
         let status = raw.write(request.clone()).await.unwrap_err();
         assert_eq!((status.code(), status.details()), (code, &[][..]), "{request:?}");
     }
-    let reading = v1::ReadRequest {
+    let read_request = v1::ReadRequest {
         device_id: DEVICE,
         ..Default::default()
     };
     assert_eq!(
-        raw.read(reading.clone()).await.unwrap_err().code(),
+        raw.read(read_request.clone()).await.unwrap_err().code(),
         Code::FailedPrecondition
     );
     assert_eq!(
         raw.read(v1::ReadRequest {
             device_id: 2,
-            ..reading
+            ..read_request
         })
         .await
         .unwrap_err()
@@ -463,10 +470,13 @@ async fn client_returns_the_result_of_each_update() {
     let ClientError::BatchFailed(results) = &error else {
         panic!("{error}")
     };
-    assert_eq!(*results, [Ok(()), Err(EntityError::not_found("it is not there"))]);
+    assert_eq!(
+        *results,
+        [Ok(()), Err(EntityError::not_found("entity does not exist"))]
+    );
     assert_eq!(
         error.to_string(),
-        "1 of 2 failed; update 1: NotFound: it is not there"
+        "1 of 2 failed; update 1: NotFound: entity does not exist"
     );
     // The errors of this batch exceed gRPC's default of 8 KiB of headers.
     let deletes: Vec<_> = (1..2000)

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::support::{DEVICE, Server, id, info, pipeline, text};
 use linewarden_p4runtime::arbitration::ArbitrationStatus;
 use linewarden_p4runtime::bytes::Bits;
-use linewarden_p4runtime::client::{Client, ClientError, Events, Session, StreamEvent};
+use linewarden_p4runtime::client::{Client, ClientError, ClientIdentity, Events, StreamEvent};
 use linewarden_p4runtime::data::Data;
 use linewarden_p4runtime::digest::DigestList;
 use linewarden_p4runtime::entity::*;
@@ -48,12 +48,12 @@ async fn session(
     role: &str,
     election_id: u128,
 ) -> Result<(Client, Events, ArbitrationStatus), ClientError> {
-    let session = Session {
+    let identity = ClientIdentity {
         device_id: DEVICE,
         role: role.to_owned(),
         election_id,
     };
-    Client::connect(server.endpoint.clone(), session).await
+    Client::connect(server.endpoint.clone(), identity).await
 }
 
 #[tokio::test]
@@ -104,9 +104,9 @@ async fn change_of_the_primary_is_notified_to_all_controllers() {
 #[tokio::test]
 async fn violation_of_arbitration_rules_ends_the_stream() {
     let (server, _first, mut first_events) = Server::controlled().await;
-    let taken = session(&server, "", 10).await.unwrap_err();
-    assert_eq!(code(&taken), Code::InvalidArgument);
-    let other_device = Session {
+    let duplicate_id = session(&server, "", 10).await.unwrap_err();
+    assert_eq!(code(&duplicate_id), Code::InvalidArgument);
+    let other_device = ClientIdentity {
         device_id: 2,
         role: String::new(),
         election_id: 1,
@@ -115,26 +115,26 @@ async fn violation_of_arbitration_rules_ends_the_stream() {
         .await
         .unwrap_err();
     assert_eq!(code(&other_device), Code::NotFound);
-    let mut others = Vec::new();
+    let mut backups = Vec::new();
     for election_id in 1..10 {
-        others.push(session(&server, "", election_id).await.unwrap());
+        backups.push(session(&server, "", election_id).await.unwrap());
     }
     assert_eq!(
         code(&session(&server, "", 12).await.unwrap_err()),
         Code::ResourceExhausted
     );
     // The stream of the primary ends, and the other controllers are notified.
-    let (other, other_events, _) = &mut others[0];
-    other.set_election_id(10).await.unwrap();
+    let (backup, backup_events, _) = &mut backups[0];
+    backup.set_election_id(10).await.unwrap();
     assert_eq!(
-        code(&other_events.next().await.unwrap_err()),
+        code(&backup_events.next().await.unwrap_err()),
         Code::InvalidArgument
     );
-    let (_, next_events, _) = &mut others[1];
+    let (_, next_events, _) = &mut backups[1];
     drop(_first);
     assert!(
         matches!(first_events.next().await, Err(ClientError::StreamEnded)),
-        "who ends its side has ended the session"
+        "a client that is dropped ends its session"
     );
     assert_eq!(
         arbitration_status(next_events).await,
@@ -158,7 +158,7 @@ async fn raw_stream(server: &Server, messages: &[&str]) -> tonic::Streaming<v1::
         .await
         .unwrap()
         .into_inner();
-    // The stream lives as long as the sender, until the end of the test.
+    // Dropping the sender would end the stream: it must exist until the end of the test.
     std::mem::forget(sender);
     incoming
 }
@@ -202,7 +202,7 @@ async fn role_and_device_of_a_stream_cannot_change() {
 }
 
 #[tokio::test]
-async fn role_configuration_is_returned_and_a_missing_election_id_stays_backup() {
+async fn role_configuration_is_returned_and_client_without_election_id_stays_backup() {
     let server = Server::start(None).await;
     let config = "config { type_url: 'example.com/Role' value: 'x' }";
     let with_config =
@@ -221,16 +221,17 @@ async fn role_configuration_is_returned_and_a_missing_election_id_stays_backup()
     assert_eq!(update.election_id, Some(v1::Uint128 { high: 0, low: 3 }));
 }
 
-/// Waits until the write has reached the switch, which blocks it; does not depend on timing.
+/// The switch blocks the write, and the test waits until the write has reached the switch. So the test does not depend
+/// on timing.
 #[tokio::test(flavor = "multi_thread")]
 async fn takeover_waits_for_writes_of_the_previous_primary() {
     let (server, mut first, mut first_events) = Server::controlled().await;
-    let closed = server.switch.gate.close();
+    let blocked = server.switch.write_blocker.block();
     let writing = tokio::spawn(async move {
         let result = first.write(&[counter_write()], Atomicity::ContinueOnError).await;
         (first, result)
     });
-    server.switch.gate.reached().await;
+    server.switch.write_blocker.wait_for_write().await;
     let candidate = session(&server, "", 11);
     tokio::pin!(candidate);
     let status = tokio::select! {
@@ -243,9 +244,9 @@ async fn takeover_waits_for_writes_of_the_previous_primary() {
         "the first client is notified at once"
     );
     let early = tokio::time::timeout(Duration::from_millis(50), &mut candidate).await;
-    assert!(early.is_err(), "became primary beside the write");
+    assert!(early.is_err(), "became primary during the write");
     assert!(!writing.is_finished());
-    drop(closed);
+    drop(blocked);
     let (mut first, result) = writing.await.unwrap();
     result.unwrap();
     assert_eq!(candidate.await.unwrap().2, ArbitrationStatus::Primary);
@@ -261,18 +262,18 @@ async fn takeover_waits_for_writes_of_the_previous_primary() {
 #[tokio::test(flavor = "multi_thread")]
 async fn cancelled_write_still_excludes_other_writes() {
     let (server, mut first, _events) = Server::controlled().await;
-    let closed = server.switch.gate.close();
+    let blocked = server.switch.write_blocker.block();
     let writing =
         tokio::spawn(async move { first.write(&[counter_write()], Atomicity::ContinueOnError).await });
-    server.switch.gate.reached().await;
+    server.switch.write_blocker.wait_for_write().await;
     writing.abort();
     let _ = writing.await;
     let (mut second, second_events) = {
         let candidate = session(&server, "", 11);
         tokio::pin!(candidate);
         let early = tokio::time::timeout(Duration::from_millis(50), &mut candidate).await;
-        assert!(early.is_err(), "became primary beside the write");
-        drop(closed);
+        assert!(early.is_err(), "became primary during the write");
+        drop(blocked);
         let (second, events, status) = candidate.await.unwrap();
         assert_eq!(status, ArbitrationStatus::Primary);
         (second, events)
@@ -449,7 +450,7 @@ async fn digests_are_buffered_and_sent_once_until_acknowledged() {
     assert_eq!(
         second.data,
         [learned(3), learned(4)],
-        "what is not acknowledged is not sent again"
+        "unacknowledged messages are not sent again"
     );
     assert_ne!(first.list_id, second.list_id);
     client.acknowledge(first.id, first.list_id).await.unwrap();
@@ -467,9 +468,9 @@ async fn digests_are_buffered_and_sent_once_until_acknowledged() {
     notify(1);
     assert_eq!(list(&mut events).await.data, [learned(2), learned(1)]);
     // Single messages without delay (timeout 0); then the digest is disabled.
-    let at_once = Update::Digest(Change::Modify(digest(0, 0, 0)));
+    let unbuffered = Update::Digest(Change::Modify(digest(0, 0, 0)));
     client
-        .write(&[at_once], Atomicity::ContinueOnError)
+        .write(&[unbuffered], Atomicity::ContinueOnError)
         .await
         .unwrap();
     notify(9);
@@ -478,7 +479,7 @@ async fn digests_are_buffered_and_sent_once_until_acknowledged() {
     assert_eq!(
         list(&mut events).await.data,
         [learned(9)],
-        "nothing is remembered without a timeout"
+        "without a timeout, the same message is sent again"
     );
     let disable = Update::Digest(Change::Delete(DigestId(id("learned_t"))));
     client
@@ -506,16 +507,13 @@ async fn lost_digests_are_reported_to_slow_clients() {
         id: DigestId(id("learned_t")),
         data: learned(source),
     };
-    let taken = (0..100).filter(|source| server.switch.events.send(digest_event(*source)));
-    assert_eq!(taken.count(), 64);
+    let queued = (0..100).filter(|source| server.switch.events.send(digest_event(*source)));
+    assert_eq!(queued.count(), 64);
     let packet = Event::PacketIn {
         metadata: Vec::new(),
         payload: Vec::new(),
     };
-    assert!(
-        server.switch.events.send(packet),
-        "packets have room of their own"
-    );
+    assert!(server.switch.events.send(packet), "packets have a separate queue");
     let (mut lists, mut losses) = (0, Vec::new());
     while lists < 64 || losses.is_empty() {
         match events.next().await.unwrap() {
@@ -570,14 +568,14 @@ async fn idle_entries_are_notified() {
     let info = info();
     let mac = info.tables().by_name_or_alias("mac").unwrap().id;
     let fields = vec![FieldMatch::Exact(bits(48, 1)), FieldMatch::Exact(bits(9, 2))];
-    let drop = entity_action();
+    let drop_action = drop_entry_action();
     let mut entry = TableEntry::new(
         EntryKey {
             table: mac,
             fields,
             priority: 0,
         },
-        drop,
+        drop_action,
     );
     entry.idle_timeout_ns = 77;
     entry.metadata = b"mine".to_vec();
@@ -589,7 +587,7 @@ async fn idle_entries_are_notified() {
     );
 }
 
-fn entity_action() -> EntryAction {
+fn drop_entry_action() -> EntryAction {
     let id = info().actions().by_name_or_alias("drop").unwrap().id;
     EntryAction::Action(Action {
         id,
@@ -608,14 +606,14 @@ async fn client_that_does_not_read_is_disconnected() {
     for election_id in 11..8_000 {
         client.set_election_id(election_id).await.unwrap();
     }
-    let ended = loop {
+    let status = loop {
         match stream.message().await {
             Ok(Some(_)) => {}
-            Ok(None) => panic!("the stream ended well"),
+            Ok(None) => panic!("the stream ended without an error"),
             Err(status) => break status,
         }
     };
-    assert_eq!(ended.code(), Code::ResourceExhausted);
+    assert_eq!(status.code(), Code::ResourceExhausted);
     reader.abort();
 }
 
@@ -626,5 +624,5 @@ async fn streams_end_with_the_server() {
     server.stop();
     assert_eq!(code(&events.next().await.unwrap_err()), Code::Unavailable);
     drop((_client, events));
-    (&mut server.served).await.unwrap();
+    (&mut server.task).await.unwrap();
 }

@@ -22,8 +22,8 @@ fn python() -> Option<PathBuf> {
     import.is_ok_and(|status| status.success()).then_some(python)
 }
 
-/// Runs all operations in the shell, with these certificate files if the server requires TLS.
-async fn is_left_as_it_was(python: PathBuf, server: &Server, certificates: &[PathBuf]) {
+/// Runs all operations in the shell and checks that they restore the state. TLS servers require `certificates`.
+async fn check_shell(python: PathBuf, server: &Server, certificates: &[PathBuf]) {
     let authority = server.endpoint.uri().authority();
     let address = authority.map(ToString::to_string).unwrap_or_default();
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
@@ -53,7 +53,7 @@ async fn p4runtime_shell_reads_the_written_entries() {
         return;
     };
     let server = Server::start(None).await;
-    is_left_as_it_was(python, &server, &[]).await;
+    check_shell(python, &server, &[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -63,16 +63,20 @@ async fn p4runtime_shell_authenticates_mutually_with_tls() {
         return;
     };
     let directory = tempfile::tempdir().unwrap();
-    let at = |name: &str| directory.path().join(name);
+    let path = |name: &str| directory.path().join(name);
     let authority = TestAuthority::new("fleet");
-    let own = authority.issue("127.0.0.1");
-    let identity = Identity::from_pem(own.cert.as_bytes(), own.key.as_bytes()).unwrap();
+    let server_certificate = authority.issue("127.0.0.1");
+    let identity = Identity::from_pem(
+        server_certificate.cert.as_bytes(),
+        server_certificate.key.as_bytes(),
+    )
+    .unwrap();
     let tls = ServerTls::new(identity, Some(authority.pem.as_bytes())).unwrap();
     let server = Server::start_with(None, Routes::default(), Some(tls)).await;
-    std::fs::write(at("ca.crt"), &authority.pem).unwrap();
-    let issued = authority.issue("controller");
-    std::fs::write(at("controller.crt"), &issued.cert).unwrap();
-    std::fs::write(at("controller.key"), &issued.key).unwrap();
-    let certificates = ["ca.crt", "controller.crt", "controller.key"].map(at);
-    is_left_as_it_was(python, &server, &certificates).await;
+    std::fs::write(path("ca.crt"), &authority.pem).unwrap();
+    let client_certificate = authority.issue("controller");
+    std::fs::write(path("controller.crt"), &client_certificate.cert).unwrap();
+    std::fs::write(path("controller.key"), &client_certificate.key).unwrap();
+    let certificates = ["ca.crt", "controller.crt", "controller.key"].map(path);
+    check_shell(python, &server, &certificates).await;
 }

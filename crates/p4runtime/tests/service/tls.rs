@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::support::authority::{IssuedCertificate, TestAuthority};
 use crate::support::{DEVICE, Server, pipeline};
 use linewarden_p4runtime::arbitration::ArbitrationStatus;
-use linewarden_p4runtime::client::{Client, ClientError, Session};
+use linewarden_p4runtime::client::{Client, ClientError, ClientIdentity};
 use linewarden_p4runtime::evidence::{
     self, Digests, EvidenceSource, EvidenceUnavailable, InventoryScope, SignedEvidence,
 };
@@ -53,8 +53,8 @@ async fn start_server_with(identity: Identity, client_ca: Option<&TestAuthority>
     let ca = client_ca.map(|authority| authority.pem.as_bytes());
     let tls = ServerTls::new(identity, ca).unwrap();
     assert_eq!(tls.authenticates_clients(), client_ca.is_some());
-    let others = Routes::new(evidence::service(Arc::new(FixedEvidence)));
-    Server::start_with(None, others, Some(tls)).await
+    let other_services = Routes::new(evidence::service(Arc::new(FixedEvidence)));
+    Server::start_with(None, other_services, Some(tls)).await
 }
 
 fn address(server: &Server) -> SocketAddr {
@@ -65,12 +65,12 @@ fn address(server: &Server) -> SocketAddr {
 /// Sets a program, and returns the arbitration status of this client.
 async fn control(server: &Server, tls: Option<&ClientTls>) -> Result<ArbitrationStatus, ClientError> {
     let endpoint = endpoint(&address(server).to_string(), tls).unwrap();
-    let session = Session {
+    let identity = ClientIdentity {
         device_id: DEVICE,
         role: String::new(),
         election_id: 1,
     };
-    let (mut client, _events, status) = Client::connect(endpoint, session).await?;
+    let (mut client, _events, status) = Client::connect(endpoint, identity).await?;
     client.set_pipeline(&pipeline()).await?;
     Ok(status)
 }
@@ -81,16 +81,16 @@ async fn switch_id(server: &Server, tls: Option<&ClientTls>) -> Result<u64, evid
 }
 
 /// Checks that both services fail with one of these errors.
-async fn is_shut(server: &Server, tls: Option<&ClientTls>, reasons: &[&str]) {
-    let has_reason = |message: &str| reasons.iter().any(|reasons| message.contains(reasons));
-    let refused = control(server, tls).await.unwrap_err().to_string();
-    assert!(has_reason(&refused), "control: {refused}");
-    let refused = switch_id(server, tls).await.unwrap_err().to_string();
-    assert!(has_reason(&refused), "evidence: {refused}");
+async fn expect_rejection(server: &Server, tls: Option<&ClientTls>, reasons: &[&str]) {
+    let has_reason = |message: &str| reasons.iter().any(|reason| message.contains(reason));
+    let error = control(server, tls).await.unwrap_err().to_string();
+    assert!(has_reason(&error), "control: {error}");
+    let error = switch_id(server, tls).await.unwrap_err().to_string();
+    assert!(has_reason(&error), "evidence: {error}");
     assert!(!server.switch.has_program());
 }
 
-async fn is_open(server: &Server, tls: &ClientTls) {
+async fn expect_access(server: &Server, tls: &ClientTls) {
     assert_eq!(
         control(server, Some(tls)).await.unwrap(),
         ArbitrationStatus::Primary
@@ -102,19 +102,19 @@ async fn is_open(server: &Server, tls: &ClientTls) {
 async fn client_that_trusts_the_ca_of_the_server_is_served() {
     let authority = TestAuthority::new("switches");
     let server = start_server(&authority, None).await;
-    is_open(&server, &tls_trusting(&authority)).await;
+    expect_access(&server, &tls_trusting(&authority)).await;
 }
 
 #[tokio::test]
 async fn unencrypted_connections_are_rejected() {
     let server = start_server(&TestAuthority::new("switches"), None).await;
-    is_shut(&server, None, &CONNECTION_CLOSED).await;
+    expect_rejection(&server, None, &CONNECTION_CLOSED).await;
 }
 
 #[tokio::test]
 async fn server_of_another_ca_is_not_trusted() {
     let server = start_server(&TestAuthority::new("switches"), None).await;
-    is_shut(
+    expect_rejection(
         &server,
         Some(&tls_trusting(&TestAuthority::new("others"))),
         &["UnknownIssuer"],
@@ -125,7 +125,7 @@ async fn server_of_another_ca_is_not_trusted() {
 #[tokio::test]
 async fn unencrypted_server_is_rejected_by_a_tls_client() {
     let server = Server::start(None).await;
-    is_shut(
+    expect_rejection(
         &server,
         Some(&tls_trusting(&TestAuthority::new("switches"))),
         &UNREACHABLE,
@@ -134,12 +134,12 @@ async fn unencrypted_server_is_rejected_by_a_tls_client() {
 }
 
 #[tokio::test]
-async fn certificate_for_another_name_requires_that_name() {
+async fn certificate_for_another_name_is_accepted_only_with_that_domain() {
     let authority = TestAuthority::new("switches");
     let server = start_server_with(identity(&authority.issue("switch.example")), None).await;
     let tls = tls_trusting(&authority);
-    is_shut(&server, Some(&tls), &["not valid for name"]).await;
-    is_open(&server, &tls.with_domain("switch.example").unwrap()).await;
+    expect_rejection(&server, Some(&tls), &["not valid for name"]).await;
+    expect_access(&server, &tls.with_domain("switch.example").unwrap()).await;
 }
 
 #[tokio::test]
@@ -147,13 +147,13 @@ async fn client_ca_requires_a_client_certificate() {
     let (authority, clients) = (TestAuthority::new("switches"), TestAuthority::new("controllers"));
     let server = start_server(&authority, Some(&clients)).await;
     let tls = tls_trusting(&authority);
-    is_shut(&server, Some(&tls), &CONNECTION_CLOSED).await;
-    // A certificate of the server's CA, which is not the client CA.
+    expect_rejection(&server, Some(&tls), &CONNECTION_CLOSED).await;
+    // The CA of the server is not the client CA: its client certificates are rejected.
     let foreign_client = tls
         .clone()
         .with_identity(identity(&authority.issue("controller")));
-    is_shut(&server, Some(&foreign_client), &CONNECTION_CLOSED).await;
-    is_open(
+    expect_rejection(&server, Some(&foreign_client), &CONNECTION_CLOSED).await;
+    expect_access(
         &server,
         &tls.with_identity(identity(&clients.issue("controller"))),
     )
@@ -167,50 +167,79 @@ async fn unfinished_handshake_blocks_no_other_client() {
     let idle_connections: Vec<_> = (0..64)
         .map(|_| std::net::TcpStream::connect(address(&server)).unwrap())
         .collect();
-    is_open(&server, &tls_trusting(&authority)).await;
+    expect_access(&server, &tls_trusting(&authority)).await;
     drop(idle_connections);
 }
 
 #[test]
 fn configuration_errors_name_the_problem() {
     let authority = TestAuthority::new("switches");
-    let (own, other) = (authority.issue("switch"), authority.issue("switch"));
-    let of = |chain: &str, key: &str| Identity::from_pem(chain.as_bytes(), key.as_bytes()).unwrap_err();
-    let damaged = own.cert.replacen("\nMII", "\nM!!", 1);
-    assert_ne!(damaged, own.cert);
+    let (certificate, other_certificate) = (authority.issue("switch"), authority.issue("switch"));
+    let identity_error =
+        |chain: &str, key: &str| Identity::from_pem(chain.as_bytes(), key.as_bytes()).unwrap_err();
+    let damaged = certificate.cert.replacen("\nMII", "\nM!!", 1);
+    assert_ne!(damaged, certificate.cert);
     let no_x509 = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     let no_key = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
     let encrypted = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
-    let chain = format!("{}{no_x509}", own.cert);
+    let chain = format!("{}{no_x509}", certificate.cert);
     for (error, part, reason) in [
-        (of(&own.cert, &other.key), TlsPart::Key, "does not match"),
-        (of(&own.key, &own.key), TlsPart::Certificate, "no certificate"),
-        (of("", &own.key), TlsPart::Certificate, "no certificate"),
-        (of(&damaged, &own.key), TlsPart::Certificate, "damaged"),
-        (of(no_x509, &own.key), TlsPart::Certificate, "certificate 1"),
-        (of(&chain, &own.key), TlsPart::Certificate, "certificate 2"),
         (
-            of(&own.cert, &own.cert),
+            identity_error(&certificate.cert, &other_certificate.key),
+            TlsPart::Key,
+            "does not match",
+        ),
+        (
+            identity_error(&certificate.key, &certificate.key),
+            TlsPart::Certificate,
+            "no certificate",
+        ),
+        (
+            identity_error("", &certificate.key),
+            TlsPart::Certificate,
+            "no certificate",
+        ),
+        (
+            identity_error(&damaged, &certificate.key),
+            TlsPart::Certificate,
+            "damaged",
+        ),
+        (
+            identity_error(no_x509, &certificate.key),
+            TlsPart::Certificate,
+            "certificate 1",
+        ),
+        (
+            identity_error(&chain, &certificate.key),
+            TlsPart::Certificate,
+            "certificate 2",
+        ),
+        (
+            identity_error(&certificate.cert, &certificate.cert),
             TlsPart::Key,
             "no unencrypted private key",
         ),
         (
-            of(&own.cert, encrypted),
+            identity_error(&certificate.cert, encrypted),
             TlsPart::Key,
             "no unencrypted private key",
         ),
-        (of(&own.cert, no_key), TlsPart::Key, "cannot be used"),
+        (
+            identity_error(&certificate.cert, no_key),
+            TlsPart::Key,
+            "cannot be used",
+        ),
     ] {
-        names(&error, part, reason);
+        check_error(&error, part, reason);
     }
-    let no_ca = ServerTls::new(identity(&own), Some(own.key.as_bytes())).unwrap_err();
-    names(&no_ca, TlsPart::Ca, "no certificate");
-    names(&ClientTls::new(b"").unwrap_err(), TlsPart::Ca, "no certificate");
-    let no_name = tls_trusting(&authority).with_domain("two words").unwrap_err();
-    names(&no_name, TlsPart::Domain, "\"two words\"");
+    let no_ca = ServerTls::new(identity(&certificate), Some(certificate.key.as_bytes())).unwrap_err();
+    check_error(&no_ca, TlsPart::Ca, "no certificate");
+    check_error(&ClientTls::new(b"").unwrap_err(), TlsPart::Ca, "no certificate");
+    let invalid_name = tls_trusting(&authority).with_domain("two words").unwrap_err();
+    check_error(&invalid_name, TlsPart::Domain, "\"two words\"");
 }
 
-fn names(error: &TlsError, part: TlsPart, reason: &str) {
+fn check_error(error: &TlsError, part: TlsPart, reason: &str) {
     assert_eq!(error.part, part, "{error}");
     assert!(error.reason.contains(reason), "{error}");
 }
@@ -218,6 +247,9 @@ fn names(error: &TlsError, part: TlsPart, reason: &str) {
 #[test]
 fn keys_are_not_printed() {
     let issued = TestAuthority::new("switches").issue("switch");
-    let shown = format!("{:?}", ServerTls::new(identity(&issued), None).unwrap());
-    assert_eq!(shown, "ServerTls { identity: Identity { .. }, client_ca: None }");
+    let debug_text = format!("{:?}", ServerTls::new(identity(&issued), None).unwrap());
+    assert_eq!(
+        debug_text,
+        "ServerTls { identity: Identity { .. }, client_ca: None }"
+    );
 }

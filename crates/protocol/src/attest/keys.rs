@@ -1,7 +1,7 @@
 //! Attestation keys: `k → k2 → kg`, and the keys for ATTEST_REQUESTs outside a session (LAP/1 3.2).
 //!
-//! Each key made from k is the HMAC of a message, because k may be in a TPM (`TPM2_HMAC`), which gives out nothing
-//! else. This module defines the messages. [`AttestationKey`] is the software implementation of what the TPM does.
+//! Each key made from k is the HMAC of a message, because k may be in a TPM (`TPM2_HMAC`), which computes nothing else
+//! with k. This module defines the messages. [`AttestationKey`] is the software implementation of what the TPM does.
 
 use core::fmt;
 
@@ -121,11 +121,11 @@ fn concat_parts<const PARTS: usize, const BYTES: usize>(parts: [&[u8]; PARTS]) -
 
 fn hmac(key: &[u8; 32], message: &[u8]) -> [u8; 32] {
     // HMAC accepts keys of any length, so this key is always valid.
-    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else {
+    let Ok(mut state) = Hmac::<Sha256>::new_from_slice(key) else {
         return [0; 32];
     };
-    mac.update(message);
-    mac.finalize().into_bytes().into()
+    state.update(message);
+    state.finalize().into_bytes().into()
 }
 
 impl AttestationKey {

@@ -1,6 +1,6 @@
 //! The role of the device: responds to tagged ATTEST_REQUESTs with one proof per round (LAP/1 3.2).
 //!
-//! A request passes [`Prover::screen`], which needs no key, [`ScreenedRequest::verify`], which needs one, and
+//! A request passes [`Prover::screen`], which needs no key, [`ScreenedRequest::verify`], which needs a key, and
 //! [`Prover::respond`]. If k is in a TPM, each key costs TPM time. So checks without a key come first, and the device
 //! proves a new period only after the caller has measured the configuration and supplied the period's key.
 
@@ -13,7 +13,7 @@ use crate::keys::SessionKey;
 use crate::tag::{self, TagVerified};
 use crate::wire::{self, AttestRequest, Message, Proof};
 
-/// Number of gateways whose state is kept. A further gateway replaces the one with the oldest request.
+/// Number of gateways whose state is kept. A further gateway replaces the gateway with the oldest request.
 pub const GATEWAYS: usize = 4;
 
 macro_rules! refusals {
@@ -36,23 +36,23 @@ macro_rules! refusals {
 }
 
 refusals! {
-    /// Not an ATTEST_REQUEST of LAP/1.
+    /// The message is not an ATTEST_REQUEST of LAP/1.
     Malformed, "malformed";
-    /// For another device.
+    /// The request is for another device.
     OtherDevice, "other_device";
     /// Round 0 is not a valid round number.
     RoundZero, "round_zero";
     /// The tag is zero.
     Untagged, "untagged";
-    /// The period is older than the last proven one.
+    /// The period is older than the last proven period.
     StalePeriod, "stale_period";
-    /// The last proven period with another salt.
+    /// The request contains the last proven period with another salt.
     OtherSalt, "other_salt";
-    /// The round is older than the last one.
+    /// The round is older than the last round.
     StaleRound, "stale_round";
-    /// The last round with another nonce.
+    /// The request contains the last round with another nonce.
     OtherNonce, "other_nonce";
-    /// No key for the gateway and period of the request.
+    /// There is no key for the gateway and the period of the request.
     NoKey, "no_key";
     /// The tag does not verify.
     WrongTag, "wrong_tag";
@@ -83,7 +83,7 @@ pub struct VerifiedRequest {
     _tag: TagVerified,
 }
 
-/// What the caller does about a request.
+/// The action of the caller for a request.
 #[derive(Debug)]
 pub enum ProofOutcome {
     /// Send this message.
@@ -94,7 +94,7 @@ pub enum ProofOutcome {
     MeasurementNeeded(PeriodStart, VerifiedRequest),
 }
 
-/// State of one gateway.
+/// What the prover stores about one gateway.
 #[derive(Debug)]
 struct GatewayState {
     gateway: GatewayId,
@@ -124,7 +124,7 @@ pub struct Prover {
 }
 
 impl Prover {
-    /// `period`: the last one that is known to have begun, from the enrollment or from the caller's storage.
+    /// `period`: the last period that is known to have begun, from the enrollment or from the caller's storage.
     #[must_use]
     pub fn new(device: DeviceId, period: Period) -> Self {
         Self {
@@ -141,7 +141,7 @@ impl Prover {
         self.period
     }
 
-    /// Advances to a period that the controller announced under a key of its own.
+    /// Advances to a later period that the controller has confirmed; an earlier period changes nothing.
     pub fn advance_period(&mut self, period: Period) {
         self.period = self.period.max(period);
     }
@@ -164,9 +164,9 @@ impl Prover {
             return Err(Refusal::Untagged);
         }
         let round = Round::from(message);
-        let known = self.gateway_state(round.gateway);
-        self.check_period(&round, known, in_session)?;
-        if let Some(last) = known.and_then(|known| known.last_proven.as_ref()) {
+        let state = self.gateway_state(round.gateway);
+        self.check_period(&round, state, in_session)?;
+        if let Some(last) = state.and_then(|state| state.last_proven.as_ref()) {
             if round.number < last.number {
                 return Err(Refusal::StaleRound);
             }
@@ -177,22 +177,23 @@ impl Prover {
         Ok(ScreenedRequest {
             message: *message,
             in_session,
-            is_expected: known.is_some_and(|known| known.start.period == round.start.period)
+            is_expected: state.is_some_and(|state| state.start.period == round.start.period)
                 || round.start.period.0 <= self.period.0.saturating_add(1),
         })
     }
 
-    /// In a session a gateway can only affect its own periods. Without a session the controller confirms the period:
-    /// only the controller makes request keys, and only for the current and the next period.
+    /// Checks the period and its salt. In a session, a gateway can only affect its own periods. Without a session, the
+    /// controller confirms the period: only the controller makes request keys, and only for the current and the next
+    /// period.
     fn check_period(
         &self,
         round: &Round,
-        known: Option<&GatewayState>,
+        state: Option<&GatewayState>,
         in_session: bool,
     ) -> Result<(), Refusal> {
         let period = round.start.period;
-        let last = match known {
-            Some(known) => known.start.period,
+        let last = match state {
+            Some(state) => state.start.period,
             None if in_session => Period(0),
             None => self.period,
         };
@@ -200,8 +201,8 @@ impl Prover {
             return Err(Refusal::StalePeriod);
         }
         let is_other =
-            |known: &GatewayState| known.start.period == period && known.start.salt != round.start.salt;
-        if known.is_some_and(is_other) {
+            |state: &GatewayState| state.start.period == period && state.start.salt != round.start.salt;
+        if state.is_some_and(is_other) {
             return Err(Refusal::OtherSalt);
         }
         Ok(())
@@ -217,20 +218,20 @@ impl Prover {
         }
         let round = request.round;
         let is_of_round =
-            |known: &&mut GatewayState| known.gateway == round.gateway && known.start == round.start;
-        let Some(known) = self.gateways.iter_mut().flatten().find(is_of_round) else {
+            |state: &&mut GatewayState| state.gateway == round.gateway && state.start == round.start;
+        let Some(state) = self.gateways.iter_mut().flatten().find(is_of_round) else {
             return ProofOutcome::MeasurementNeeded(round.start, request);
         };
-        known.last_request = requests;
-        let again = known
+        state.last_request = requests;
+        let repeated = state
             .last_proven
             .as_ref()
             .filter(|last| last.number == round.number);
-        let proof = match again {
+        let proof = match repeated {
             Some(last) => last.proof,
-            None => known.key.prove(&round),
+            None => state.key.prove(&round),
         };
-        known.last_proven = Some(ProvenRound {
+        state.last_proven = Some(ProvenRound {
             number: round.number,
             nonce: round.nonce,
             proof,
@@ -242,11 +243,11 @@ impl Prover {
     pub fn begin_period(&mut self, request: &VerifiedRequest, key: &PeriodKey) {
         let round = &request.round;
         let last = self.remove_gateway(round.gateway);
-        let age = |slot: &Option<GatewayState>| slot.as_ref().map_or(0, |known| known.last_request);
-        let Some(slot) = self.gateways.iter_mut().min_by_key(|slot| age(slot)) else {
+        let age = |entry: &Option<GatewayState>| entry.as_ref().map_or(0, |state| state.last_request);
+        let Some(entry) = self.gateways.iter_mut().min_by_key(|entry| age(entry)) else {
             return;
         };
-        *slot = Some(GatewayState {
+        *entry = Some(GatewayState {
             gateway: round.gateway,
             start: round.start,
             key: key.for_gateway(round.gateway),
@@ -255,19 +256,19 @@ impl Prover {
         });
     }
 
-    /// Round numbers continue across periods.
+    /// Removes the state of a gateway; returns its last proven round, because round numbers continue across periods.
     fn remove_gateway(&mut self, gateway: GatewayId) -> Option<ProvenRound> {
-        let is_it =
-            |slot: &&mut Option<GatewayState>| slot.as_ref().is_some_and(|known| known.gateway == gateway);
-        let slot = self.gateways.iter_mut().find(is_it)?;
-        slot.take()?.last_proven
+        let is_of_gateway =
+            |entry: &&mut Option<GatewayState>| entry.as_ref().is_some_and(|state| state.gateway == gateway);
+        let entry = self.gateways.iter_mut().find(is_of_gateway)?;
+        entry.take()?.last_proven
     }
 
     fn gateway_state(&self, gateway: GatewayId) -> Option<&GatewayState> {
         self.gateways
             .iter()
             .flatten()
-            .find(|known| known.gateway == gateway)
+            .find(|state| state.gateway == gateway)
     }
 }
 
@@ -279,8 +280,9 @@ impl ScreenedRequest {
         (round.gateway, round.start.period)
     }
 
-    /// Whether the period is the last one or the next one. A device that was switched off receives later periods, but
-    /// so does a device under attack. Where a [`RequestKey`] is expensive, callers limit the unexpected requests.
+    /// Whether the request is for the last period of its gateway, or for the next period. A device that was switched
+    /// off receives later periods, but so does a device under attack. Where a [`RequestKey`] is expensive, callers
+    /// limit the unexpected requests.
     #[must_use]
     pub fn is_expected(&self) -> bool {
         self.is_expected
@@ -289,7 +291,7 @@ impl ScreenedRequest {
     /// Verifies the tag. `None` means that there is no key.
     ///
     /// # Errors
-    /// `NoKey`, also if the key is of the other kind than the request was screened for; `WrongTag`.
+    /// `NoKey` if there is no key, or if the request was screened for the other kind of key; `WrongTag`.
     pub fn verify(self, key: Option<RequestTagKey<'_>>) -> Result<VerifiedRequest, Refusal> {
         let key = match (key, self.in_session) {
             (Some(RequestTagKey::Session(key)), true) => key.as_bytes(),

@@ -34,14 +34,14 @@ fn round(gateway: GatewayId, period: u64, number: u32) -> Round {
 /// A prover with its keys, and the number of period keys that it needed.
 struct Device {
     prover: Prover,
-    measured: u32,
+    measurements: u32,
 }
 
 impl Device {
     fn new(period: u64) -> Self {
         Self {
             prover: Prover::new(DEVICE, Period(period)),
-            measured: 0,
+            measurements: 0,
         }
     }
 
@@ -65,7 +65,7 @@ impl Device {
     fn proof(&mut self, request: VerifiedRequest) -> Vec<u8> {
         let outcome = match self.prover.respond(request) {
             ProofOutcome::MeasurementNeeded(start, request) => {
-                self.measured += 1;
+                self.measurements += 1;
                 let key = k().for_period(DEVICE, &start, &H);
                 self.prover.begin_period(&request, &key);
                 self.prover.respond(request)
@@ -95,18 +95,18 @@ fn repeated_tagged_requests_receive_the_same_proof() {
     );
     let second = round(GATEWAY, 5, 2);
     assert_eq!(device.prove_without_session(&second), Ok(expected(&second)));
-    assert_eq!(device.measured, 1, "one period, one measurement");
+    assert_eq!(device.measurements, 1, "one period, one measurement");
 }
 
 #[test]
 fn round_numbers_increase_across_periods_and_have_one_nonce() {
     let mut device = Device::new(5);
     device.prove_in_session(&round(GATEWAY, 5, 4)).unwrap();
-    let other = Round {
+    let other_nonce = Round {
         nonce: [9; 8],
         ..round(GATEWAY, 5, 4)
     };
-    assert_eq!(device.prove_in_session(&other), Err(Refusal::OtherNonce));
+    assert_eq!(device.prove_in_session(&other_nonce), Err(Refusal::OtherNonce));
     assert_eq!(
         device.prove_in_session(&round(GATEWAY, 5, 3)),
         Err(Refusal::StaleRound)
@@ -119,7 +119,7 @@ fn round_numbers_increase_across_periods_and_have_one_nonce() {
 }
 
 #[test]
-fn a_period_is_not_proven_after_a_later_one_or_with_two_salts() {
+fn a_period_is_not_proven_after_a_later_period_or_with_two_salts() {
     let mut device = Device::new(5);
     device.prove_in_session(&round(GATEWAY, 6, 1)).unwrap();
     assert_eq!(
@@ -178,18 +178,18 @@ fn a_malicious_gateway_in_a_session_affects_only_its_own_periods() {
 }
 
 #[test]
-fn one_gateway_too_many_replaces_the_least_recent_one() {
+fn a_fifth_gateway_replaces_the_least_recently_used_gateway() {
     let mut device = Device::new(5);
     for gateway in 1..=4 {
         device.prove_in_session(&round(GatewayId(gateway), 5, 1)).unwrap();
     }
     device.prove_in_session(&round(GatewayId(1), 5, 2)).unwrap();
     device.prove_in_session(&round(GatewayId(5), 5, 1)).unwrap();
-    assert_eq!(device.measured, 5);
+    assert_eq!(device.measurements, 5);
     device.prove_in_session(&round(GatewayId(1), 5, 3)).unwrap();
-    assert_eq!(device.measured, 5, "state of this gateway is kept");
+    assert_eq!(device.measurements, 5, "state of this gateway is kept");
     device.prove_in_session(&round(GatewayId(2), 5, 2)).unwrap();
-    assert_eq!(device.measured, 6, "state of this gateway was dropped");
+    assert_eq!(device.measurements, 6, "state of this gateway was dropped");
 }
 
 #[test]
@@ -203,9 +203,9 @@ fn each_refusal_is_reached() {
     );
     let proof = expected(&round(GATEWAY, 5, 1));
     assert_eq!(device.prover.screen(&proof, true).err(), Some(Refusal::Malformed));
-    let mut other = message;
-    other.header.device_id.set(9);
-    assert_eq!(screen(&other), Some(Refusal::OtherDevice));
+    let mut other_device = message;
+    other_device.header.device_id.set(9);
+    assert_eq!(screen(&other_device), Some(Refusal::OtherDevice));
     let mut zero = message;
     zero.round.set(0);
     assert_eq!(screen(&zero), Some(Refusal::RoundZero));
@@ -219,9 +219,9 @@ fn each_refusal_is_reached() {
         screened.verify(Some(RequestTagKey::Request(&key))).err(),
         Some(Refusal::NoKey)
     );
-    let other = SessionKey::from_bytes([1; 16]);
+    let other_key = SessionKey::from_bytes([1; 16]);
     assert_eq!(
-        screened.verify(Some(RequestTagKey::Session(&other))).err(),
+        screened.verify(Some(RequestTagKey::Session(&other_key))).err(),
         Some(Refusal::WrongTag)
     );
 }
@@ -231,11 +231,11 @@ fn every_bit_of_a_request_is_under_the_tag() {
     let device = Device::new(5);
     let message = round(GATEWAY, 5, 1).request(DEVICE, &session());
     for bit in 0..64 * 8 {
-        let mut bent = message.as_bytes().to_vec();
-        bent[bit / 8] ^= 1 << (bit % 8);
+        let mut flipped = message.as_bytes().to_vec();
+        flipped[bit / 8] ^= 1 << (bit % 8);
         let outcome = device
             .prover
-            .screen(&bent, true)
+            .screen(&flipped, true)
             .and_then(|screened| screened.verify(Some(RequestTagKey::Session(&session()))));
         assert!(outcome.is_err(), "bit {bit}");
     }

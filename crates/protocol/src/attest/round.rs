@@ -34,12 +34,12 @@ pub fn quote_nonce(device: DeviceId, start: &PeriodStart) -> [u8; 32] {
         .into()
 }
 
-/// One attestation sweep of one gateway.
+/// One attestation round of one gateway.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Round {
     /// The gateway that sends the requests.
     pub gateway: GatewayId,
-    /// Increases at each gateway, never repeats, never 0.
+    /// Increases with each round of the gateway, never repeats, and is never 0.
     pub number: RoundNumber,
     /// Random; published when the round begins.
     pub nonce: [u8; 8],

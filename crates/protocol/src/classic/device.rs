@@ -10,7 +10,7 @@ pub fn request(identifier: u32) -> Message {
 
 /// The RESP to a CH, from the PUF responses to its challenges: `r2` is `Some` in the two-challenge profile.
 ///
-/// The RESP repeats the challenges. It does not repeat the random number, because the verifier needs only its hash.
+/// The RESP repeats the challenges. It does not repeat the random number, because the verifier needs only the hash.
 /// `None` if the message is not a CH.
 #[must_use]
 pub fn respond(challenge: &Message, bits: ResponseBits, r1: &Block, r2: Option<&Block>) -> Option<Message> {

@@ -1,9 +1,10 @@
-//! The classic profiles: the protocol of the papers, for measurement and interoperation only.
+//! The classic profiles: the protocol of the IoT paper and of the UAV paper (docs/experiments.md names both), for
+//! measurement and interoperation only.
 //!
-//! **Insecure by design** (CRC-32 is not a MAC, the verifier proves nothing, identifiers are plain numbers): off unless
-//! configured, and never with a PUF that LAP/1 uses. This implementation avoids the errors of the published verifier that are
-//! not part of its design: responses have their full width, an identifier without a challenge expects no hash, an expected
-//! hash is valid for one success, and a wrong hash is dropped.
+//! **Insecure by design** (CRC-32 has no key, the verifier proves nothing, identifiers are plain numbers): off unless
+//! configured, and never with a PUF that LAP/1 uses. This implementation avoids the errors of the published verifier
+//! that are not part of its design: responses have their full width, an identifier without a challenge has no expected
+//! hash, an expected hash is valid for one success, and a message with a wrong hash is dropped.
 //!
 //! ```text
 //! device                                verifier
@@ -16,7 +17,7 @@
 //!
 //! With two challenges the mask is `R1 or R2`, as in the UAV paper. `H` is CRC-32.
 //!
-//! [`p4dra`] is the protocol of another paper: attestation over raw Ethernet.
+//! [`p4dra`] is the protocol of the P4DRA paper (docs/experiments.md): attestation over raw Ethernet.
 
 pub mod crc32;
 pub mod device;
@@ -88,8 +89,8 @@ impl ResponseBits {
     }
 }
 
-/// A response, or a random number of the same size. The first [`ResponseBits::bytes`] bytes are used; the others are
-/// zero.
+/// A response, or a random number of the same size. The first [`ResponseBits::bytes`] bytes are used; the other bytes
+/// are zero.
 pub type Block = [u8; RESPONSE_BYTES_MAX];
 
 /// A message of either side (docs/protocols.md 2), all fields big-endian on the wire.

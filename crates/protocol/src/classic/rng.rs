@@ -1,6 +1,6 @@
 //! SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014): the generator of the
-//! classic profiles. It is not cryptographic; the published protocol does not require that. Its draws do not depend
-//! on each other, unlike those of generators with more state.
+//! classic profiles. The generator is not cryptographic, because the published protocol requires no cryptographic
+//! generator. The whole state is one word of 64 bits, so each CPU can have its own state.
 
 /// The generator's state.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -25,7 +25,7 @@ impl fmt::Debug for Crp {
 /// Why a verifier cannot be created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ClassicError {
-    /// The profile picks two pairs, one from each half.
+    /// An identifier has too few pairs for the profile that picks two pairs, one from each half.
     #[error("too few CRPs for identifier {0}: {1}; the two-challenge profile needs at least 2")]
     TooFewPairs(u32, usize),
     /// Identifiers and CRP numbers are 32 bit.
@@ -122,7 +122,7 @@ impl Verifier {
         }
     }
 
-    /// Any REQ replaces the expected hash, as the papers specify.
+    /// The CH for a REQ. Any REQ replaces the expected hash, as the papers specify.
     fn challenge(&mut self, request: &Message) -> Result<Message, Verdict> {
         let device = device_mut(&mut self.devices, request.identifier)?;
         let (first, second) = match self.profile {
@@ -166,7 +166,7 @@ fn device_mut(devices: &mut [Device], identifier: u32) -> Result<&mut Device, Ve
 }
 
 impl Device {
-    /// Uses each pair once. An identifier without unused pairs is treated as unknown.
+    /// Takes the next pair; each pair is used once. An identifier without unused pairs is treated as unknown.
     fn next_pair(&mut self) -> Result<Crp, Verdict> {
         let crp = self.pair(u64::from(self.next_pair_index))?;
         self.next_pair_index = self.next_pair_index.saturating_add(1);
@@ -174,7 +174,7 @@ impl Device {
     }
 
     /// One pair from each half, selected by the low and the high 32 bits of one draw. If the number of pairs is odd,
-    /// the last one is unused.
+    /// the last pair is unused.
     fn two_pairs(&self, draw: u64) -> Result<(Crp, Crp), Verdict> {
         let half = u64::try_from(self.crps.len() / 2).map_err(|_| Verdict::DropClassicUnknown)?;
         let first = ((draw & 0xffff_ffff) * half) >> 32;
@@ -188,7 +188,7 @@ impl Device {
     }
 }
 
-/// Eight bytes per draw, big-endian.
+/// Draws a random number, eight bytes per draw, big-endian.
 fn draw_block(rng: &mut SplitMix64, bits: ResponseBits) -> Block {
     let mut block = [0; RESPONSE_BYTES_MAX];
     for word in block.chunks_exact_mut(8).take(bits.bytes() / 8) {

@@ -7,7 +7,7 @@ use super::types::MAX_GATEWAYS;
 /// Minimum time between two unplanned re-authentications in pool mode, ms (LAP/1 1.5).
 pub const UNPLANNED_INTERVAL_MS: u64 = 600_000;
 
-/// Burst of PUF readings (LAP/1 1.5).
+/// Maximum number of PUF readings without a pause (LAP/1 1.5).
 pub const READINGS_AT_ONCE: u64 = 4;
 /// Interval after which one more reading is allowed, ms (LAP/1 1.5).
 pub const READING_INTERVAL_MS: u64 = 1_000;
@@ -41,9 +41,9 @@ impl ReadingLimiter {
 
 /// Limits how many rows an attacker on the path can make a pool-mode device spend.
 ///
-/// A RESPONSE may cost a row, a REQUEST never does, so the budget counts RESPONSEs. The first one after the start is
-/// free. Each session lifetime that an ACK granted allows one more once its renewal is due (*planned*). All others
-/// are *unplanned*: one per [`UNPLANNED_INTERVAL_MS`].
+/// A RESPONSE may cost a row, a REQUEST never does, so the budget counts RESPONSEs. The first RESPONSE after the start
+/// is free. Each session lifetime that an ACK granted allows another RESPONSE once its renewal is due (*planned*). All
+/// other RESPONSEs are *unplanned*: one per [`UNPLANNED_INTERVAL_MS`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct HandshakeBudget {
     has_responded: bool,
@@ -101,30 +101,33 @@ impl RowFloors {
             .is_none_or(|floor| u64::from(idx.0) >= floor)
     }
 
-    /// Distance of a row from the lowest one that its gateway may offer; `None` for an unknown gateway.
+    /// Distance of a row from the lowest row that its gateway may offer; `None` for an unknown gateway.
     pub(super) fn distance(&self, gateway: GatewayId, idx: RowIndex) -> Option<u64> {
         u64::from(idx.0).checked_sub(self.floor_of(gateway)?)
     }
 
     fn floor_of(&self, gateway: GatewayId) -> Option<u64> {
-        let mut marks = self.lowest_rows.iter().flatten();
-        marks.find(|(of, _)| *of == gateway).map(|(_, floor)| *floor)
+        let mut entries = self.lowest_rows.iter().flatten();
+        entries
+            .find(|(known_gateway, _)| *known_gateway == gateway)
+            .map(|(_, floor)| *floor)
     }
 
-    /// Records that the gateway accepted this row. The entry longest unused makes room.
+    /// Records that the gateway accepted this row. If there is no room, the least recently
+    /// used entry is dropped.
     pub(super) fn raise(&mut self, gateway: GatewayId, idx: RowIndex) {
-        let above = u64::from(idx.0) + 1;
+        let next_row = u64::from(idx.0) + 1;
         let known = self
             .lowest_rows
             .iter()
-            .position(|mark| matches!(mark, Some((of, _)) if *of == gateway));
-        let place = known.unwrap_or(MAX_GATEWAYS - 1);
-        let floor = match self.lowest_rows.get(place).copied().flatten() {
-            Some((of, floor)) if of == gateway => floor.max(above),
-            _ => above,
+            .position(|entry| matches!(entry, Some((known_gateway, _)) if *known_gateway == gateway));
+        let index = known.unwrap_or(MAX_GATEWAYS - 1);
+        let floor = match self.lowest_rows.get(index).copied().flatten() {
+            Some((known_gateway, floor)) if known_gateway == gateway => floor.max(next_row),
+            _ => next_row,
         };
-        if let Some(upto) = self.lowest_rows.get_mut(..=place) {
-            upto.rotate_right(1);
+        if let Some(entries) = self.lowest_rows.get_mut(..=index) {
+            entries.rotate_right(1);
         }
         self.lowest_rows[0] = Some((gateway, floor));
     }
@@ -147,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mark_longest_unused_makes_room() {
+    fn the_least_recently_used_floor_is_dropped() {
         let mut floors = RowFloors::default();
         for gateway in 1..=4 {
             floors.raise(GatewayId(gateway), RowIndex(9));
@@ -165,14 +168,14 @@ mod tests {
     }
 
     #[test]
-    fn after_the_last_row_no_request_is_sent() {
+    fn the_last_row_is_not_allowed_after_its_ack() {
         let mut floors = RowFloors::default();
         floors.raise(GatewayId(1), RowIndex(u32::MAX));
         assert!(!floors.allows(GatewayId(1), RowIndex(u32::MAX)));
     }
 
     #[test]
-    fn the_first_is_free_a_session_allows_one_renewal_and_others_wait_ten_minutes() {
+    fn the_first_handshake_is_free_a_session_allows_one_renewal_and_others_wait_ten_minutes() {
         let mut budget = HandshakeBudget::default();
         assert_eq!(budget.earliest_start_ms(Mode::Pool, 5), 5);
         budget.spend(5);

@@ -1,12 +1,12 @@
-//! Selects the CHALLENGEs of one handshake that are checked, the row keys for that, and the next PUF reading (LAP/1
-//! 1.5).
+//! Selects which CHALLENGEs of one handshake are checked, which row keys are kept for these checks, and for which
+//! CHALLENGE the PUF is read next (LAP/1 1.5).
 //!
 //! A CHALLENGE verifies with a key that requires a PUF reading, and any sender that has seen the REQUEST can send a
-//! plausible one. So each reading serves all CHALLENGEs of its row: the key is kept for the handshake. A CHALLENGE
-//! that needs another reading is queued: the one whose row is closest to the next expected row of its gateway, and a
-//! random sample of all others, independent of their order. Both groups take turns. Among the sampled ones, the
-//! CHALLENGE whose row was repeated after the most copies of the REQUEST comes first: the genuine gateway repeats
-//! always.
+//! plausible CHALLENGE. So each reading serves all CHALLENGEs of its row: the key is kept for the handshake. Of the
+//! CHALLENGEs that need another reading, the queue keeps the one whose row is closest to the next expected row of its
+//! gateway, and a random sample of all others, independent of their order. The readings alternate between the CHALLENGE
+//! with this row and the sample. In the sample, the CHALLENGE whose row was repeated after the most copies of the
+//! REQUEST comes first, because the genuine gateway always repeats its CHALLENGE.
 
 use crate::ids::{GatewayId, Mode, RowIndex};
 use crate::keys::{AuthKey, RowKey};
@@ -17,31 +17,32 @@ use crate::wire;
 use super::handshake::puf_query;
 use super::types::{DeviceConfig, PufQuery};
 
-/// Row keys kept for one handshake; beyond this limit the oldest is dropped.
+/// Row keys kept for one handshake; beyond this limit the oldest key is dropped.
 const KEYS_MAX: usize = 8;
-/// Queued CHALLENGEs besides the expected one.
+/// Maximum number of queued CHALLENGEs besides the expected CHALLENGE.
 const WAITING_MAX: usize = 8;
 /// A row within this distance of the next row of a gateway is expected. Gateways that lost their memory skip blocks
-/// of 4.
+/// of 4 rows.
 const EXPECTED_ROWS: u64 = 8;
 
 /// Row keys of one handshake, newest first.
 #[derive(Debug, Default)]
 struct RowKeyCache {
     entries: [Option<(PufQuery, RowKey)>; KEYS_MAX],
-    /// Key mode: a reading gave a key that was cached already, so every set of helper data was tried.
+    /// Key mode: whether a reading gave a key that was cached already, so that every set of helper data was tried.
     is_complete: bool,
 }
 
 impl RowKeyCache {
     fn candidates(&self, mode: Mode, query: &PufQuery) -> impl Iterator<Item = &RowKey> {
-        let kept = self.entries.iter().flatten();
-        kept.filter(move |(of, _)| mode == Mode::Key || of == query)
+        let entries = self.entries.iter().flatten();
+        entries
+            .filter(move |(known_query, _)| mode == Mode::Key || known_query == query)
             .map(|(_, key)| key)
     }
 
     fn insert(&mut self, query: PufQuery, key: RowKey) {
-        if self.entries.iter().flatten().any(|(_, kept)| *kept == key) {
+        if self.entries.iter().flatten().any(|(_, cached)| *cached == key) {
             self.is_complete = true;
             return;
         }
@@ -73,7 +74,7 @@ struct WaitingChallenge {
     challenge: wire::Challenge,
     /// Number of REQUEST copies after which a CHALLENGE of this row arrived.
     copies: u8,
-    /// The copy after which the last one arrived.
+    /// The copy after which the last CHALLENGE of this row arrived.
     last_copy: u8,
 }
 
@@ -81,19 +82,19 @@ struct WaitingChallenge {
 #[derive(Debug, Default)]
 pub(super) struct ChallengeQueue {
     keys: RowKeyCache,
-    /// With its distance from the next row of its gateway.
+    /// The expected CHALLENGE, with the distance of its row from the next row of its gateway.
     expected: Option<(u64, wire::Challenge)>,
     waiting: [Option<WaitingChallenge>; WAITING_MAX],
-    /// Since the newest copy of the REQUEST.
+    /// Number of sampled CHALLENGEs since the newest copy of the REQUEST.
     arrivals: u64,
-    /// The number of that copy.
+    /// The number of the newest copy of the REQUEST.
     request_copy: u8,
     draws: u64,
     /// Whether a sampled CHALLENGE is next.
     is_drawn_next: bool,
-    /// One that verified while the PUF was read for another.
+    /// A CHALLENGE that verified while the PUF was read for another CHALLENGE.
     verified: Option<VerifiedChallenge>,
-    /// A CHALLENGE did not verify, or the PUF could not be read for it.
+    /// Whether a CHALLENGE did not verify, or the PUF could not be read for it.
     pub(super) had_failure: bool,
 }
 
@@ -132,8 +133,8 @@ impl ChallengeQueue {
     }
 
     /// Keeps a verified CHALLENGE until the current reading ends.
-    pub(super) fn keep_verified(&mut self, proven: VerifiedChallenge) {
-        self.verified.get_or_insert(proven);
+    pub(super) fn keep_verified(&mut self, verified: VerifiedChallenge) {
+        self.verified.get_or_insert(verified);
     }
 
     /// Takes the kept CHALLENGE.
@@ -141,62 +142,64 @@ impl ChallengeQueue {
         self.verified.take()
     }
 
-    /// Queues a CHALLENGE that needs a reading; returns whether the queue changed. `ahead` is its distance from the
-    /// next row of its gateway, if known; `request` is the number of the newest REQUEST copy; `is_prompt` means that
-    /// it arrived soon after that copy.
+    /// Queues a CHALLENGE that needs a reading, or drops it if the queue is full. Returns `false` if the CHALLENGE, or
+    /// one of its row that arrived after the same copy of the REQUEST, is queued already. `ahead` is the distance of
+    /// its row from the next row of its gateway, if known; `copy` is the number of the newest REQUEST copy;
+    /// `is_prompt` is whether the CHALLENGE arrived soon after that copy.
     pub(super) fn enqueue(
         &mut self,
         challenge: &wire::Challenge,
         ahead: Option<u64>,
-        (request, is_prompt): (u8, bool),
+        (copy, is_prompt): (u8, bool),
         nonce: &[u8; 16],
     ) -> bool {
-        let mut other = *challenge;
+        let mut candidate = *challenge;
         if let Some(ahead) = ahead.filter(|ahead| *ahead < EXPECTED_ROWS) {
             match &mut self.expected {
-                Some((_, waiting)) if *waiting == other => return false,
+                Some((_, waiting)) if *waiting == candidate => return false,
                 Some((distance, waiting)) if ahead < *distance => {
                     *distance = ahead;
-                    other = core::mem::replace(waiting, other);
+                    candidate = core::mem::replace(waiting, candidate);
                 }
                 Some(_) => {}
-                place @ None => {
-                    *place = Some((ahead, other));
+                empty @ None => {
+                    *empty = Some((ahead, candidate));
                     return true;
                 }
             }
         }
         let is_same_row = |waiting: &&mut WaitingChallenge| {
             let known = &waiting.challenge;
-            (known.idx, known.challenge) == (other.idx, other.challenge)
+            (known.idx, known.challenge) == (candidate.idx, candidate.challenge)
         };
         if let Some(known) = self.waiting.iter_mut().flatten().find(is_same_row) {
-            let is_again = known.last_copy != request;
-            known.copies += u8::from(is_again);
-            known.last_copy = request;
-            return is_again;
+            let is_new_copy = known.last_copy != copy;
+            known.copies += u8::from(is_new_copy);
+            known.last_copy = copy;
+            return is_new_copy;
         }
-        if self.request_copy != request {
-            (self.request_copy, self.arrivals) = (request, 0);
+        if self.request_copy != copy {
+            (self.request_copy, self.arrivals) = (copy, 0);
         }
         self.arrivals = self.arrivals.saturating_add(1);
-        let free = self.waiting.iter().position(Option::is_none);
+        let free_index = self.waiting.iter().position(Option::is_none);
         // Each CHALLENGE that arrived promptly has the same chance to be kept.
-        let drawn = free.is_none() && is_prompt;
-        let drawn = drawn.then(|| self.draw_random(nonce) % self.arrivals);
-        let place = free.or(drawn.and_then(|place| usize::try_from(place).ok()));
-        let place = place.and_then(|place| self.waiting.get_mut(place));
-        if let Some(place) = place.filter(|place| place.is_none_or(|waiting| waiting.copies == 1)) {
-            *place = Some(WaitingChallenge {
-                challenge: other,
+        let must_draw = free_index.is_none() && is_prompt;
+        let drawn_index = must_draw.then(|| self.draw_random(nonce) % self.arrivals);
+        let index = free_index.or(drawn_index.and_then(|index| usize::try_from(index).ok()));
+        let entry = index.and_then(|index| self.waiting.get_mut(index));
+        if let Some(entry) = entry.filter(|entry| entry.is_none_or(|waiting| waiting.copies == 1)) {
+            *entry = Some(WaitingChallenge {
+                challenge: candidate,
                 copies: 1,
-                last_copy: request,
+                last_copy: copy,
             });
         }
         true
     }
 
-    /// After a PUF reading no other party can predict the draw: the newest row key is secret.
+    /// Draws a random number. After a PUF reading, no other party can predict the number, because the newest row key is
+    /// secret.
     fn draw_random(&mut self, nonce: &[u8; 16]) -> u64 {
         self.draws = self.draws.wrapping_add(1);
         let newest = self.keys.entries.first().and_then(Option::as_ref);
@@ -217,23 +220,23 @@ impl ChallengeQueue {
         if !is_drawn {
             return self.expected.take().map(|(_, challenge)| challenge);
         }
-        // A random one among those with equal counts.
+        // Of CHALLENGEs with equal counts, a random one comes first.
         let first = self.draw_random(nonce) as usize % WAITING_MAX;
-        let places = (0..WAITING_MAX).map(|place| (first + place) % WAITING_MAX);
-        let copies = |place: &usize| {
+        let indexes = (0..WAITING_MAX).map(|index| (first + index) % WAITING_MAX);
+        let copies = |index: &usize| {
             self.waiting
-                .get(*place)
+                .get(*index)
                 .copied()
                 .flatten()
                 .map(|waiting| waiting.copies)
         };
-        let place = places.max_by_key(copies)?;
-        let drawn = self.waiting.get_mut(place).and_then(Option::take);
-        let drawn = drawn.map(|waiting| waiting.challenge);
-        drawn.or_else(|| self.expected.take().map(|(_, challenge)| challenge))
+        let index = indexes.max_by_key(copies)?;
+        let sampled = self.waiting.get_mut(index).and_then(Option::take);
+        let sampled = sampled.map(|waiting| waiting.challenge);
+        sampled.or_else(|| self.expected.take().map(|(_, challenge)| challenge))
     }
 
-    /// Adds the result of a reading for a CHALLENGE; returns a CHALLENGE that verifies now, of all that are queued.
+    /// Adds the result of a reading for a CHALLENGE; returns a queued CHALLENGE that verifies now, if any.
     pub(super) fn add_reading(
         &mut self,
         config: &DeviceConfig,
@@ -246,12 +249,12 @@ impl ChallengeQueue {
         if let Some(row_key) = row_key {
             self.keys.insert(puf_query(config.mode, &candidate), row_key);
         }
-        if let Some(proven) = self.take_verified() {
-            return Some(proven);
+        if let Some(verified) = self.take_verified() {
+            return Some(verified);
         }
         if is_read {
             match self.check(config, &candidate, nonce) {
-                ChallengeCheck::Verified(proven) => return Some(proven),
+                ChallengeCheck::Verified(verified) => return Some(verified),
                 ChallengeCheck::Rejected => self.had_failure = true,
                 // Key mode: other helper data may match.
                 ChallengeCheck::NeedsReading => {
@@ -267,20 +270,20 @@ impl ChallengeQueue {
     fn check_waiting(&mut self, config: &DeviceConfig, nonce: &[u8; 16]) -> Option<VerifiedChallenge> {
         if let Some((_, challenge)) = &self.expected {
             match self.check(config, challenge, nonce) {
-                ChallengeCheck::Verified(proven) => return Some(proven),
+                ChallengeCheck::Verified(verified) => return Some(verified),
                 ChallengeCheck::Rejected => self.expected = None,
                 ChallengeCheck::NeedsReading => {}
             }
         }
-        for place in 0..WAITING_MAX {
-            let Some(waiting) = self.waiting.get(place).copied().flatten() else {
+        for index in 0..WAITING_MAX {
+            let Some(waiting) = self.waiting.get(index).copied().flatten() else {
                 continue;
             };
             match self.check(config, &waiting.challenge, nonce) {
-                ChallengeCheck::Verified(proven) => return Some(proven),
+                ChallengeCheck::Verified(verified) => return Some(verified),
                 ChallengeCheck::Rejected => {
-                    if let Some(place) = self.waiting.get_mut(place) {
-                        *place = None;
+                    if let Some(entry) = self.waiting.get_mut(index) {
+                        *entry = None;
                     }
                 }
                 ChallengeCheck::NeedsReading => {}

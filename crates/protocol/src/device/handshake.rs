@@ -55,8 +55,8 @@ pub(super) struct PendingRequest {
 }
 
 impl PendingRequest {
-    /// From when the handshake allows a PUF reading for a queued CHALLENGE. The first reading is immediate; after one
-    /// failed, the genuine gateway gets time to respond.
+    /// The time from which the handshake allows a PUF reading for a queued CHALLENGE. The first reading is immediate;
+    /// after a failure, the genuine gateway gets time to respond.
     pub(super) fn read_from_ms(&self) -> u64 {
         match self.challenges.had_failure {
             true => self.prompt_until_ms(),
@@ -74,7 +74,7 @@ impl PendingRequest {
         low
     }
 
-    /// The REQUEST. Built for each copy, always the same bytes.
+    /// The REQUEST: the same bytes for each copy.
     pub(super) fn request(&self, suite: Suite, device: DeviceId) -> [u8; MESSAGE_BYTES] {
         let mut bytes = [0u8; MESSAGE_BYTES];
         let request = wire::Request {
@@ -104,7 +104,8 @@ pub(super) struct PendingResponse {
 /// The current step of the machine.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// No handshake; `wake_at_ms` is when the machine requests a nonce, `None` if it did or nothing is due.
+    /// No handshake; `wake_at_ms` is when the machine requests a nonce, `None` if it has requested a nonce already, or
+    /// if nothing is due.
     Idle {
         wake_at_ms: Option<u64>,
     },

@@ -1,8 +1,8 @@
 //! The device role: a state machine driven by messages, PUF readings, nonces and the time (LAP/1 1.5).
 //!
-//! The machine uses no socket, clock, random source or heap, and builds for targets without an operating system. The caller
-//! owns those and acts on each [`Output`]. After every call the caller polls until [`Output::None`] is returned, then waits
-//! for a datagram, a PUF reading or [`Device::next_deadline`].
+//! The machine uses no socket, clock, random source or heap, and builds for targets without an operating system. The
+//! caller provides sockets, clocks and random numbers, and acts on each [`Output`]. After every call the caller polls
+//! until [`Output::None`] is returned, then waits for a datagram, a PUF reading or [`Device::next_deadline`].
 //!
 //! ```mermaid
 //! stateDiagram-v2
@@ -13,7 +13,7 @@
 //!     AwaitChallenge --> AwaitPuf: CHALLENGE with the nonce's echo
 //!     AwaitChallenge --> AwaitAck: CHALLENGE of a row that was read before verifies, RESPONSE
 //!     AwaitPuf --> AwaitChallenge: reading failed or tag wrong
-//!     AwaitPuf --> AwaitPuf: the same, another CHALLENGE is queued, and a reading is allowed
+//!     AwaitPuf --> AwaitPuf: reading failed or tag wrong, another CHALLENGE is queued, a reading is allowed
 //!     AwaitPuf --> AwaitAck: a tag verifies, RESPONSE
 //!     AwaitAck --> AwaitAck: RESPONSE repeated, for 60 s
 //!     AwaitAck --> Authenticated: ACK verifies
@@ -21,7 +21,7 @@
 //!     AwaitAck --> HandshakeEnd: 60 s passed, relayed, session expired
 //!     state HandshakeEnd <<choice>>
 //!     HandshakeEnd --> Idle: no session
-//!     HandshakeEnd --> Authenticated: the previous session is still active
+//!     HandshakeEnd --> Authenticated: the previous session is still live
 //!     Authenticated --> Idle: session expired
 //! ```
 //!
@@ -29,16 +29,17 @@
 //! expires, in every phase. `abandon` leads from every state to Idle.
 //!
 //! Properties (LAP/1 1.5):
-//! * *A bad message cancels nothing.* A sender that does not know the nonce cannot cause a PUF reading. A sender that has
-//!   read the REQUEST can cause [`READINGS_AT_ONCE`] readings and then one per [`READING_INTERVAL_MS`], and ends no handshake.
-//! * *A CHALLENGE verifies only with the key from its row's PUF response*, so the device reads the PUF first and responds
-//!   afterwards. The key is kept for the handshake: further CHALLENGEs of that row, and in key mode all CHALLENGEs, need no
-//!   reading. `challenges.rs` queues the others.
-//! * *The same row offered again*: accepted while no ACK for the row verified, since the RESPONSE may be lost; never after
-//!   (pool mode, per gateway, in memory). A caller with persistent storage reports what it knows:
+//! * *A bad message cancels nothing.* A sender that does not know the nonce cannot cause a PUF reading. A sender that
+//!   has read the REQUEST can cause [`READINGS_AT_ONCE`] readings and then one per [`READING_INTERVAL_MS`], and ends no
+//!   handshake.
+//! * *A CHALLENGE verifies only with the key from its row's PUF response*, so the device reads the PUF first and
+//!   responds afterwards. The key is kept for the handshake: further CHALLENGEs of that row, and in key mode all
+//!   CHALLENGEs, need no reading. `challenges.rs` queues all other CHALLENGEs.
+//! * *The same row offered again*: accepted until an ACK for the row verifies, since the RESPONSE may be lost; never
+//!   afterwards (pool mode, per gateway, in memory). A caller with persistent storage reports earlier rows:
 //!   [`Device::raise_first_unanswered_row`] at the start, [`Device::refuse_row`] instead of a reading.
-//! * *Own address*: behind address translation `seen_ip` never equals the own address, so a device there gets no session.
-//!   The device cannot distinguish a translator from an attacker who relays its RESPONSE from another address.
+//! * *Own address*: behind address translation `seen_ip` never equals the own address, so a device there gets no
+//!   session. The device cannot distinguish a translator from an attacker who relays its RESPONSE from another address.
 
 mod budget;
 mod challenges;
@@ -68,7 +69,7 @@ pub use types::*;
 pub const MAX_REQUESTS: u8 = 8;
 /// How long one RESPONSE is repeated, ms (LAP/1 1.5).
 pub const RESPONSE_LIFETIME_MS: u64 = 60_000;
-/// Copies of a RESPONSE during which its ACK is imminent: the fourth is sent after 140 ms.
+/// While fewer copies of a RESPONSE than this were sent, its ACK is imminent: the fourth copy is sent after 140 ms.
 pub const PROMPT_RESPONSES_MAX: u8 = 4;
 /// How long messages of a replaced session are still opened, ms (LAP/1 1.5).
 pub const PREVIOUS_SESSION_MS: u64 = 1_000;
@@ -90,9 +91,9 @@ pub struct Device {
     budget: HandshakeBudget,
     reading_limiter: ReadingLimiter,
     row_floors: RowFloors,
-    /// Pool mode: above every row that was ever responded to.
+    /// Pool mode: the lowest row above all rows to which the device has responded.
     first_unanswered_row: RowIndex,
-    /// Since the last session, a row was offered that had been responded to before.
+    /// Whether a row was offered, since the last session, to which the device had responded before.
     has_refused_row: bool,
     last_accepted_row: Option<(GatewayId, RowIndex)>,
     last_nonce: [u8; 16],
@@ -164,7 +165,7 @@ impl Device {
         matches!(&self.step, Step::AwaitAck(pending) if pending.retransmit.sent < PROMPT_RESPONSES_MAX)
     }
 
-    /// The last NAK during a REQUEST, for display only.
+    /// The last NAK since the handshake began, for display only.
     #[must_use]
     pub fn last_nak(&self) -> Option<ReceivedNak> {
         self.last_nak
@@ -176,8 +177,8 @@ impl Device {
         self.rejected_challenges
     }
 
-    /// The lowest row above all rows that were responded to. Each REQUEST of the pool mode states it; 0 before the
-    /// first RESPONSE.
+    /// The lowest row above all rows to which the device has responded. Each REQUEST of the pool mode states it; 0
+    /// before the first RESPONSE.
     #[must_use]
     pub fn first_unanswered_row(&self) -> RowIndex {
         self.first_unanswered_row
@@ -192,7 +193,8 @@ impl Device {
         }
     }
 
-    /// Raises the row to a value from persistent storage. It never decreases.
+    /// Raises [`first_unanswered_row`](Self::first_unanswered_row) to a value from persistent storage. A lower value
+    /// changes nothing.
     pub fn raise_first_unanswered_row(&mut self, row: RowIndex) {
         self.first_unanswered_row = self.first_unanswered_row.max(row);
     }
@@ -227,11 +229,11 @@ impl Device {
     /// Begins a handshake with a nonce from a CSPRNG (or `F(boot secret, stored counter)`). In pool mode
     /// [`Device::row_statement`] replaces four of its bytes.
     ///
-    /// An active session continues. Returns the REQUEST, or [`Output::Postponed`] if a pool-mode device has used up
-    /// its unplanned re-authentication.
+    /// A live session stays live during the handshake. Returns the REQUEST, or [`Output::Postponed`] if a pool-mode
+    /// device has used up its unplanned re-authentication.
     ///
     /// # Errors
-    /// A handshake is in progress, or the nonce is zero or equals the last one.
+    /// A handshake is in progress, or the nonce is zero or equals the last nonce.
     pub fn start(&mut self, nonce: [u8; 16], now_ms: u64) -> Result<Output, StartError> {
         if !matches!(self.step, Step::Idle { .. }) {
             return Err(StartError::HandshakeInProgress);
@@ -279,7 +281,7 @@ impl Device {
         self.handle_with_enrolled_rows(payload, local_ip, now_ms, |_| true)
     }
 
-    /// As [`handle`](Self::handle), for a device with its helper data at hand: the PUF is not read for a row that
+    /// Like [`handle`](Self::handle), for a device with its helper data at hand: the PUF is not read for a row that
     /// `is_enrolled` does not accept with this challenge.
     ///
     /// # Errors
@@ -327,20 +329,19 @@ impl Device {
             return Output::None;
         };
         let is_read = result.is_ok();
-        let proven = pending
+        let verified = pending
             .challenges
             .add_reading(&self.config, candidate, result.ok(), &pending.nonce);
-        if let Some(proven) = proven {
-            return self.respond(&proven, &pending, now_ms);
+        if let Some(verified) = verified {
+            return self.respond(&verified, &pending, now_ms);
         }
         self.rejected_challenges = self.rejected_challenges.saturating_add(u32::from(is_read));
         self.step = Step::AwaitChallenge(pending);
         self.read_for_next(now_ms)
     }
 
-    /// Alternative to [`puf_result`](Self::puf_result): persistent storage shows that the
-    /// [offered](Self::offered_row) row was responded to before. The CHALLENGE is dropped and does not count as a
-    /// reading.
+    /// Alternative to [`puf_result`](Self::puf_result): persistent storage shows that the device has responded to the
+    /// [offered](Self::offered_row) row before. The CHALLENGE is dropped and does not count as a reading.
     pub fn refuse_row(&mut self, now_ms: u64) -> Output {
         let step = mem::replace(&mut self.step, Step::Idle { wake_at_ms: None });
         let Step::AwaitPuf { mut pending, .. } = step else {
@@ -349,8 +350,8 @@ impl Device {
         };
         self.has_refused_row = true;
         self.reading_limiter.refund();
-        if let Some(proven) = pending.challenges.take_verified() {
-            return self.respond(&proven, &pending, now_ms);
+        if let Some(verified) = pending.challenges.take_verified() {
+            return self.respond(&verified, &pending, now_ms);
         }
         self.step = Step::AwaitChallenge(pending);
         self.read_for_next(now_ms)
@@ -465,11 +466,11 @@ impl Device {
         }
         match pending.challenges.check(&self.config, challenge, &pending.nonce) {
             ChallengeCheck::Rejected => return Err(IgnoredReason::ChallengeTag),
-            ChallengeCheck::Verified(proven) if is_reading => {
-                pending.challenges.keep_verified(proven);
+            ChallengeCheck::Verified(verified) if is_reading => {
+                pending.challenges.keep_verified(verified);
                 return Ok(Output::None);
             }
-            ChallengeCheck::Verified(proven) => return Ok(self.respond_without_reading(&proven, now_ms)),
+            ChallengeCheck::Verified(verified) => return Ok(self.respond_without_reading(&verified, now_ms)),
             ChallengeCheck::NeedsReading => {}
         }
         if !is_enrolled(&puf_query(mode, challenge)) {
@@ -479,10 +480,10 @@ impl Device {
             Mode::Pool => self.row_floors.distance(gateway, idx),
             Mode::Key => None,
         };
-        let request = (pending.retransmit.sent, now_ms < pending.prompt_until_ms());
+        let newest_copy = (pending.retransmit.sent, now_ms < pending.prompt_until_ms());
         if !pending
             .challenges
-            .enqueue(challenge, ahead, request, &pending.nonce)
+            .enqueue(challenge, ahead, newest_copy, &pending.nonce)
         {
             return Err(IgnoredReason::Duplicate);
         }
@@ -514,10 +515,10 @@ impl Device {
     }
 
     /// Responds to a CHALLENGE that needed no reading.
-    fn respond_without_reading(&mut self, proven: &VerifiedChallenge, now_ms: u64) -> Output {
+    fn respond_without_reading(&mut self, verified: &VerifiedChallenge, now_ms: u64) -> Output {
         let step = mem::replace(&mut self.step, Step::Idle { wake_at_ms: None });
         match step {
-            Step::AwaitChallenge(pending) => self.respond(proven, &pending, now_ms),
+            Step::AwaitChallenge(pending) => self.respond(verified, &pending, now_ms),
             step => {
                 self.step = step;
                 Output::None
@@ -526,13 +527,13 @@ impl Device {
     }
 
     /// Responds to a CHALLENGE that verified.
-    fn respond(&mut self, proven: &VerifiedChallenge, pending: &PendingRequest, now_ms: u64) -> Output {
+    fn respond(&mut self, verified: &VerifiedChallenge, pending: &PendingRequest, now_ms: u64) -> Output {
         let VerifiedChallenge {
             challenge,
             row_key,
             auth_key,
             ..
-        } = proven;
+        } = verified;
         let config = &self.config;
         let flags = if config.bound_mac.is_some() { FLAG_BOUND } else { 0 };
         let mut message = wire::Response {
@@ -547,7 +548,7 @@ impl Device {
         let mut response = [0u8; MESSAGE_BYTES];
         response.copy_from_slice(message.as_bytes());
 
-        let opening = TicketSession {
+        let session = TicketSession {
             suite: config.suite,
             device: config.device,
             gateway: GatewayId(challenge.gateway_id.get()),
@@ -557,16 +558,16 @@ impl Device {
         self.budget.spend(now_ms);
         self.reading_limiter = ReadingLimiter::default();
         if config.mode == Mode::Pool {
-            let above = RowIndex(opening.idx.0.saturating_add(1));
-            self.first_unanswered_row = self.first_unanswered_row.max(above);
+            let next_row = RowIndex(session.idx.0.saturating_add(1));
+            self.first_unanswered_row = self.first_unanswered_row.max(next_row);
         }
         self.step = Step::AwaitAck(PendingResponse {
             response,
             tag: message.tag,
-            ticket: TicketRoot::derive(row_key, &opening),
+            ticket: TicketRoot::derive(row_key, &session),
             key: SessionKey::derive(auth_key, config.suite, &message.tag),
-            gateway: opening.gateway,
-            idx: opening.idx,
+            gateway: session.gateway,
+            idx: session.idx,
             nonce: pending.nonce,
             first_sent_ms: now_ms,
             retransmit: Retransmit::starting(now_ms),
@@ -615,8 +616,8 @@ impl Device {
         now_ms: u64,
     ) -> Output {
         let lifetime_ms = u64::from(lifetime_s) * 1_000;
-        let until_ms = pending.first_sent_ms.saturating_add(lifetime_ms);
-        if until_ms <= now_ms {
+        let expires_at_ms = pending.first_sent_ms.saturating_add(lifetime_ms);
+        if expires_at_ms <= now_ms {
             return self.fail(Failure::SessionExpired, &pending.nonce, now_ms);
         }
         let renew_at_ms = pending
@@ -633,7 +634,7 @@ impl Device {
             idx: pending.idx,
             session_lifetime_s: lifetime_s,
             renew_at_ms,
-            expires_at_ms: until_ms,
+            expires_at_ms,
             key: pending.key,
             ticket_root: pending.ticket,
             response_tag: pending.tag,
@@ -652,16 +653,17 @@ impl Device {
         Ok(Output::None)
     }
 
-    /// Ends the handshake. After a RESPONSE without an ACK the retry is immediate, because 60 s have passed;
-    /// otherwise the device waits first.
+    /// Ends the handshake. After a RESPONSE without an ACK the retry is immediate, because 60 s have passed; after any
+    /// other failure the device waits first. In both cases the limit of unplanned re-authentications can delay the
+    /// retry.
     fn fail(&mut self, failure: Failure, nonce: &[u8; 16], now_ms: u64) -> Output {
-        let rest_ms = match failure {
+        let delay_ms = match failure {
             Failure::NoAck => 0,
             _ => retry_delay_ms(self.failures, nonce),
         };
         self.failures = self.failures.saturating_add(1);
-        let rested_ms = now_ms.saturating_add(rest_ms);
-        let retry_at_ms = self.budget.earliest_start_ms(self.config.mode, rested_ms);
+        let earliest_ms = now_ms.saturating_add(delay_ms);
+        let retry_at_ms = self.budget.earliest_start_ms(self.config.mode, earliest_ms);
         self.step = Step::Idle {
             wake_at_ms: Some(retry_at_ms),
         };
@@ -675,14 +677,14 @@ impl PendingResponse {
     }
 }
 
-/// 3/4 of the session lifetime ± up to 1/16, selected by the nonce, so that devices started together do not renew
-/// together.
+/// Returns 3/4 of the session lifetime ± up to 1/16, selected by the nonce, so that devices started together do not
+/// renew together.
 fn renewal_after_ms(lifetime_ms: u64, nonce: &[u8; 16]) -> u64 {
     let spread = u64::from(u16::from_be_bytes([nonce[12], nonce[13]]));
     lifetime_ms * 11 / 16 + (lifetime_ms / 8) * spread / u64::from(u16::MAX)
 }
 
-/// 5, 10, 20, 40, 60 s by the number of failures, less up to a quarter, selected by the nonce.
+/// Returns 5, 10, 20, 40, 60 s by the number of failures, less up to a quarter, selected by the nonce.
 fn retry_delay_ms(failures: u8, nonce: &[u8; 16]) -> u64 {
     let full = (RETRY_FIRST_MS << failures.min(4)).min(RETRY_MAX_MS);
     full - full / 4 * u64::from(nonce[14]) / 255

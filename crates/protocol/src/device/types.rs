@@ -22,12 +22,13 @@ pub struct DeviceConfig {
     pub mode: Mode,
     /// The gateways that the device responds to.
     pub gateways: GatewayPolicy,
-    /// The source MAC address of RESPONSEs, to bind the session to it (flag BOUND). The open gate refuses sessions
+    /// The source MAC address of RESPONSEs, to bind the session to it (flag BOUND). The bound gate refuses sessions
     /// that are not bound.
     pub bound_mac: Option<[u8; 6]>,
 }
 
-/// The gateways that a device responds to. In any case, each gateway must prove the device's enrollment.
+/// The gateways that a device responds to. In any case, each gateway must prove that it has the enrollment of the
+/// device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GatewayPolicy {
     pinned: Option<[Option<GatewayId>; MAX_GATEWAYS]>,
@@ -44,8 +45,8 @@ impl GatewayPolicy {
             return None;
         }
         let mut pinned = [None; MAX_GATEWAYS];
-        for (slot, gateway) in pinned.iter_mut().zip(gateways) {
-            *slot = Some(*gateway);
+        for (entry, gateway) in pinned.iter_mut().zip(gateways) {
+            *entry = Some(*gateway);
         }
         Some(Self { pinned: Some(pinned) })
     }
@@ -62,7 +63,7 @@ impl GatewayPolicy {
 pub enum Phase {
     /// No handshake and no session.
     Idle,
-    /// A REQUEST was sent, or waits for its time.
+    /// A REQUEST was sent, or is postponed.
     AwaitChallenge,
     /// The PUF is being read for a CHALLENGE that is not verified yet.
     AwaitPuf,
@@ -107,7 +108,7 @@ pub enum Output {
 pub struct PufQuery {
     /// The kind of the device's credential.
     pub mode: Mode,
-    /// The row offered.
+    /// The offered row.
     pub idx: RowIndex,
     /// The seed that is expanded to the PUF's challenge; zero in key mode.
     pub challenge: [u8; 8],
@@ -129,11 +130,13 @@ pub enum Failure {
     NoAck,
     /// The verified ACK came after the end of the session lifetime.
     SessionExpired,
-    /// The gateway accepted the RESPONSE from another address than this device's: an attacker relays it.
+    /// The gateway accepted the RESPONSE from another address than this device's: an address translator or an attacker
+    /// has relayed it.
     AddressChanged,
 }
 
-/// Why a message changed nothing. Anyone can cause these; they are for counters and diagnosis.
+/// Why a message changed nothing. Any host can send messages that change nothing, so the reasons are only for counters
+/// and diagnosis.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum IgnoredReason {
     /// Not a LAP/1 message: the parser's reason.
@@ -148,13 +151,13 @@ pub enum IgnoredReason {
     Unexpected,
     /// The CHALLENGE echoes another nonce.
     NonceEcho,
-    /// The gateway is not among the pinned ones.
+    /// The gateway is not one of the pinned gateways.
     Gateway,
-    /// This gateway accepted the row before.
+    /// This gateway has accepted the row, or a later row, before.
     IndexSpent,
     /// A challenge that is not zero, in key mode.
     ChallengeInKeyMode,
-    /// The same CHALLENGE, or another one of its row, is being checked or queued.
+    /// This CHALLENGE, or another CHALLENGE of its row, is being checked or queued already.
     Duplicate,
     /// A CHALLENGE for a row that is not in the device's helper data.
     UnknownRow,
@@ -171,7 +174,7 @@ pub enum IgnoredReason {
 pub enum StartError {
     /// A handshake is in progress; [`Device::abandon`](super::Device::abandon) it first.
     HandshakeInProgress,
-    /// The nonce is zero or equals the last one: the caller's random source is broken.
+    /// The nonce is zero or equals the last nonce: the caller's random source is broken.
     BadNonce,
 }
 
@@ -206,7 +209,7 @@ pub struct ReceivedNak {
 /// A session that the gateway has proven to hold as well.
 #[derive(Debug)]
 pub struct Session {
-    /// Its identifier.
+    /// The session id.
     pub id: SessionId,
     /// The gateway.
     pub gateway: GatewayId,
@@ -214,7 +217,7 @@ pub struct Session {
     pub idx: RowIndex,
     /// The granted lifetime in seconds, counted from the first RESPONSE.
     pub session_lifetime_s: u32,
-    /// When the machine re-authenticates ahead of time.
+    /// When the machine requests a nonce for the renewal of the session.
     pub renew_at_ms: u64,
     /// When the session expires.
     pub expires_at_ms: u64,
@@ -226,7 +229,7 @@ pub struct Session {
 /// The session that a renewal replaced. Messages that its gateway sealed before the renewal may still arrive.
 #[derive(Debug)]
 pub struct PreviousSession {
-    /// Its identifier.
+    /// The session id.
     pub id: SessionId,
     pub(super) key: SessionKey,
     pub(super) expires_at_ms: u64,

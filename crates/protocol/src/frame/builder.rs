@@ -37,7 +37,7 @@ pub struct FrameBuilder {
     options: Vec<u8>,
     /// Offset in 8-byte units, and whether more fragments follow.
     fragment: Option<(u16, bool)>,
-    /// Next-header number of each, and its bytes without the next-header field.
+    /// Next-header number of each extension header, and its bytes without the next-header field.
     extensions: Vec<(u8, Vec<u8>)>,
     padding: Vec<u8>,
 }
@@ -45,7 +45,7 @@ pub struct FrameBuilder {
 impl FrameBuilder {
     /// A frame between two ends.
     ///
-    /// Both addresses must be of one family. Otherwise the family of `from` applies and `to` becomes `::` or
+    /// Both addresses must be of the same family. Otherwise the family of `from` applies and `to` becomes `::` or
     /// `0.0.0.0`.
     #[must_use]
     pub fn new(from: Endpoint, to: Endpoint) -> Self {
@@ -91,10 +91,11 @@ impl FrameBuilder {
         self
     }
 
-    /// Makes the packet a fragment: offset in 8-byte units, and whether more follow. On IPv6 a Fragment header.
+    /// Makes the packet a fragment: offset in 8-byte units, and whether more fragments follow. On IPv6 this adds a
+    /// Fragment header.
     #[must_use]
-    pub fn fragment(mut self, offset: u16, more: bool) -> Self {
-        self.fragment = Some((offset & 0x1fff, more));
+    pub fn fragment(mut self, offset: u16, more_follow: bool) -> Self {
+        self.fragment = Some((offset & 0x1fff, more_follow));
         self
     }
 
@@ -154,7 +155,7 @@ impl FrameBuilder {
         self.icmpv6(135, &body)
     }
 
-    /// An ARP request (RFC 826) for the other end's IPv4 address.
+    /// An ARP request (RFC 826) for the IPv4 address of `to`.
     #[must_use]
     pub fn arp_request(&self) -> Vec<u8> {
         let octets = |ip| match ip {
@@ -216,7 +217,7 @@ impl FrameBuilder {
         let (src, dst) = self.addresses();
         let header_bytes = 20 + self.options.len();
         let fragment = match self.fragment {
-            Some((offset, more)) => offset | u16::from(more) << 13,
+            Some((offset, more_follow)) => offset | u16::from(more_follow) << 13,
             None => 0x4000,
         };
         let mut packet = vec![0x40 | u8::try_from(header_bytes / 4).unwrap_or(15), self.tos];
@@ -236,26 +237,26 @@ impl FrameBuilder {
     fn ipv6(&self, protocol: u8, body: &[u8]) -> Vec<u8> {
         let (src, dst) = self.addresses();
         let mut chain = self.extensions.clone();
-        if let Some((offset, more)) = self.fragment {
+        if let Some((offset, more_follow)) = self.fragment {
             let mut header = vec![0];
-            header.extend_from_slice(&(offset << 3 | u16::from(more)).to_be_bytes());
+            header.extend_from_slice(&(offset << 3 | u16::from(more_follow)).to_be_bytes());
             header.extend_from_slice(&[0, 0, 0, 1]);
             chain.push((NEXT_FRAGMENT, header));
         }
-        let mut behind = Vec::new();
+        let mut payload = Vec::new();
         let numbers = chain.iter().map(|(number, _)| *number);
         for ((_, rest), next) in chain.iter().zip(numbers.clone().skip(1).chain([protocol])) {
-            behind.push(next);
-            behind.extend_from_slice(rest);
+            payload.push(next);
+            payload.extend_from_slice(rest);
         }
-        behind.extend_from_slice(body);
+        payload.extend_from_slice(body);
         let first = numbers.clone().next().unwrap_or(protocol);
         let mut packet = vec![0x60 | self.tos >> 4, self.tos << 4, 0, 0];
-        packet.extend_from_slice(&length_u16(behind.len()).to_be_bytes());
+        packet.extend_from_slice(&length_u16(payload.len()).to_be_bytes());
         packet.extend_from_slice(&[first, self.ttl]);
         packet.extend_from_slice(&src);
         packet.extend_from_slice(&dst);
-        packet.extend_from_slice(&behind);
+        packet.extend_from_slice(&payload);
         packet
     }
 

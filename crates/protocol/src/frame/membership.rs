@@ -25,7 +25,7 @@ const IPV6_ROUTER_ALERTS: [[u8; 6]; 4] = [
 const MLD_V1_BYTES: usize = 24;
 const MLD_V2_BYTES: usize = 8;
 
-/// `packet` is the IPv4 packet with the length from its header, not a fragment.
+/// Whether an IPv4 packet is an IGMP report. `packet` has the length from its header and is not a fragment.
 pub(super) fn is_igmp(ip: &Ipv4, packet: &[u8]) -> bool {
     let [group, ..] = ip.dst;
     let Some((options, message)) = packet.get(20..).and_then(|rest| rest.split_first_chunk()) else {
@@ -40,7 +40,7 @@ pub(super) fn is_igmp(ip: &Ipv4, packet: &[u8]) -> bool {
         && message.first().is_some_and(|kind| IGMP_REPORTS.contains(kind))
 }
 
-/// `payload` is everything after the IPv6 header, which announces a hop-by-hop header.
+/// Whether an IPv6 packet is an MLD report. `payload` follows the IPv6 header, which announces a hop-by-hop header.
 pub(super) fn is_mld(ip: &Ipv6, payload: &[u8]) -> bool {
     let Some(([next, length, options @ ..], message)) = payload.split_first_chunk::<8>() else {
         return false;
@@ -48,7 +48,7 @@ pub(super) fn is_mld(ip: &Ipv6, payload: &[u8]) -> bool {
     let [kind, code, ..] = message else {
         return false;
     };
-    let least = match kind {
+    let bytes_min = match kind {
         131 | 132 => MLD_V1_BYTES,
         143 => MLD_V2_BYTES,
         _ => return false,
@@ -58,7 +58,7 @@ pub(super) fn is_mld(ip: &Ipv6, payload: &[u8]) -> bool {
         && IPV6_ROUTER_ALERTS.contains(options)
         && ip.hop_limit == 1
         && *code == 0
-        && message.len() >= least
+        && message.len() >= bytes_min
         && (src.is_unspecified() || src.is_unicast_link_local())
         && Ipv6Addr::from(ip.dst).is_multicast()
 }

@@ -4,9 +4,9 @@
 //! Ethernet II │ up to two VLAN tags │ IPv4 or IPv6 │ UDP │ payload │ padding
 //! ```
 //!
-//! [`parse()`] reads only what the verifier and the gate need. It checks each length before the read and never reads beyond
-//! it. Checksums of received frames are not verified: between local interfaces and with offloads they are legitimately
-//! incomplete, and the messages carry tags. Checksums of sent frames are always correct.
+//! [`parse()`] reads only what the verifier and the gate need. It checks each length before the read and never reads
+//! beyond it. Checksums of received frames are not verified: between local interfaces and with offloads they are
+//! legitimately incomplete, and the messages carry tags. Checksums of sent frames are always correct.
 
 #[cfg(feature = "alloc")]
 pub mod builder;
@@ -30,7 +30,7 @@ pub const VLAN_SERVICE: u16 = 0x2000;
 /// A MAC address.
 pub type Mac = [u8; 6];
 
-/// The origin of a datagram, as far as a session is bound to it.
+/// The origin and the destination of a datagram. A session is bound to the origin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Meta {
     /// Index of the ingress interface.
@@ -72,7 +72,7 @@ pub struct Frame {
 pub enum Network {
     /// ARP (RFC 826).
     Arp,
-    /// Any other Ethernet type that is not IP. A third VLAN tag is such a type.
+    /// Any other Ethernet type that is not IP. The Ethernet type of a third VLAN tag is such a type.
     Other(u16),
     /// IPv4 or IPv6 with a valid header.
     Ip(Ip),
@@ -94,7 +94,7 @@ pub struct Ip {
 /// The transport layer of an IP packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Transport {
-    /// An IPv4 fragment (first ones too), or an IPv6 packet whose first extension header is Fragment.
+    /// An IPv4 fragment (also a first fragment), or an IPv6 packet whose first extension header is Fragment.
     Fragment,
     /// IPv4 options, or an IPv6 extension header other than Fragment; what follows is not parsed.
     Extension,
@@ -102,9 +102,9 @@ pub enum Transport {
     Membership,
     /// A UDP datagram.
     Udp(Udp),
-    /// A complete UDP header whose length contradicts that of the packet; to this destination port.
+    /// A complete UDP header whose length contradicts the length of the packet, with its destination port.
     UdpLength(u16),
-    /// ICMPv6 of that type (RFC 4443).
+    /// An ICMPv6 message of this type (RFC 4443).
     Icmpv6(u8),
     /// Any other protocol number.
     Other(u8),
@@ -133,15 +133,16 @@ impl Udp {
 }
 
 impl Frame {
-    /// Whether a reply may be sent by reversing the frame. Neither MAC address may be a group address: it would
-    /// become the gateway's own or reach all stations. The IP source must name one host (RFC 1122 3.2.1.3). An IPv6
-    /// source in ::/64 does not, except ::1: a mapped one would be taken for its IPv4 address (RFC 4942 2.2).
+    /// Whether a reply may be sent by reversing the frame. Neither MAC address may be a group address: the reply would
+    /// have the group as its source, or reach all stations. The IP source must name one host (RFC 1122 3.2.1.3). An
+    /// IPv6 source in ::/64 except ::1 names no host: a mapped address would be used as its IPv4 address (RFC 4942
+    /// 2.2).
     #[must_use]
     pub fn is_answerable(&self, ip: &Ip) -> bool {
         !is_group(&self.dst_mac) && !is_group(&self.src_mac) && is_host_address(ip.src)
     }
 
-    /// The IP packet and the UDP datagram, if the frame is one.
+    /// The IP packet and the UDP datagram, if the frame contains a datagram.
     #[must_use]
     pub fn datagram(&self) -> Option<(Ip, Udp)> {
         match self.network {
@@ -153,7 +154,8 @@ impl Frame {
         }
     }
 
-    /// The origin to which a session is bound, for a UDP datagram received on `ingress`.
+    /// The origin and the destination of a UDP datagram that was received on `ingress`; `None` if the frame contains no
+    /// datagram.
     #[must_use]
     pub fn meta(&self, ingress: u32) -> Option<Meta> {
         let (ip, udp) = self.datagram()?;
@@ -177,7 +179,7 @@ pub fn is_group(mac: &Mac) -> bool {
     first & 1 == 1
 }
 
-/// Whether a source address names one host, possibly the local one.
+/// Whether a source address names one host, possibly the local host.
 #[must_use]
 pub fn is_host_address(source: IpAddr) -> bool {
     match source {

@@ -1,4 +1,4 @@
-//! The parser: one pass from the outer header to the inner one; every length is checked before use.
+//! The parser: one pass from the outer header to the inner header; every length is checked before use.
 
 use zerocopy::FromBytes as _;
 
@@ -14,7 +14,7 @@ pub struct Truncated;
 
 /// Maximum number of parsed VLAN tags.
 const TAGS_MAX: usize = 2;
-/// MF and the fragment offset in the IPv4 header.
+/// Mask of MF and the fragment offset in the fragment field of the IPv4 header.
 const IPV4_FRAGMENT: u16 = 0x3fff;
 
 /// Parses an Ethernet II frame.
@@ -27,7 +27,7 @@ pub fn parse(frame: &[u8]) -> Result<Frame, Truncated> {
     let mut at = size_of::<header::Ethernet>();
     let mut ether_type = ethernet.ether_type.get();
     let mut vlans = [0; TAGS_MAX];
-    let mut places = vlans.iter_mut();
+    let mut entries = vlans.iter_mut();
     for _ in 0..TAGS_MAX {
         let kind = match ether_type {
             ETHER_VLAN => VLAN_TAGGED,
@@ -37,9 +37,9 @@ pub fn parse(frame: &[u8]) -> Result<Frame, Truncated> {
         let tag: &header::Vlan = read(frame, at)?;
         let vid = tag.tci.get() & 0x0fff;
         if vid != 0
-            && let Some(place) = places.next()
+            && let Some(entry) = entries.next()
         {
-            *place = vid | kind;
+            *entry = vid | kind;
         }
         ether_type = tag.ether_type.get();
         at += size_of::<header::Vlan>();
@@ -116,14 +116,15 @@ fn ipv6(frame: &[u8], at: usize) -> Result<Ip, Truncated> {
     })
 }
 
-/// `room` is the length that the IP header leaves for UDP; it is within the frame.
-fn udp(frame: &[u8], at: usize, room: usize) -> Result<Transport, Truncated> {
-    if room < size_of::<header::Udp>() {
+/// Parses the UDP header at `at`. `available` is the length that the IP header leaves for UDP; the frame has at least
+/// this length after `at`.
+fn udp(frame: &[u8], at: usize, available: usize) -> Result<Transport, Truncated> {
+    if available < size_of::<header::Udp>() {
         return Err(Truncated);
     }
     let udp: &header::Udp = read(frame, at)?;
     let length = usize::from(udp.length.get());
-    if length < size_of::<header::Udp>() || length > room {
+    if length < size_of::<header::Udp>() || length > available {
         return Ok(Transport::UdpLength(udp.dst.get()));
     }
     Ok(Transport::Udp(Udp {

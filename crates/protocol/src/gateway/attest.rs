@@ -1,5 +1,5 @@
-//! `attest/2` at the gateway (LAP/1 3.2): keys installed before a period, rounds, and one verdict per prover and
-//! round.
+//! `attest/2` at the gateway (LAP/1 3.2): keys installed before a period, rounds, and one proof record per prover
+//! and round.
 
 use subtle::ConstantTimeEq as _;
 
@@ -16,11 +16,12 @@ use crate::wire::Proof;
 pub enum Configuration {
     /// The current configuration.
     Current,
-    /// The configuration being rolled out, valid at the same time for a while.
+    /// The configuration that is being rolled out, which is valid in addition to the current configuration until the
+    /// roll-out ends.
     Alternate,
 }
 
-/// The configurations that a prover may prove in a period.
+/// The keys of the configurations that a prover may prove in a period.
 #[derive(Clone, Debug)]
 pub struct ProverKeys {
     /// The key of the current configuration.
@@ -32,9 +33,9 @@ pub struct ProverKeys {
 /// A round with its times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenRound {
-    /// The request of the round.
+    /// The values that all requests of the round contain.
     pub round: Round,
-    /// When it began.
+    /// The start of the round.
     pub started: Monotonic,
     /// Proofs after this moment are late.
     pub deadline: Monotonic,
@@ -49,8 +50,8 @@ pub struct ProofRecord {
     pub elapsed_ms: u32,
 }
 
-/// One slot for even numbers of rounds or periods and one for odd ones, so that the next one can be prepared before
-/// the last one ends.
+/// One value for even numbers of rounds or periods and one for odd numbers, so that the next round or period can be
+/// prepared before the current round or period ends.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ByParity<T> {
     even: T,
@@ -74,15 +75,15 @@ impl<T> ByParity<T> {
 /// The state of a prover.
 #[derive(Debug, Default)]
 pub(super) struct ProverState {
-    /// By period.
+    /// Keys by period.
     keys: ByParity<Option<ProverKeys>>,
-    /// By round.
+    /// Proofs by round.
     proofs: ByParity<Option<(RoundNumber, ProofRecord)>>,
 }
 
 impl Gateway {
-    /// Installs the keys of a prover for a period. The first key of a period removes all provers' keys of the period
-    /// before the last.
+    /// Installs the keys of a prover for a period. The first key of a period removes all keys of the earlier period
+    /// with the same parity.
     ///
     /// # Errors
     /// Device 0; more provers than configured; a key whose first 8 bytes are zero, which mean "no key" in shared
@@ -117,10 +118,10 @@ impl Gateway {
         self.provers.remove(&device).is_some()
     }
 
-    /// Opens a round and closes the one before the last.
+    /// Opens a round, and closes the earlier round with the same parity.
     ///
     /// # Errors
-    /// The number is not above that of the last opened round; no key of its period is installed.
+    /// The number is not above the number of the last opened round, or no key of the period is installed.
     pub fn open_round(&mut self, round: OpenRound) -> Result<(), ProvisionError> {
         let (number, period) = (round.round.number, round.round.start.period);
         if number <= self.last_round {
@@ -146,8 +147,8 @@ impl Gateway {
     pub fn proof_record(&self, device: DeviceId, round: RoundNumber) -> Option<ProofRecord> {
         let newest = self.rounds.of(round.0.into()).as_ref()?.round.number;
         let prover = self.provers.get(&device).filter(|_| newest == round)?;
-        let (number, proved) = (*prover.proofs.of(round.0.into()))?;
-        (number == round).then_some(proved)
+        let (number, record) = (*prover.proofs.of(round.0.into()))?;
+        (number == round).then_some(record)
     }
 
     /// Handles a PROOF, with the order of checks of LAP/1 3.2.1.
@@ -172,8 +173,8 @@ impl Gateway {
         let Some(prover) = self.provers.get_mut(&message.header.device()) else {
             return Verdict::DropUnknownProver;
         };
-        let proved = prover.proofs.of_mut(round.number.0.into());
-        if proved.is_some_and(|(number, _)| number == round.number) {
+        let record = prover.proofs.of_mut(round.number.0.into());
+        if record.is_some_and(|(number, _)| number == round.number) {
             return Verdict::DropProved;
         }
         let Some(keys) = prover.keys.of(round.start.period.0) else {
@@ -184,7 +185,7 @@ impl Gateway {
         };
         let elapsed_ms = now.monotonic().since_ms(open.started);
         let elapsed_ms = u32::try_from(elapsed_ms).unwrap_or(u32::MAX);
-        *proved = Some((
+        *record = Some((
             round.number,
             ProofRecord {
                 configuration,
@@ -198,11 +199,11 @@ impl Gateway {
 impl ProverKeys {
     /// The configuration whose key made this proof.
     fn matching_configuration(&self, round: &Round, proof: &[u8; 64]) -> Option<Configuration> {
-        let made = |key: &ProofKey| bool::from(key.prove(round).ct_eq(proof));
-        if made(&self.current) {
+        let matches = |key: &ProofKey| bool::from(key.prove(round).ct_eq(proof));
+        if matches(&self.current) {
             return Some(Configuration::Current);
         }
         let alternate = self.alternate.as_ref()?;
-        made(alternate).then_some(Configuration::Alternate)
+        matches(alternate).then_some(Configuration::Alternate)
     }
 }

@@ -1,7 +1,8 @@
 //! Which session owns an address: two tables of hints, by IP address and by (interface, VLANs, MAC).
 //!
-//! An entry only states that a device claimed a key at some time. It counts only while that device's session holds
-//! this key, so entries of ended sessions are harmless until user space sweeps them.
+//! A *key* is an address of one of these two kinds. An entry only states that a device claimed a key at some time. The
+//! entry counts only while the session of the device holds the key, so entries of ended sessions are harmless until
+//! user space sweeps them.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +16,7 @@ use crate::time::BootTime;
 pub(super) enum BindingKey {
     /// An IP address.
     Address([u8; 16]),
-    /// A MAC address behind an interface and VLANs. Only BOUND sessions own one.
+    /// A MAC address behind an interface and VLANs. Only BOUND sessions own a MAC address.
     Mac(u32, [u16; 2], Mac),
 }
 
@@ -85,7 +86,7 @@ impl Bindings {
             .any(|line| line.owns_addresses(now) && key.is_held_by(line))
     }
 
-    /// Whether the device has an entry for this key, or there is room for one.
+    /// Whether the device has an entry for this key, or there is room for an entry.
     pub(super) fn has_room(&self, key: BindingKey, device: DeviceId) -> bool {
         let count = match key {
             BindingKey::Address(_) => self.addresses,

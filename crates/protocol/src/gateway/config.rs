@@ -15,8 +15,8 @@ pub enum Gate {
     /// All packets pass.
     #[default]
     Off,
-    /// Packets pass if their port, VLANs and MAC address have an active BOUND session, or if they are exempt.
-    Open,
+    /// Packets pass if their ingress interface, VLANs and MAC address have a live BOUND session, or if they are exempt.
+    Bound,
     /// Only datagrams sealed as DATA pass, in both directions, and exempt frames.
     Sealed,
 }
@@ -26,12 +26,12 @@ pub enum Gate {
 pub struct GatewayConfig {
     /// The id of the gateway.
     pub gateway_id: GatewayId,
-    /// Its own addresses: UDP to one of these and [`lap_port`](Self::lap_port) is consumed.
+    /// The gateway's addresses: UDP to one of these and [`lap_port`](Self::lap_port) is consumed.
     pub local_addresses: Vec<IpAddr>,
     /// The addresses of devices; `None`: not checked.
     pub sources: Option<DeviceSources>,
-    /// MAC addresses of its interfaces. Frames to other stations are not for the gateway. `None`: not checked, as in
-    /// the P4 programs of the classic profiles.
+    /// MAC addresses of the gateway's interfaces. Frames to other stations are not for the gateway. `None`: not
+    /// checked, as in the P4 programs of the classic profiles.
     pub own_macs: Option<Vec<Mac>>,
     /// UDP port of LAP/1.
     pub lap_port: u16,
@@ -39,18 +39,19 @@ pub struct GatewayConfig {
     pub gate: Gate,
     /// Link control protocols that pass the gate without a session.
     pub always_pass: Vec<ControlProtocol>,
-    /// DHCP servers that clients may send to past the gate, besides broadcast and the link's group. If the list has
-    /// an IPv4 server, messages of other servers do not pass a sealed gate to devices.
+    /// DHCP servers to which clients may send through the gate, besides broadcast and the link-local group. If the list
+    /// has an IPv4 server, messages of other servers do not pass a sealed gate to devices.
     pub dhcp_servers: Vec<IpAddr>,
     /// Session lifetime in seconds.
     pub session_lifetime_s: u32,
-    /// NAKs per second of the monotonic clock, and per CPU.
+    /// Maximum number of NAKs per second of the monotonic clock, and per CPU.
     pub nak_per_s: u32,
-    /// Messages of unknown devices per second of the monotonic clock, and per CPU, that take the slow path; 0: none.
+    /// Maximum number of messages of unknown devices that take the slow path, per second of the monotonic clock, and
+    /// per CPU; 0: none.
     pub miss_per_s: u32,
-    /// Rows that a device's line holds besides the current one.
+    /// Maximum number of rows after the current row in a device's line.
     pub rows_ahead: u32,
-    /// Maximum entries of each of the two address tables.
+    /// Maximum number of entries of each of the two address tables.
     pub bindings_max: usize,
     /// Maximum number of attested provers (LAP/1 3.2); 0: PROOFs are not handled.
     pub provers_max: usize,

@@ -17,16 +17,16 @@ macro_rules! control_protocols {
         pub enum ControlProtocol { $($(#[doc = $doc])+ $variant),+ }
 
         impl ControlProtocol {
-            /// All of them.
+            /// All control protocols.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
-            /// Its name in configurations.
+            /// The protocol's name in configurations.
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name),+ }
             }
 
-            /// The destination addresses of its messages.
+            /// The destination addresses of the protocol's messages.
             #[must_use]
             pub fn addresses(self) -> &'static [ControlAddress] {
                 match self { $(Self::$variant => const { &[$($address),+] }),+ }
@@ -47,7 +47,7 @@ control_protocols! {
     Cdp = "cdp", [([0x01, 0, 0x0c, 0xcc, 0xcc, 0xcc], LLC)];
     /// LLDP (IEEE 802.1AB): nearest bridge, nearest non-TPMR bridge, nearest customer bridge.
     Lldp = "lldp", [(bridge_group(0x0e), 0x88cc), (bridge_group(0x03), 0x88cc), (bridge_group(0x00), 0x88cc)];
-    /// PTP over Ethernet (IEEE 1588 annex E): all but peer delay, and peer delay.
+    /// PTP over Ethernet (IEEE 1588 annex E): the address of peer delay messages, and that of all other messages.
     Ptp = "ptp", [([0x01, 0x1b, 0x19, 0, 0, 0], 0x88f7), (bridge_group(0x0e), 0x88f7)];
     /// EAPOL and MKA (IEEE 802.1X).
     Eapol = "eapol", [(bridge_group(0x03), 0x888e)];
@@ -60,7 +60,7 @@ control_protocols! {
 }
 
 impl ControlProtocol {
-    /// The protocol of that name.
+    /// The protocol with this name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|protocol| protocol.name() == name)
@@ -83,7 +83,7 @@ pub(super) fn protocol_type(ether_type: u16) -> u16 {
     }
 }
 
-/// Frames that only bridges send: they change the topology of the network.
+/// Whether only bridges send this frame. Such frames change the topology of the network.
 pub(super) fn is_bridge_frame(parsed: &Frame) -> bool {
     [ControlProtocol::Stp, ControlProtocol::Cdp]
         .iter()

@@ -32,13 +32,13 @@ pub const KNOWN_TYPES: [(u16, &str); 24] = [
     (0x8847, "mpls"),
     (0x8863, "pppoe_discovery"),
 ];
-/// Number of slots; those without a reservation go to the first other types received.
+/// Number of counters; counters without a reservation are for the first other types that the gate drops.
 pub const DROPPED_TYPES: usize = 40;
 
 /// How many frames of each Ethernet type a gate has dropped.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DroppedTypes {
-    /// Type ([`LLC`] for frames with a length in its place) and frames.
+    /// Type ([`LLC`] for frames with a length in its place) and number of frames.
     types: Vec<(u16, u64)>,
     /// Frames of types without a slot.
     other: u64,
@@ -67,7 +67,11 @@ impl DroppedTypes {
     pub(super) fn count(&mut self, ether_type: u16) {
         let ether_type = protocol_type(ether_type);
         let is_full = self.types.len() >= DROPPED_TYPES;
-        match self.types.iter_mut().find(|(there, _)| *there == ether_type) {
+        match self
+            .types
+            .iter_mut()
+            .find(|(counted_type, _)| *counted_type == ether_type)
+        {
             Some((_, frames)) => *frames += 1,
             None if is_full => self.other += 1,
             None => self.types.push((ether_type, 1)),
@@ -82,11 +86,11 @@ impl DroppedTypes {
                 .find(|(known, _)| *known == ether_type)
                 .map(|(_, name)| *name)
         };
-        let counted = self.types.iter().filter(|(_, frames)| *frames > 0);
-        counted.map(move |(ether_type, frames)| (*ether_type, name(*ether_type), *frames))
+        let nonzero = self.types.iter().filter(|(_, frames)| *frames > 0);
+        nonzero.map(move |(ether_type, frames)| (*ether_type, name(*ether_type), *frames))
     }
 
-    /// Whether this is the name of an Ethernet type.
+    /// Whether this is the name of a type with a reserved slot.
     #[must_use]
     pub fn is_name(name: &str) -> bool {
         KNOWN_TYPES.iter().any(|(_, known)| *known == name)

@@ -1,4 +1,5 @@
-//! Freshness values (LAP/1 1.4.1): a RESPONSE must carry one of the last two; checked before any hashing.
+//! Freshness values (LAP/1 1.4.1): a RESPONSE must carry one of the last two values. The value is checked before any
+//! hashing.
 
 use core::num::NonZeroU64;
 
@@ -12,7 +13,7 @@ pub const FRESH_MAX_AGE_MS: u64 = 16_000;
 pub struct FreshValue(NonZeroU64);
 
 impl FreshValue {
-    /// The value in wire order; `None` if it is zero: draw another one.
+    /// The value in wire order; `None` if it is zero: draw another value.
     #[must_use]
     pub fn from_wire(bytes: [u8; 8]) -> Option<Self> {
         NonZeroU64::new(u64::from_be_bytes(bytes)).map(Self)

@@ -25,18 +25,18 @@ impl Gateway {
         self.handle(now, ingress, frame).verdict
     }
 
-    /// As [`Gateway::handle_frame`], with the position of the resulting frame.
+    /// Like [`Gateway::handle_frame`]; also returns the position of the resulting frame.
     pub fn handle(&mut self, now: Now, ingress: u32, frame: &mut [u8]) -> HandledFrame {
         let special = self
             .handle_sealed_frame(now, frame)
             .or_else(|| self.handle_p4dra_frame(frame));
-        let handled = special.unwrap_or_else(|| HandledFrame {
+        let result = special.unwrap_or_else(|| HandledFrame {
             verdict: self.decide(now, ingress, frame),
             frame: 0..frame.len(),
             trailer: None,
         });
-        self.count(handled.verdict);
-        handled
+        self.count(result.verdict);
+        result
     }
 
     fn decide(&mut self, now: Now, ingress: u32, bytes: &mut [u8]) -> Verdict {
@@ -45,7 +45,7 @@ impl Gateway {
             Err(Truncated) => {
                 return match self.config.gate {
                     Gate::Off => Verdict::PassForeign,
-                    Gate::Open | Gate::Sealed => Verdict::DropTruncated,
+                    Gate::Bound | Gate::Sealed => Verdict::DropTruncated,
                 };
             }
         };
@@ -62,7 +62,7 @@ impl Gateway {
         }
         match self.config.gate {
             Gate::Off => self.pass_gate_off(&parsed),
-            Gate::Open | Gate::Sealed => {
+            Gate::Bound | Gate::Sealed => {
                 let verdict = self.check_gate(now, ingress, bytes, &parsed);
                 self.count_dropped(&parsed, verdict)
             }
@@ -110,8 +110,8 @@ impl Gateway {
         reverse_if_reply(bytes, parsed, verdict)
     }
 
-    /// Everything passes except broken frames for the gateway; unparsed frames for the gateway are counted
-    /// separately.
+    /// The verdict without a gate: everything passes except broken frames for the gateway. Unparsed frames for the
+    /// gateway are counted separately.
     fn pass_gate_off(&self, parsed: &Frame) -> Verdict {
         let Network::Ip(ip) = &parsed.network else {
             return Verdict::PassForeign;
@@ -123,8 +123,8 @@ impl Gateway {
         }
     }
 
-    /// Only exempt frames pass, and with an open gate senders with an active BOUND session. Frames that devices must
-    /// not send never pass.
+    /// The verdict of a gate: exempt frames pass, and at a bound gate, frames of senders with a live BOUND session.
+    /// Frames that devices must not send never pass.
     fn check_gate(&self, now: Now, ingress: u32, bytes: &[u8], parsed: &Frame) -> Verdict {
         match &parsed.network {
             Network::Other(kind) if is_unparsed_tag(*kind) => return Verdict::DropGateTag,
@@ -173,8 +173,8 @@ impl Gateway {
         }
     }
 
-    /// Whether an active BOUND session covers the sender. An expired session has its own counter, unless another
-    /// session covers the sender.
+    /// The verdict on a sender: the frame passes if a live BOUND session covers the sender. If only an expired session
+    /// covers the sender, the frame has a drop reason of its own.
     fn check_sender(&self, now: Now, sender: &Sender) -> Verdict {
         let key = BindingKey::Mac(sender.ingress, sender.vlans, sender.mac);
         let sessions = self
@@ -198,7 +198,8 @@ impl Gateway {
     }
 }
 
-/// A tag that is not parsed: a third one, or of a kind by which a bridge would forward the frame elsewhere.
+/// Whether the type is of a tag that is not parsed: a third VLAN tag, or a tag by which a bridge would forward the
+/// frame elsewhere.
 fn is_unparsed_tag(ether_type: u16) -> bool {
     [header::ETHER_VLAN, header::ETHER_QINQ].contains(&ether_type) || header::ETHER_TAGS.contains(&ether_type)
 }

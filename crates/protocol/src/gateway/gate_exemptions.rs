@@ -120,9 +120,9 @@ fn has_only_padding_behind(bytes: &[u8], ip: &Ip) -> bool {
     super::sealed::packet_end(bytes, ip).is_some_and(|end| bytes.len().saturating_sub(end) <= PADDING_MAX)
 }
 
-/// A message in the form of RFC 4861 6.1 and 7.1; the checksum is not verified.
+/// Whether a message has the form of RFC 4861 6.1 and 7.1; the checksum is not verified.
 fn is_neighbor_discovery(kind: u8, direction: FrameDirection, bytes: &[u8], ip: &Ip) -> bool {
-    let least = match (kind, direction) {
+    let fixed_bytes = match (kind, direction) {
         (ROUTER_SOLICITATION, _) => 8,
         (ROUTER_ADVERTISEMENT, FrameDirection::Down) => 16,
         (NEIGHBOR_SOLICITATION | NEIGHBOR_ADVERTISEMENT, _) => 24,
@@ -133,10 +133,10 @@ fn is_neighbor_discovery(kind: u8, direction: FrameDirection, bytes: &[u8], ip: 
     else {
         return false;
     };
-    let Some((fixed, options)) = message.split_at_checked(least) else {
+    let Some((fixed, options)) = message.split_at_checked(fixed_bytes) else {
         return false;
     };
-    let has_target = least == 24;
+    let has_target = fixed_bytes == 24;
     header.hop_limit == HOP_LIMIT
         && fixed.get(1) == Some(&0)
         && !(has_target && fixed.get(8) == Some(&0xff))
@@ -150,7 +150,7 @@ fn are_valid_options(mut rest: &[u8]) -> bool {
             break;
         };
         match rest.split_at_checked(usize::from(*eights) * 8) {
-            Some((_, behind)) if *eights > 0 => rest = behind,
+            Some((_, following)) if *eights > 0 => rest = following,
             _ => return false,
         }
     }
@@ -182,15 +182,15 @@ fn is_solicited_node(dst: Ipv6Addr) -> bool {
     prefix == [0xff02, 0, 0, 0, 0, 1] && high >> 8 == 0xff
 }
 
-/// No router forwards from or to a link-local address (RFC 4291 2.5.6) or an address of the gateway itself. Otherwise
-/// the device address must be in the device prefixes, and the other address in these prefixes or in the device's /64,
-/// where a service can be.
+/// Whether both addresses are on the link. No router forwards from or to a link-local address (RFC 4291 2.5.6) or an
+/// address of the gateway itself. Otherwise, the device address must be in the device prefixes, and the peer's address
+/// in these prefixes or in the device's /64, where a service can be.
 fn is_on_link(config: &GatewayConfig, direction: FrameDirection, src: Ipv6Addr, dst: Ipv6Addr) -> bool {
-    let (device, other) = match direction {
+    let (device, peer) = match direction {
         FrameDirection::Up => (src, dst),
         FrameDirection::Down => (dst, src),
     };
-    let is_a_devices = |ip: Ipv6Addr| {
+    let is_device_address = |ip: Ipv6Addr| {
         let sources = config.sources.as_ref();
         sources.is_none_or(|sources| sources.contains(ip.into()))
     };
@@ -198,8 +198,8 @@ fn is_on_link(config: &GatewayConfig, direction: FrameDirection, src: Ipv6Addr, 
     !src.is_unspecified()
         && (src.is_unicast_link_local()
             || dst.is_unicast_link_local()
-            || config.local_addresses.contains(&other.into())
-            || (is_a_devices(device) && (is_one_network || is_a_devices(other))))
+            || config.local_addresses.contains(&peer.into())
+            || (is_device_address(device) && (is_one_network || is_device_address(peer))))
 }
 
 /// Whether a datagram to this port is for a DHCP client. Clients accept messages from any port of a server.
@@ -212,7 +212,7 @@ fn dhcp_ports(ip: &Ip) -> (u16, u16) {
     if ip.src.is_ipv4() { DHCP_V4 } else { DHCP_V6 }
 }
 
-/// Whether these are the ports of a DHCP client message, or downwards of a server message.
+/// Whether these are the ports of a DHCP message: upwards of a client's message, downwards of a server's message.
 fn is_dhcp(ip: &Ip, ports: (u16, u16), direction: FrameDirection) -> bool {
     let (client, server) = dhcp_ports(ip);
     match direction {
@@ -230,12 +230,12 @@ fn is_dhcp_allowed(config: &GatewayConfig, direction: FrameDirection, ip: &Ip) -
             (dst == DHCP_V6_GROUP && src.is_unicast_link_local()) || is_server(&ip.dst)
         }
         (FrameDirection::Down, IpAddr::V4(_), _) => {
-            let are_named = config.dhcp_servers.iter().any(IpAddr::is_ipv4);
-            !are_named || is_server(&ip.src) || config.local_addresses.contains(&ip.src)
+            let has_ipv4_servers = config.dhcp_servers.iter().any(IpAddr::is_ipv4);
+            !has_ipv4_servers || is_server(&ip.src) || config.local_addresses.contains(&ip.src)
         }
         (FrameDirection::Down, IpAddr::V6(src), IpAddr::V6(dst)) => {
-            let is_near = src.is_unicast_link_local() || config.local_addresses.contains(&ip.src);
-            (is_near && dst.is_unicast_link_local()) || is_server(&ip.src)
+            let is_source_on_link = src.is_unicast_link_local() || config.local_addresses.contains(&ip.src);
+            (is_source_on_link && dst.is_unicast_link_local()) || is_server(&ip.src)
         }
         _ => false,
     }

@@ -20,7 +20,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// The content of an absent row. It is never used, because the line is not VALID then.
+    /// The content of an absent row. The content is never used, because a line without a current row is not VALID.
     pub(super) fn absent() -> Self {
         Self {
             challenge: [0; 8],
@@ -39,13 +39,13 @@ pub(super) struct Line {
     pub(super) row: Row,
     pub(super) session_expires_s: u32,
     pub(super) session: Session,
-    /// Rows after the current one.
+    /// Rows after the current row.
     pub(super) rows_ahead: BTreeMap<RowIndex, Row>,
-    /// Rows below it may be spent; `None`: all, and always in key mode.
+    /// Rows below the mark may be spent; `None`: all rows, as always in key mode.
     pub(super) mark: Option<RowIndex>,
 }
 
-/// The session data that the winning RESPONSE left.
+/// Session data from the winning RESPONSE.
 #[derive(Clone, Debug)]
 pub(super) struct Session {
     pub(super) key: SessionKey,
@@ -67,13 +67,13 @@ impl Session {
         }
     }
 
-    /// Whether a message came from the origin of the winning one: address, port, VLANs, interface, MAC.
+    /// Whether a message came from the origin of the winning RESPONSE: address, port, VLANs, interface, MAC address.
     pub(super) fn is_from(&self, meta: &Meta) -> bool {
         self.origin == origin_of(meta)
     }
 }
 
-/// The origin part of [`Meta`].
+/// The origin in a [`Meta`]; the destination is set to zero.
 pub(super) fn origin_of(meta: &Meta) -> Meta {
     Meta {
         dst_mac: Mac::default(),
@@ -98,21 +98,21 @@ impl Line {
         }
     }
 
-    /// Exchanges the whole word, or nothing.
-    pub(super) fn compare_and_swap(&mut self, seen: CommitWord, next: CommitWord) -> bool {
-        let same = self.commit == seen;
-        if same {
+    /// Replaces the whole commit word if it equals `expected`; returns whether it did.
+    pub(super) fn compare_and_swap(&mut self, expected: CommitWord, next: CommitWord) -> bool {
+        let is_equal = self.commit == expected;
+        if is_equal {
             self.commit = next;
         }
-        same
+        is_equal
     }
 
-    /// Session lifetimes are whole seconds; a session expires in this second.
+    /// Whether the session has expired. It expires at the start of the second `session_expires_s`.
     pub(super) fn is_session_expired(&self, now: BootTime) -> bool {
         now.seconds() >= self.session_expires_s
     }
 
-    /// Whether a session was opened here and not closed. A winner that is still writing counts.
+    /// Whether a session was opened and not closed. The session of a winner that is still writing counts.
     pub(super) fn has_session(&self) -> bool {
         self.session_id.is_some() || self.commit.is_busy()
     }
@@ -150,7 +150,7 @@ pub struct LineView {
     pub session_expires_s: u32,
     /// Ingress interface of the session's RESPONSE; 0 before the first session.
     pub ingress: u32,
-    /// Rows held besides the current one.
+    /// Number of installed rows after the current row.
     pub rows_ahead: usize,
     /// The data of the last winning RESPONSE; zeros before the first one.
     pub session: SessionView,

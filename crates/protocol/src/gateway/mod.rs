@@ -1,14 +1,16 @@
-//! The gateway role of LAP/1, as the reference implementation (oracle): plain, single-threaded, correct rather than fast.
+//! The gateway role of LAP/1, as the reference implementation (oracle): plain, single-threaded, correct rather than
+//! fast.
 //!
-//! Tests compare every data plane with it byte for byte. For the same state, time and frame it always returns the same bytes
-//! and verdict. A frame passes these steps; each step decides or hands on:
+//! Tests compare every data plane with the oracle byte for byte. For the same state, time and frame, the oracle always
+//! returns the same bytes and verdict. Each of these steps decides about a frame, or passes it to the next step:
 //!
-//! 1. Is the frame for the gateway? ([`Gateway::handle_frame`], classification; the gate decides last, on all other frames.)
+//! 1. Is the frame for the gateway? ([`Gateway::handle_frame`], classification; the gate decides last, on all other
+//!    frames.)
 //! 2. Is it well formed? ([`crate::wire::parse`])
 //! 3. REQUEST: the reply comes from the line; nothing is written.
 //! 4. RESPONSE: [`Gateway::check_response`] reads and verifies, [`Gateway::commit`] spends the row,
-//!    [`Gateway::open_session`] does the work of the winner. The steps are separate because other CPUs handle packets in
-//!    between, and tests do so too. Each step requires the proof that the step before has made:
+//!    [`Gateway::open_session`] does the work of the winner. The steps are separate because other CPUs handle packets
+//!    in between, and tests do so too. Each step requires the proof from the previous step:
 //!    [`FreshVerified`] → [`TagVerified`](crate::tag::TagVerified) → [`CommittedRow`].
 //!
 //! The states of a device's line:
@@ -31,9 +33,9 @@
 //!     Empty --> Absent: wipe, crash
 //! ```
 //!
-//! The session is separate from this state: it is active while its id is not zero, it has not expired and the device is not
-//! revoked. Nothing survives a crash of the machine (LAP/1 1.4.10). User space then installs at the mark that the registry
-//! reserved in advance (1.4.6).
+//! The session is separate from this state: it is live while its id is not zero, it has not expired and the device is
+//! not revoked. No memory survives a crash of the machine (LAP/1 1.4.10). Afterwards, user space installs rows from the
+//! mark that the registry reserved in advance (1.4.6).
 
 mod attest;
 mod bindings;
@@ -141,7 +143,7 @@ impl Gateway {
         &self.config
     }
 
-    /// Applies other settings. A session keeps the lifetime that it was granted, and its repeated ACK contains that
+    /// Applies new settings. A session keeps the lifetime that it was granted, and its repeated ACK contains that
     /// lifetime (LAP/1 1.4.4). Sessions at addresses that the machine has now are closed (LAP/1 1.4.13).
     pub fn reconfigure(&mut self, live: LiveSettings) {
         if let Some(sources) = &live.sources {
@@ -168,7 +170,7 @@ impl Gateway {
         self.freshness.rotate(current, now);
     }
 
-    /// Whether the gateway replies to REQUESTs with a NAK because it is stopping.
+    /// Sets whether the gateway replies to REQUESTs with a NAK, because it is stopping.
     pub fn set_stopping(&mut self, stopping: bool) {
         self.is_stopping = stopping;
     }
@@ -176,8 +178,8 @@ impl Gateway {
     /// Number of packets with this verdict since the start.
     #[must_use]
     pub fn counter(&self, verdict: Verdict) -> u64 {
-        let slot = self.counters.get(usize::from(verdict.number()));
-        slot.copied().unwrap_or_default()
+        let count = self.counters.get(usize::from(verdict.number()));
+        count.copied().unwrap_or_default()
     }
 
     /// All counters, by verdict number.
@@ -199,20 +201,20 @@ impl Gateway {
 
     /// Handles a UDP payload addressed to the LAP port, and writes the reply in place if the verdict is a reply.
     ///
-    /// For data planes that see only datagrams; counted like frames.
+    /// For data planes that receive only datagrams. The verdict is counted as for frames.
     pub fn handle_payload(&mut self, now: Now, meta: &Meta, payload: &mut [u8]) -> Verdict {
         let verdict = self.handle_lap(now, meta, payload);
         self.count(verdict)
     }
 
     fn count(&mut self, verdict: Verdict) -> Verdict {
-        if let Some(slot) = self.counters.get_mut(usize::from(verdict.number())) {
-            *slot += 1;
+        if let Some(counter) = self.counters.get_mut(usize::from(verdict.number())) {
+            *counter += 1;
         }
         verdict
     }
 
-    /// Handles a LAP/1 payload: parse, then by type. A reply has the length of its message.
+    /// Parses a LAP/1 payload, and handles the message by its type. A reply has the length of its message.
     fn handle_lap(&mut self, now: Now, meta: &Meta, payload: &mut [u8]) -> Verdict {
         let outcome = match wire::parse(payload) {
             Err(reason) => Err(reason),
@@ -236,14 +238,15 @@ impl Gateway {
 }
 
 impl ReplyMessage {
-    /// `None` if the payload is not [`MESSAGE_BYTES`] long, which parsing has excluded.
+    /// Writes the reply over the payload. `None` if the payload is not [`MESSAGE_BYTES`] long, which parsing has
+    /// excluded.
     fn write(&self, payload: &mut [u8]) -> Option<()> {
         let bytes = match self {
             Self::Challenge(message) => message.as_bytes(),
             Self::Ack(message) => message.as_bytes(),
             Self::Nak(message) => message.as_bytes(),
         };
-        let (slot, rest) = <[u8; MESSAGE_BYTES]>::mut_from_prefix(payload).ok()?;
-        rest.is_empty().then(|| slot.copy_from_slice(bytes))
+        let (target, rest) = <[u8; MESSAGE_BYTES]>::mut_from_prefix(payload).ok()?;
+        rest.is_empty().then(|| target.copy_from_slice(bytes))
     }
 }

@@ -20,8 +20,8 @@ pub struct P4dra {
 
 impl Gateway {
     /// Serves `p4dra-classic`.
-    pub fn serve_p4dra(&mut self, served: P4dra) {
-        self.p4dra = Some(served);
+    pub fn serve_p4dra(&mut self, profile: P4dra) {
+        self.p4dra = Some(profile);
     }
 
     /// The profile, if it is served.
@@ -35,21 +35,21 @@ impl Gateway {
         if !self.is_addressed_to_gateway(&parsed) {
             return None;
         }
-        let served = self.p4dra.as_mut()?;
-        if parsed.network != Network::Other(served.ether_type) {
+        let profile = self.p4dra.as_mut()?;
+        if parsed.network != Network::Other(profile.ether_type) {
             return None;
         }
-        let (verdict, behind) = match frame::is_group(&parsed.dst_mac) || frame::is_group(&parsed.src_mac) {
-            false => served.verifier.handle(bytes.get_mut(parsed.network_at..)?),
+        let (verdict, trailer) = match frame::is_group(&parsed.dst_mac) || frame::is_group(&parsed.src_mac) {
+            false => profile.verifier.handle(bytes.get_mut(parsed.network_at..)?),
             true => (Verdict::DropUnanswerable, None),
         };
         if verdict.disposition() == Disposition::Reply {
-            write_addresses(bytes, served.controller, parsed.dst_mac)?;
+            write_addresses(bytes, profile.controller, parsed.dst_mac)?;
         }
         Some(HandledFrame {
             verdict,
             frame: 0..bytes.len(),
-            trailer: behind,
+            trailer,
         })
     }
 }

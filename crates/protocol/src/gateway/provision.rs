@@ -1,4 +1,4 @@
-//! Operations of user space on lines: install, refill, revoke, wipe, and recovery after its own crash.
+//! Operations of user space on lines: install, refill, revoke, wipe, and recovery after a crash of user space.
 
 use alloc::vec::Vec;
 
@@ -19,7 +19,8 @@ pub struct DeviceInstall {
     pub next_idx: RowIndex,
     /// Pool mode: consecutive rows from `next_idx`, possibly none. Key mode: exactly one, whose challenge is zero.
     pub rows: Vec<Row>,
-    /// Pool mode: only rows below this one may be spent until [`Gateway::raise_mark`] moves it; `None`: all.
+    /// Pool mode: only rows below the mark may be spent, until [`Gateway::raise_mark`] moves the mark; `None`: all
+    /// rows.
     pub mark: Option<RowIndex>,
 }
 
@@ -32,7 +33,7 @@ pub enum ProvisionError {
     /// Refill, revoke or wipe of a device that is not installed.
     #[error("unknown device {0}: not installed; install it first")]
     UnknownDevice(DeviceId),
-    /// Install over a line that holds a row, or that a winner is writing.
+    /// Installation over a line that has a row, or that a winner is writing.
     #[error("install of device {0} failed: its line is in use; wipe or refill it")]
     LineInUse(DeviceId),
     /// A revoked device accepts no rows.
@@ -41,7 +42,7 @@ pub enum ProvisionError {
     /// Key mode has one key and no rows.
     #[error("rows of device {0} rejected: key mode; install exactly one key, with a zero challenge")]
     KeyMode(DeviceId),
-    /// A row that is spent or already held.
+    /// The row is spent or already installed.
     #[error("row {0} rejected: spent or already held; add rows from {1} that are not held")]
     RowSpent(RowIndex, RowIndex),
     /// The line has no room for the row.
@@ -96,18 +97,18 @@ impl Gateway {
             mark,
             ..
         } = install;
-        let known = self.lines.contains_key(&device);
-        if !known {
+        let is_known = self.lines.contains_key(&device);
+        if !is_known {
             let commit = CommitWord::new(next_idx, 0, 0);
             let mut line = Line::new(commit, Row::absent());
             line.mark = mark;
             self.lines.insert(device, line);
         }
-        let filled = self.refill(device, next_idx, rows);
-        if filled.is_err() && !known {
+        let result = self.refill(device, next_idx, rows);
+        if result.is_err() && !is_known {
             self.lines.remove(&device);
         }
-        filled
+        result
     }
 
     fn install_key(
@@ -129,13 +130,13 @@ impl Gateway {
             .lines
             .entry(device)
             .or_insert_with(|| Line::new(empty, Row::absent()));
-        let filled = line.commit.with_row_filled(next_idx);
-        line.commit = filled.ok_or(ProvisionError::RowSpent(next_idx, line.commit.idx()))?;
+        let filled_word = line.commit.with_row_filled(next_idx);
+        line.commit = filled_word.ok_or(ProvisionError::RowSpent(next_idx, line.commit.idx()))?;
         line.row = row;
         Ok(())
     }
 
-    /// Adds consecutive rows from `first_idx`. An empty line continues at the lowest row that it then holds.
+    /// Adds consecutive rows from `first_idx`. An empty line continues at its lowest row after the addition.
     ///
     /// # Errors
     /// [`ProvisionError`]; no row is added.
@@ -154,15 +155,15 @@ impl Gateway {
             return Err(ProvisionError::KeyMode(device));
         }
         let current = line.commit.idx();
-        // An empty line also takes its current row, and may continue at a higher number.
+        // An empty line also accepts the row of its current index, and may continue at a higher index.
         let (lowest, base) = if line.commit.is_empty() {
-            let held = line.rows_ahead.keys().next().copied().unwrap_or(first_idx);
-            (current, held.min(first_idx).max(current))
+            let lowest_ahead = line.rows_ahead.keys().next().copied().unwrap_or(first_idx);
+            (current, lowest_ahead.min(first_idx).max(current))
         } else {
             (RowIndex(current.0.saturating_add(1)), current)
         };
         let last = RowIndex(base.0.saturating_add(rows_ahead));
-        let mut taken = BTreeMap::new();
+        let mut new_rows = BTreeMap::new();
         for (idx, row) in (first_idx.0..=u32::MAX).map(RowIndex).zip(rows) {
             if idx < lowest || line.rows_ahead.contains_key(&idx) {
                 return Err(ProvisionError::RowSpent(idx, lowest));
@@ -171,9 +172,9 @@ impl Gateway {
                 return Err(ProvisionError::TooFarAhead(idx, last));
             }
             check_key(idx, &row)?;
-            taken.insert(idx, row);
+            new_rows.insert(idx, row);
         }
-        line.rows_ahead.append(&mut taken);
+        line.rows_ahead.append(&mut new_rows);
         fill_if_empty(line);
         Ok(())
     }
@@ -184,7 +185,7 @@ impl Gateway {
     /// [`ProvisionError::UnknownDevice`].
     pub fn raise_mark(&mut self, device: DeviceId, mark: RowIndex) -> Result<(), ProvisionError> {
         let line = self.line_mut(device)?;
-        line.mark = line.mark.map(|before| before.max(mark));
+        line.mark = line.mark.map(|current| current.max(mark));
         line.commit = line.commit.with_credit_up_to(line.mark);
         Ok(())
     }
@@ -199,7 +200,8 @@ impl Gateway {
         Ok(())
     }
 
-    /// Closes a session if it is the current one of the device (LAP/1 1.4.11); returns whether it was. Its rows stay.
+    /// Closes a session if it is the current session of the device (LAP/1 1.4.11); otherwise returns `false`. The rows
+    /// of the device stay.
     ///
     /// # Errors
     /// [`ProvisionError::UnknownDevice`].
@@ -239,7 +241,7 @@ impl Gateway {
         self.lines.get(&device).map(Line::view)
     }
 
-    /// The active session of the device: not revoked, not expired.
+    /// The live session of the device.
     #[must_use]
     pub fn session(&self, device: DeviceId, now: Now) -> Option<SessionId> {
         let line = self.lines.get(&device)?;
@@ -259,7 +261,7 @@ impl Gateway {
     }
 }
 
-/// User space touches only lines with neither VALID nor BUSY.
+/// Makes the lowest row the current one if the line is empty: user space writes only lines with neither VALID nor BUSY.
 fn fill_if_empty(line: &mut Line) {
     let Some(&lowest) = line.rows_ahead.keys().next() else {
         return;

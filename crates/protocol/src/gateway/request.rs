@@ -1,4 +1,4 @@
-//! REQUEST → CHALLENGE or NAK (LAP/1 1.4.2). Nothing of a device is written.
+//! REQUEST → CHALLENGE or NAK (LAP/1 1.4.2). The state of the device is only read.
 
 use zerocopy::byteorder::big_endian::U32;
 
@@ -14,17 +14,17 @@ use crate::wire::{Challenge, Header, Nak, Request, message_type, nak_reason};
 #[derive(Debug, Default)]
 pub(super) struct RateLimit {
     second: u64,
-    sent: u32,
+    count: u32,
 }
 
 impl RateLimit {
     fn allow(&mut self, now: Now, per_s: u32) -> bool {
         let second = now.monotonic().second();
         if self.second != second {
-            *self = Self { second, sent: 0 };
+            *self = Self { second, count: 0 };
         }
-        let allowed = self.sent < per_s;
-        self.sent += u32::from(allowed);
+        let allowed = self.count < per_s;
+        self.count += u32::from(allowed);
         allowed
     }
 }
@@ -101,7 +101,7 @@ impl Gateway {
         }
     }
 
-    /// For a message of an unknown device: whether it takes the slow path.
+    /// The verdict on a message of an unknown device: the slow path, or a drop.
     pub(super) fn unknown_device(&mut self, now: Now) -> Verdict {
         let per_s = self.config.miss_per_s;
         match per_s {

@@ -1,4 +1,4 @@
-//! RESPONSE → ACK (LAP/1 1.4.3, 1.4.4), in three steps that require each other's proofs.
+//! RESPONSE → ACK (LAP/1 1.4.3, 1.4.4), in three steps, each of which requires the proof from the previous step.
 //!
 //! [`Gateway::check_response`] takes the gateway by shared reference: before a proof succeeds nothing is created,
 //! counted against a device, or spent.
@@ -22,9 +22,9 @@ use crate::wire::{Ack, FLAG_BOUND, Header, Response, message_type};
 /// The result of checking a RESPONSE.
 #[derive(Debug)]
 pub enum ResponseCheck {
-    /// It proves possession of the current row, which is not spent yet.
+    /// The RESPONSE proves possession of the current row, which is not spent yet.
     Current(VerifiedResponse),
-    /// It is the winning RESPONSE, repeated; this is the same ACK.
+    /// The RESPONSE is a copy of the winning RESPONSE; the ACK is the same as before.
     Repeated(Ack),
 }
 
@@ -61,18 +61,17 @@ impl Gateway {
         meta: &Meta,
         response: &Response,
     ) -> Result<(Verdict, ReplyMessage), Verdict> {
-        let checked = self.check_response(now, meta, response);
-        // Only a fresh RESPONSE is worth a query to the controller.
-        if matches!(checked, Err(Verdict::DropUnknownDevice))
-            && self.freshness.accept(response.fresh).is_some()
+        let check = self.check_response(now, meta, response);
+        // Only a fresh RESPONSE may cause a query to the controller.
+        if matches!(check, Err(Verdict::DropUnknownDevice)) && self.freshness.accept(response.fresh).is_some()
         {
             return Err(self.unknown_device(now));
         }
-        match checked? {
+        match check? {
             ResponseCheck::Repeated(ack) => Ok((Verdict::ReplyAckRepeated, ReplyMessage::Ack(ack))),
             ResponseCheck::Current(verified) => {
-                let unspent = self.commit(verified)?;
-                let ack = self.open_session(now, unspent)?;
+                let committed = self.commit(verified)?;
+                let ack = self.open_session(now, committed)?;
                 Ok((Verdict::ReplyAck, ReplyMessage::Ack(ack)))
             }
         }
@@ -97,33 +96,33 @@ impl Gateway {
         let device = response.header.device();
         let suite = Suite::from_number(response.header.suite).ok_or(Verdict::DropSuite)?;
         let line = self.lines.get(&device).ok_or(Verdict::DropUnknownDevice)?;
-        let seen = line.commit;
-        if seen.is_revoked() {
+        let word = line.commit;
+        if word.is_revoked() {
             return Err(Verdict::DropRevoked);
         }
-        if seen.is_busy() {
+        if word.is_busy() {
             return Err(Verdict::DropBusy);
         }
-        if response.idx.get().checked_add(1) == Some(seen.idx().0) {
+        if response.idx.get().checked_add(1) == Some(word.idx().0) {
             return repeat_ack(line, now, meta, suite, response).map(ResponseCheck::Repeated);
         }
-        if response.idx.get() != seen.idx().0 {
+        if response.idx.get() != word.idx().0 {
             return Err(Verdict::DropIndex);
         }
-        if !seen.is_valid() {
+        if !word.is_valid() {
             return Err(Verdict::DropNoRows);
         }
         let fresh = self.freshness.accept(response.fresh).ok_or(Verdict::DropFresh)?;
         let bound = response.header.flags & FLAG_BOUND != 0;
         self.check_address_owners(now, meta, bound, device)?;
         let tag_verified = verify_tag(&fresh, line, meta, bound, response)?;
-        if !seen.has_credit() {
+        if !word.has_credit() {
             return Err(Verdict::DropMark);
         }
         Ok(ResponseCheck::Current(VerifiedResponse {
             device,
             suite,
-            loaded_word: seen,
+            loaded_word: word,
             tag: response.tag,
             session_key: SessionKey::derive(&line.row.auth_key, suite, &response.tag),
             bound,
@@ -133,8 +132,8 @@ impl Gateway {
         }))
     }
 
-    /// No other active session may own the sender's address, nor, for a BOUND one, its MAC address; and there must be
-    /// room for the binding, otherwise the row would be spent in vain.
+    /// Checks that no session of another device owns the sender's address or, for a BOUND RESPONSE, MAC address, and
+    /// that there is room for the binding. Otherwise, the row would be spent without a session.
     fn check_address_owners(
         &self,
         now: Now,
@@ -161,48 +160,49 @@ impl Gateway {
     pub fn commit(&mut self, verified: VerifiedResponse) -> Result<CommittedRow, Verdict> {
         let [id, _] = crate::keys::halves(&verified.tag);
         let session_id = SessionId::from_wire(id).ok_or(Verdict::DropSessionZero)?;
-        let won = verified.loaded_word.with_row_spent().ok_or(Verdict::DropNoRows)?;
+        let spent_word = verified.loaded_word.with_row_spent().ok_or(Verdict::DropNoRows)?;
         let line = self
             .lines
             .get_mut(&verified.device)
             .ok_or(Verdict::DropUnknownDevice)?;
-        if !line.compare_and_swap(verified.loaded_word, won) {
+        if !line.compare_and_swap(verified.loaded_word, spent_word) {
             return Err(Verdict::DropLostRace);
         }
         Ok(CommittedRow {
             idx: verified.loaded_word.idx(),
             verified,
             session_id,
-            committed_word: won,
+            committed_word: spent_word,
         })
     }
 
-    /// The work of the winner, in the order of LAP/1 1.4.3: no other CPU sees a session id while anything that
-    /// belongs to it is unwritten.
+    /// Opens the session of the winning RESPONSE, in the order of LAP/1 1.4.3: no other CPU sees a session id before
+    /// all data of the session are written.
     ///
     /// # Errors
-    /// The addresses were claimed in between, or there is no room for the claim: the row is spent and no session is
-    /// opened. The line was removed in between ([`Verdict::DropLostRace`], [`Verdict::DropUnknownDevice`]).
-    pub fn open_session(&mut self, now: Now, unspent: CommittedRow) -> Result<Ack, Verdict> {
+    /// Another session has claimed the addresses since the check, or there is no room for the claim: the row is spent
+    /// and no session is opened. Or the line was removed since the check ([`Verdict::DropLostRace`],
+    /// [`Verdict::DropUnknownDevice`]).
+    pub fn open_session(&mut self, now: Now, committed: CommittedRow) -> Result<Ack, Verdict> {
         let CommittedRow {
             verified,
             session_id,
             idx,
-            committed_word: won,
-        } = unspent;
+            committed_word,
+        } = committed;
         let device = verified.device;
         let line = self.lines.get_mut(&device).ok_or(Verdict::DropUnknownDevice)?;
-        if line.commit != won && line.commit != won.with_revoked() {
+        if line.commit != committed_word && line.commit != committed_word.with_revoked() {
             return Err(Verdict::DropLostRace);
         }
         for key in BindingKey::claimed_by(&line.session.origin, line.session.bound) {
-            // Without this, a device that uses ever new addresses would fill the tables.
-            if !BindingKey::claimed_by(&verified.origin, verified.bound).any(|kept| kept == key) {
+            // Unused bindings are released, because a device that uses ever new addresses would fill the tables.
+            if !BindingKey::claimed_by(&verified.origin, verified.bound).any(|claimed| claimed == key) {
                 self.bindings.release(key, device);
             }
         }
         line.session_id = None;
-        line.window = Window::new(won.window_generation());
+        line.window = Window::new(committed_word.window_generation());
         line.session = Session {
             key: verified.session_key,
             tag: verified.tag,
@@ -214,14 +214,14 @@ impl Gateway {
             .boot()
             .seconds()
             .saturating_add(self.config.session_lifetime_s);
-        let has_row = won.is_key_mode() || line.take_next_row();
-        let claimed = self.claim_addresses(now, device, &verified.origin, verified.bound);
+        let has_row = committed_word.is_key_mode() || line.take_next_row();
+        let claim = self.claim_addresses(now, device, &verified.origin, verified.bound);
         let line = self.lines.get_mut(&device).ok_or(Verdict::DropUnknownDevice)?;
-        if claimed.is_ok() {
+        if claim.is_ok() {
             line.session_id = Some(session_id);
         }
         line.commit = line.commit.with_busy_cleared(has_row);
-        claimed?;
+        claim?;
         Ok(make_ack(&line.session, verified.suite, device, idx))
     }
 
@@ -229,10 +229,10 @@ impl Gateway {
         &mut self,
         now: Now,
         device: DeviceId,
-        from: &Meta,
+        origin: &Meta,
         bound: bool,
     ) -> Result<(), Verdict> {
-        BindingKey::claimed_by(from, bound).try_for_each(|key| {
+        BindingKey::claimed_by(origin, bound).try_for_each(|key| {
             self.bindings
                 .claim(&self.lines, key, device, now.boot())
                 .map_err(|error| match error {
@@ -243,7 +243,7 @@ impl Gateway {
     }
 }
 
-/// Only a fresh message is hashed.
+/// Verifies the tag of a fresh RESPONSE; only fresh messages are hashed.
 fn verify_tag(
     _: &FreshVerified,
     line: &Line,
@@ -256,8 +256,8 @@ fn verify_tag(
     tag::verify(&expected, &response.tag).ok_or(Verdict::DropTag)
 }
 
-/// The first ACK was lost: the same bytes, only for the same tag from the same origin (LAP/1 1.4.4). The freshness
-/// value is not compared, because a device repeats its RESPONSE for 60 s (LAP/1 1.5).
+/// Repeats the ACK, which may have been lost: the same bytes, only for the same tag from the same origin (LAP/1 1.4.4).
+/// The freshness value is not compared, because a device repeats its RESPONSE for 60 s (LAP/1 1.5).
 fn repeat_ack(line: &Line, now: Now, meta: &Meta, suite: Suite, response: &Response) -> Result<Ack, Verdict> {
     let is_live = line.session_id.is_some() && !line.is_session_expired(now.boot());
     let is_winner = tag::verify(&line.session.tag, &response.tag).is_some();
@@ -289,17 +289,18 @@ pub(super) mod tests {
     use crate::gateway::{FreshValue, GatewayConfig, Row};
     use crate::ids::GatewayId;
 
-    /// Commits a RESPONSE with this tag as if it had verified: such tags cannot be produced on purpose.
+    /// Commits a RESPONSE with this tag as if the tag had verified: a RESPONSE whose valid tag has chosen bytes cannot
+    /// be produced on purpose.
     pub(crate) fn commit_of_tag(tag: [u8; 16]) -> Verdict {
         let mut gateway = Gateway::new(GatewayConfig::new(GatewayId(1), &[]));
-        let seen = CommitWord::new(RowIndex(4), 2, VALID | UNLIMITED);
+        let word = CommitWord::new(RowIndex(4), 2, VALID | UNLIMITED);
         let device = DeviceId(1);
-        gateway.lines.insert(device, Line::new(seen, Row::absent()));
+        gateway.lines.insert(device, Line::new(word, Row::absent()));
         gateway.rotate_fresh_value(FreshValue::from_wire([1; 8]).unwrap(), Now::default());
         let verified = VerifiedResponse {
             device,
             suite: Suite::SipHash128,
-            loaded_word: seen,
+            loaded_word: word,
             tag,
             session_key: SessionKey::from_bytes([0; 16]),
             bound: false,
@@ -309,12 +310,12 @@ pub(super) mod tests {
         };
         let outcome = gateway.commit(verified);
         let line = gateway.line(device).unwrap();
-        assert_eq!(line.commit == seen, outcome.is_err(), "all or nothing");
+        assert_eq!(line.commit == word, outcome.is_err(), "all or nothing");
         outcome.map_or_else(|reason| reason, |_| Verdict::ReplyAck)
     }
 
     #[test]
-    fn only_the_first_eight_bytes_name_the_session() {
+    fn only_the_first_eight_bytes_of_the_tag_name_the_session() {
         let mut tag = [0; 16];
         tag[8] = 1;
         assert_eq!(commit_of_tag(tag), Verdict::DropSessionZero);

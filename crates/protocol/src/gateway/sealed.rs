@@ -1,5 +1,5 @@
 //! The sealed gate (LAP/1 1.4.7, 1.4.9): opens DATA_UP on the way in, seals datagrams to a device as DATA_DOWN on the
-//! way out, and passes no other frames except the exempt ones.
+//! way out, and passes no other frames except exempt frames.
 
 use alloc::vec::Vec;
 use core::net::IpAddr;
@@ -45,14 +45,14 @@ impl Gateway {
         if udp.dst_port != self.config.lap_port || !is_data_up(payload) {
             return None;
         }
-        let opened = if parsed.is_answerable(&ip) {
+        let port = if parsed.is_answerable(&ip) {
             self.open_data_up(now, &ip, &udp, bytes)
         } else {
             Err(Verdict::DropUnanswerable)
         };
-        let stripped =
-            opened.and_then(|port| strip_header(bytes, &ip, &udp, port).ok_or(Verdict::DropTruncated));
-        Some(match stripped {
+        let frame_range =
+            port.and_then(|port| strip_header(bytes, &ip, &udp, port).ok_or(Verdict::DropTruncated));
+        Some(match frame_range {
             Ok(frame) => HandledFrame {
                 verdict: Verdict::PassData,
                 frame,
@@ -104,24 +104,24 @@ impl Gateway {
             return Err(Verdict::DropSource);
         }
         let seq = data::Sequence::from_wire(message.seq.get()).ok_or(Verdict::DropSequence)?;
-        // A replay is not hashed.
+        // The number is checked before the tag, so a replay is not hashed.
         window.accept(seq.0.get()).ok_or(Verdict::DropSequence)?;
-        let opened = data::open(&channel, Direction::Up, &route, message, payload)?;
-        line.window = data::accept_number(window, window.generation(), &opened)?;
+        let verified = data::open(&channel, Direction::Up, &route, message, payload)?;
+        line.window = data::accept_number(window, window.generation(), &verified)?;
         Ok(port)
     }
 
-    /// Handles a frame towards the devices, on a link whose IP packets have at most `mtu` bytes. `segments`: the
-    /// frame holds several datagrams that the network card would split (GSO).
+    /// Handles a frame towards the devices, on a link whose IP packets have at most `mtu` bytes. `segments`:
+    /// whether the frame holds several datagrams that the network card would split (GSO).
     ///
-    /// If the verdict is [`Verdict::PassSealed`] the frame has become the sealed one. It is longer by
-    /// [`DATA_HEADER_BYTES`], less the bytes after the packet. Otherwise it is unchanged.
+    /// If the verdict is [`Verdict::PassSealed`], the sealed frame has replaced the frame. The sealed frame is longer
+    /// by [`DATA_HEADER_BYTES`], less the bytes after the packet. Otherwise, the frame is unchanged.
     pub fn seal_frame(&mut self, now: Now, mtu: usize, segments: bool, frame: &mut Vec<u8>) -> Verdict {
         let verdict = match self.config.gate {
-            Gate::Off | Gate::Open => Verdict::PassForeign,
+            Gate::Off | Gate::Bound => Verdict::PassForeign,
             Gate::Sealed => match self.seal_data_down(now, mtu, segments, frame) {
-                Ok(sealed) => {
-                    *frame = sealed;
+                Ok(sealed_frame) => {
+                    *frame = sealed_frame;
                     Verdict::PassSealed
                 }
                 Err(verdict) => verdict,
@@ -130,7 +130,7 @@ impl Gateway {
         self.count(verdict)
     }
 
-    /// Sets how many numbers were used in the session's current generation: tests cannot wait for 2^32.
+    /// Sets how many numbers the session's current generation has used, for tests, which cannot use 2^32 numbers.
     #[doc(hidden)]
     pub fn set_down_count(&mut self, device: DeviceId, count: u64) {
         if let Some(line) = self.lines.get_mut(&device) {
@@ -162,8 +162,8 @@ impl Gateway {
             return Err(Verdict::DropTooBig);
         }
         let line = self.lines.get_mut(&device).ok_or(Verdict::DropSession)?;
-        let (down, seq) = line.down_counter.take_number(line.commit.window_generation());
-        line.down_counter = down;
+        let (next_counter, seq) = line.down_counter.take_number(line.commit.window_generation());
+        line.down_counter = next_counter;
         let seq = seq.ok_or(Verdict::DropExhausted)?;
         let channel = channel(line, device).ok_or(Verdict::DropSession)?;
         let direction = Direction::Down {
@@ -183,7 +183,7 @@ impl Gateway {
         insert_header(bytes, &ip, &udp, &message).ok_or(Verdict::DropTooBig)
     }
 
-    /// The datagram of a frame towards a device, or the verdict on the frame if it has none.
+    /// Returns the datagram of a frame towards a device, or, if the frame contains no datagram, the verdict.
     fn sealable_datagram(&self, bytes: &[u8]) -> Result<(Ip, Udp), Verdict> {
         let parsed = frame::parse(bytes).map_err(|_| Verdict::DropTruncated)?;
         if let Network::Ip(ip) = parsed.network {
@@ -200,15 +200,17 @@ impl Gateway {
         parsed.datagram().ok_or(Verdict::DropUnsealed)
     }
 
-    /// An ATTEST_REQUEST of the gateway has its own tag, and is also sent to devices without a session.
+    /// Whether the frame is an ATTEST_REQUEST of the gateway. It has its own tag, and is also sent to devices without a
+    /// session.
     fn is_own_request(&self, bytes: &[u8], ip: &Ip, udp: &Udp) -> bool {
-        let from_here = udp.src_port == self.config.lap_port && self.config.local_addresses.contains(&ip.src);
+        let is_from_gateway =
+            udp.src_port == self.config.lap_port && self.config.local_addresses.contains(&ip.src);
         let payload = bytes.get(udp.payload()).unwrap_or_default();
-        from_here && matches!(wire::parse(payload), Ok(wire::Message::AttestRequest(_)))
+        is_from_gateway && matches!(wire::parse(payload), Ok(wire::Message::AttestRequest(_)))
     }
 
-    /// The device whose active session has the destination address of the packet. An expired session has its own
-    /// counter.
+    /// The device whose live session has the destination address of the packet. An expired session has a drop reason of
+    /// its own.
     fn receiving_device(&self, now: Now, ip: &Ip) -> Result<DeviceId, Verdict> {
         let key = BindingKey::Address(ip_bytes(ip.dst));
         let mut verdict = Verdict::DropSession;
@@ -216,8 +218,8 @@ impl Gateway {
             let Some(line) = self.lines.get(&device) else {
                 continue;
             };
-            let ready = line.session_id.is_some() && !line.commit.is_revoked() && !line.commit.is_busy();
-            if !ready || !key.is_held_by(line) {
+            let is_ready = line.session_id.is_some() && !line.commit.is_revoked() && !line.commit.is_busy();
+            if !is_ready || !key.is_held_by(line) {
                 continue;
             }
             if !line.is_session_expired(now.boot()) {
@@ -229,7 +231,7 @@ impl Gateway {
     }
 }
 
-/// Checks only magic, version and type.
+/// Whether magic, version and type are those of a DATA_UP; nothing else is checked.
 fn is_data_up(payload: &[u8]) -> bool {
     wire::Header::ref_from_prefix(payload).is_ok_and(|(header, _)| {
         header.magic.get() == MAGIC && header.version == VERSION && header.kind == message_type::DATA_UP
@@ -243,7 +245,7 @@ fn route(ip: &Ip) -> Route {
     }
 }
 
-/// The line's session in the form of [`data`]; `None` without one.
+/// The channel of the line's session; `None` without a session.
 fn channel(line: &Line, device: DeviceId) -> Option<Channel<'_>> {
     Some(Channel {
         suite: Suite::SipHash128,
@@ -267,12 +269,12 @@ pub(super) fn packet_end(bytes: &[u8], ip: &Ip) -> Option<usize> {
     Some(ip.at + length)
 }
 
-/// Removes the LAP header: everything before it moves back by its length. Returns the resulting range of the frame.
-/// Bytes after the packet stay. Checksums are corrected for the change (RFC 1624), so that a wrong one stays wrong.
+/// Removes the LAP header: the bytes before it move by its length. Returns the resulting range of the frame. Bytes
+/// after the packet stay. Checksums are corrected for the change (RFC 1624), so that a wrong checksum stays wrong.
 fn strip_header(bytes: &mut [u8], ip: &Ip, udp: &Udp, port: u16) -> Option<Range<usize>> {
     let end = packet_end(bytes, ip)?;
     let message = bytes.get(udp.payload())?.get(..DATA_HEADER_BYTES)?;
-    let taken = Sum::default().bytes(message);
+    let removed_sum = Sum::default().bytes(message);
     change_lengths(bytes, ip, udp, |length| {
         length.checked_sub(DATA_HEADER_BYTES as u16)
     })?;
@@ -284,7 +286,7 @@ fn strip_header(bytes: &mut [u8], ip: &Ip, udp: &Udp, port: u16) -> Option<Range
         // The pseudo header contains the length, too.
         let sum = Sum::default()
             .word(!udp_header.checksum.get())
-            .subtract(taken)
+            .subtract(removed_sum)
             .subtract(Sum::default().word(old).word(old).word(old_port.get()))
             .word(new)
             .word(new)
@@ -306,17 +308,17 @@ fn insert_header(bytes: &[u8], ip: &Ip, udp: &Udp, message: &[u8]) -> Option<Vec
     })?;
     let (udp_header, _) = header::Udp::mut_from_prefix(frame.get_mut(udp.at..)?).ok()?;
     if udp_header.checksum.get() != 0 || ip.src.is_ipv6() {
-        let put = message.get(..DATA_HEADER_BYTES)?;
+        let inserted = message.get(..DATA_HEADER_BYTES)?;
         let sum = Sum::default()
             .word(!udp_header.checksum.get())
-            .bytes(put)
+            .bytes(inserted)
             .word(2 * DATA_HEADER_BYTES as u16);
         udp_header.checksum = U16::new(nonzero_checksum(sum.finish()));
     }
     Some(frame)
 }
 
-/// 0 would mean "no checksum".
+/// Replaces 0, which would mean "no checksum".
 fn nonzero_checksum(checksum: u16) -> u16 {
     if checksum == 0 { 0xffff } else { checksum }
 }

@@ -4,8 +4,8 @@
 //!   key from the controller ──► initiator: HELLO until WELCOME ──► session ──► no DATA opened for 10 s: HELLO again
 //!                               responder: WELCOME, offered ──► DATA opens under it ──► session
 //! ```
-//! Replays cannot disturb an association: a repeated HELLO gets the same WELCOME as before, the session that it offers is
-//! kept besides the others, and only a DATA of the initiator makes an offered session active.
+//! Replays cannot disturb an association: a repeated HELLO gets the same WELCOME as before, the session that it offers
+//! is kept besides the other offered sessions, and only a DATA of the initiator makes an offered session active.
 
 use core::net::SocketAddr;
 
@@ -21,15 +21,16 @@ const WELCOME_INTERVAL_MS: u64 = 50;
 const PROBE_AFTER_MS: u64 = 4_000;
 /// An initiator that has opened no message for this time despite its requests starts a new handshake, ms.
 const PEER_TIMEOUT_MS: u64 = 10_000;
-/// HELLOs per key whose replies are kept: an initiator sends one, and another after a restart or a timeout.
+/// Maximum number of HELLOs per key whose replies are kept: an initiator sends one HELLO, and another HELLO after a
+/// restart or a timeout.
 const OFFERS_MAX: usize = 8;
 
 /// Source or destination of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Path {
-    /// The peer's address and peer port.
+    /// The address and the UDP port of the peer.
     pub address: SocketAddr,
-    /// Inside DATA (1.7.2).
+    /// Whether the message is inside DATA (LAP/1 1.7.2).
     pub sealed: bool,
 }
 
@@ -59,7 +60,7 @@ impl RetryTimer {
         }
     }
 
-    /// Whether the message is due; if so, schedules the next one.
+    /// Whether the message is due; if so, schedules the next message.
     fn is_due(&mut self, now_ms: u64) -> bool {
         let is_due = self.due_ms <= now_ms;
         if is_due {
@@ -86,7 +87,7 @@ struct OfferedSession {
     welcome: [u8; HANDSHAKE_BYTES],
     session: Session,
     created_ms: u64,
-    /// Path of the last WELCOME, and the time from which it may be sent there again.
+    /// Path of the last WELCOME, and the time from which it may be sent again on this path.
     retry_path: Path,
     retry_at_ms: u64,
 }
@@ -117,7 +118,7 @@ pub struct Association {
     active: Option<ActiveSession>,
     /// A WELCOME to send.
     welcome: Option<(Path, [u8; HANDSHAKE_BYTES])>,
-    /// The initiator has requested a reply.
+    /// Whether the initiator has requested a reply.
     is_reply_due: bool,
 }
 
@@ -137,11 +138,11 @@ impl Association {
         }
     }
 
-    /// Takes a key from the controller, its lifetime and the peer's address, if known. A session under the previous
-    /// key stays until it expires.
+    /// Takes a key from the controller, the time when it expires, and the peer's address, if known. A session under the
+    /// previous key stays until it expires.
     pub fn set_key(&mut self, pairing: Pairing, role: Role, until_ms: u64, address: Option<SocketAddr>) {
         match &mut self.current_key {
-            Some(held) if held.side.pairing.id == pairing.id => held.address = address,
+            Some(current) if current.side.pairing.id == pairing.id => current.address = address,
             _ => {
                 self.clear_handshakes();
                 let side = Side {
@@ -159,7 +160,7 @@ impl Association {
         }
     }
 
-    /// The controller has no such pair: removes all keys at once.
+    /// Removes all keys at once, because the controller has no such pair.
     pub fn close(&mut self) {
         *self = Self::new(self.own, self.peer);
     }
@@ -173,17 +174,21 @@ impl Association {
     /// Whether a message with this pair id may belong to this association.
     #[must_use]
     pub fn accepts_pair_id(&self, id: &[u8; 16]) -> bool {
-        let held = self.current_key.as_ref().map(|held| &held.side.pairing.id);
-        let live = self.active.as_ref().map(|live| &live.id);
-        held == Some(id) || live == Some(id)
+        let current = self.current_key.as_ref().map(|current| &current.side.pairing.id);
+        let active = self.active.as_ref().map(|active| &active.id);
+        current == Some(id) || active == Some(id)
     }
 
     /// Removes expired keys.
     pub fn expire(&mut self, now_ms: u64) {
-        if self.current_key.take_if(|held| held.until_ms <= now_ms).is_some() {
+        if self
+            .current_key
+            .take_if(|current| current.until_ms <= now_ms)
+            .is_some()
+        {
             self.clear_handshakes();
         }
-        self.active.take_if(|live| live.until_ms <= now_ms);
+        self.active.take_if(|active| active.until_ms <= now_ms);
     }
 
     fn clear_handshakes(&mut self) {
@@ -193,25 +198,30 @@ impl Association {
     /// When [`Association::poll`] or [`Association::expire`] must be called if no message arrives.
     #[must_use]
     pub fn deadline(&self) -> Option<u64> {
-        let held_ms = self.current_key.as_ref().map(|held| held.until_ms);
-        let live_ms = self.active.as_ref().map(|live| live.until_ms);
+        let key_ms = self.current_key.as_ref().map(|current| current.until_ms);
+        let session_ms = self.active.as_ref().map(|active| active.until_ms);
         let probe_ms = self
             .active
             .as_ref()
-            .and_then(|live| live.probe.map(|probe| probe.due_ms));
-        let greet_ms = match (&self.hello, self.hello_from_ms()) {
+            .and_then(|active| active.probe.map(|probe| probe.due_ms));
+        let hello_ms = match (&self.hello, self.hello_from_ms()) {
             (Some(hello), Some(_)) => Some(hello.retry.due_ms),
             (_, from_ms) => from_ms,
         };
-        [held_ms, live_ms, probe_ms, greet_ms].into_iter().flatten().min()
+        [key_ms, session_ms, probe_ms, hello_ms]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// The time from which an initiator that knows its peer's address sends HELLO.
     fn hello_from_ms(&self) -> Option<u64> {
-        let held = self.current_key.as_ref()?;
-        held.address.filter(|_| held.side.role == Role::Initiator)?;
+        let current = self.current_key.as_ref()?;
+        current.address.filter(|_| current.side.role == Role::Initiator)?;
         Some(match &self.active {
-            Some(live) if live.id == held.side.pairing.id => live.opened_ms.saturating_add(PEER_TIMEOUT_MS),
+            Some(active) if active.id == current.side.pairing.id => {
+                active.opened_ms.saturating_add(PEER_TIMEOUT_MS)
+            }
             _ => 0,
         })
     }
@@ -232,7 +242,7 @@ impl Association {
 
     fn send_hello(&mut self, now_ms: u64, random: Random<'_>) -> Option<(Path, [u8; HANDSHAKE_BYTES])> {
         let is_time = self.hello_from_ms().is_some_and(|from_ms| from_ms <= now_ms);
-        let held = self.current_key.as_ref().filter(|_| is_time)?;
+        let current = self.current_key.as_ref().filter(|_| is_time)?;
         if self.hello.is_none() {
             self.hello = Some(PendingHello {
                 nonce: random()?,
@@ -245,32 +255,32 @@ impl Association {
             return None;
         }
         let path = Path {
-            address: held.address?,
-            // Both paths in turn: a gate drops messages on the wrong one.
+            address: current.address?,
+            // Both paths are used in turn, because a gate drops messages on the wrong path.
             sealed: hello.path.is_some_and(|last| !last.sealed),
         };
         hello.path = Some(path);
-        Some((path, held.side.hello(&hello.nonce)))
+        Some((path, current.side.hello(&hello.nonce)))
     }
 
-    /// An empty DATA: a responder's reply, or an initiator's request for one.
+    /// An empty DATA: a responder's reply, or an initiator's request for a reply.
     fn send_empty_data(&mut self, now_ms: u64, out: &mut [u8]) -> Option<(Path, usize)> {
-        let live = self.active.as_mut()?;
-        let is_probe_due = live.probe.as_mut().is_some_and(|probe| probe.is_due(now_ms));
+        let active = self.active.as_mut()?;
+        let is_probe_due = active.probe.as_mut().is_some_and(|probe| probe.is_due(now_ms));
         if !is_probe_due && !core::mem::take(&mut self.is_reply_due) {
             return None;
         }
-        let length = live.session.seal(b"", out).ok()?;
-        Some((live.path, length))
+        let length = active.session.seal(b"", out).ok()?;
+        Some((active.path, length))
     }
 
     /// Seals a payload for the peer; returns the path and the length of the message in `out`. `None` without a
     /// session or room.
     pub fn seal(&mut self, payload: &[u8], now_ms: u64, out: &mut [u8]) -> Option<(Path, usize)> {
         self.expire(now_ms);
-        let live = self.active.as_mut()?;
-        let length = live.session.seal(payload, out).ok()?;
-        Some((live.path, length))
+        let active = self.active.as_mut()?;
+        let length = active.session.seal(payload, out).ok()?;
+        Some((active.path, length))
     }
 
     /// Handles a message; returns its payload, perhaps empty, if it is a DATA of the peer, decrypted in place.
@@ -291,41 +301,46 @@ impl Association {
         }
         let payload = message.get(HEADER_BYTES..message.len().checked_sub(TAG_BYTES)?)?;
         // An empty request gets a reply; a reply does not, otherwise the exchange would never end.
-        let live = self.active.as_ref()?;
-        self.is_reply_due |= payload.is_empty() && live.hello.is_some();
+        let active = self.active.as_ref()?;
+        self.is_reply_due |= payload.is_empty() && active.hello.is_some();
         Some(payload)
     }
 
     fn receive_hello(&mut self, message: &[u8], path: Path, now_ms: u64, random: Random<'_>) {
-        let (Some(held), Ok(hello)) = (&self.current_key, <[u8; HANDSHAKE_BYTES]>::try_from(message)) else {
+        let (Some(current), Ok(hello)) = (&self.current_key, <[u8; HANDSHAKE_BYTES]>::try_from(message))
+        else {
             return;
         };
-        // The initiator has moved on from this handshake.
-        if self.active.as_ref().is_some_and(|live| live.hello == Some(hello)) {
+        // The session of this handshake is active, so the HELLO is a late copy.
+        if self
+            .active
+            .as_ref()
+            .is_some_and(|active| active.hello == Some(hello))
+        {
             return;
         }
-        let known = self
+        let known_offer = self
             .offers
             .iter_mut()
             .flatten()
             .find(|offer| offer.hello == hello);
-        if let Some(offer) = known {
-            // Limited per path: a replayed copy must not suppress the reply to the initiator's own copy.
+        if let Some(offer) = known_offer {
+            // The rate is limited per path: a replayed copy must not suppress the reply to the initiator's own copy.
             if offer.retry_path != path || offer.retry_at_ms <= now_ms {
                 (offer.retry_path, offer.retry_at_ms) = (path, now_ms.saturating_add(WELCOME_INTERVAL_MS));
                 self.welcome = Some((path, offer.welcome));
             }
             return;
         }
-        let Some(Ok((welcome, session))) = random().map(|nonce| held.side.welcome(&hello, &nonce)) else {
+        let Some(Ok((welcome, session))) = random().map(|nonce| current.side.welcome(&hello, &nonce)) else {
             return;
         };
         let oldest = self
             .offers
             .iter_mut()
             .min_by_key(|offer| offer.as_ref().map(|offer| offer.created_ms));
-        if let Some(place) = oldest {
-            *place = Some(OfferedSession {
+        if let Some(entry) = oldest {
+            *entry = Some(OfferedSession {
                 hello,
                 welcome,
                 session,
@@ -338,71 +353,72 @@ impl Association {
     }
 
     fn receive_welcome(&mut self, message: &[u8], path: Path, now_ms: u64) -> bool {
-        let (Some(held), Some(hello)) = (&self.current_key, &self.hello) else {
+        let (Some(current), Some(hello)) = (&self.current_key, &self.hello) else {
             return false;
         };
-        let Ok(session) = held.side.accept_welcome(&hello.nonce, message) else {
+        let Ok(session) = current.side.accept_welcome(&hello.nonce, message) else {
             return false;
         };
         self.active = Some(ActiveSession {
-            id: held.side.pairing.id,
+            id: current.side.pairing.id,
             session,
-            until_ms: held.until_ms,
-            // To the destination of the HELLO: replaying a WELCOME from elsewhere does not move the peer.
+            until_ms: current.until_ms,
+            // The address is the address of the HELLO: a WELCOME that is replayed from another address does not move
+            // the peer.
             path: Path {
                 address: hello.path.map_or(path.address, |sent| sent.address),
                 sealed: path.sealed,
             },
             hello: None,
             opened_ms: now_ms,
-            // Sent at once: it shows the responder that the initiator is active.
+            // The first request is sent at once: it shows the responder that the initiator is active.
             probe: Some(RetryTimer::from(now_ms)),
         });
         self.hello = None;
         true
     }
 
-    /// Opens a DATA under the session, or under an offered one, which then replaces it. A message that fails is
-    /// unchanged: the AEAD verifies before it decrypts.
+    /// Opens a DATA under the active session, or under an offered session, which then becomes the active one. A message
+    /// that fails is unchanged: the AEAD verifies before it decrypts.
     fn open(&mut self, message: &mut [u8], path: Path, now_ms: u64) -> bool {
-        if let Some(live) = &mut self.active
-            && let Ok(is_newest) = live.session.open_in_place(message)
+        if let Some(active) = &mut self.active
+            && let Ok(is_newest) = active.session.open_in_place(message)
         {
-            // The peer may have moved. A late copy does not move it back.
+            // The peer may have another path now. A late copy does not restore the previous path.
             if is_newest {
-                live.path = path;
+                active.path = path;
             }
-            live.opened_ms = now_ms;
-            if let Some(probe) = &mut live.probe {
+            active.opened_ms = now_ms;
+            if let Some(probe) = &mut active.probe {
                 *probe = RetryTimer::from(now_ms.saturating_add(PROBE_AFTER_MS));
             }
             // The peer is active: no new handshake is needed, unless under a new key.
             if self
                 .current_key
                 .as_ref()
-                .is_some_and(|held| held.side.pairing.id == live.id)
+                .is_some_and(|current| current.side.pairing.id == active.id)
             {
                 self.hello = None;
             }
             return true;
         }
-        let Some(held) = &self.current_key else {
+        let Some(current) = &self.current_key else {
             return false;
         };
-        let opened = self.offers.iter_mut().find_map(|place| {
-            let offer = place.as_mut()?;
+        let opened_offer = self.offers.iter_mut().find_map(|entry| {
+            let offer = entry.as_mut()?;
             offer.session.open_in_place(message).ok()?;
-            place.take()
+            entry.take()
         });
-        let Some(taken) = opened else {
+        let Some(offer) = opened_offer else {
             return false;
         };
         self.active = Some(ActiveSession {
-            id: held.side.pairing.id,
-            session: taken.session,
-            until_ms: held.until_ms,
+            id: current.side.pairing.id,
+            session: offer.session,
+            until_ms: current.until_ms,
             path,
-            hello: Some(taken.hello),
+            hello: Some(offer.hello),
             opened_ms: now_ms,
             probe: None,
         });

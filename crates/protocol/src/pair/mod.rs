@@ -3,11 +3,11 @@
 //! ```text
 //!   initiator                                responder
 //!   HELLO   (nonce_i)        ──────────────►            authenticated by the key of the pair
-//!           ◄──────────────── WELCOME (nonce_r)         by a key from both nonces: the responder is active now
-//!   DATA 1                   ──────────────►            by the other such key: so is the initiator
+//!           ◄──────────────── WELCOME (nonce_r)         by a key from both nonces: proves that the responder is active
+//!   DATA 1                   ──────────────►            by the second such key: proves that the initiator is active
 //! ```
-//! The keys are derived from the pair's key, both nonces and both ids in their roles, one for each direction. A message that
-//! is reflected, of another pair, of another handshake or of the other role does not open.
+//! The keys, one for each direction, are derived from the pair's key, both nonces, and the ids of initiator and
+//! responder. A message that is reflected, of another pair, of another handshake or of the other role does not open.
 
 mod association;
 
@@ -126,7 +126,7 @@ pub enum PairError {
     /// Wrong format, another pair, kind or role, or the message does not open.
     #[error("message rejected: not of this pair, or altered")]
     Unrecognized,
-    /// Its number was received before, or is too old.
+    /// The number of the message was received before, or is too old.
     #[error("message rejected: its number was received before")]
     Replayed,
     /// No room, or no number left.
@@ -163,19 +163,19 @@ impl Side {
         }
     }
 
-    /// `"lap1 pair" | what | id of the initiator | id of the responder`.
-    fn derive(&self, what: u8, salt: &[u8], okm: &mut [u8]) {
+    /// Derives keys with HKDF; the info is `"lap1 pair" | purpose | id of the initiator | id of the responder`.
+    fn derive(&self, purpose: u8, salt: &[u8], okm: &mut [u8]) {
         let (initiator, responder) = match self.role {
             Role::Initiator => (self.own, self.peer),
             Role::Responder => (self.peer, self.own),
         };
         let info: [&[u8]; 4] = [
             b"lap1 pair",
-            &[what],
+            &[purpose],
             &initiator.0.to_be_bytes(),
             &responder.0.to_be_bytes(),
         ];
-        // RFC 5869 bounds the output by 255 hashes; two are within it.
+        // RFC 5869 limits the output to 255 hashes; these are two hashes.
         let expanded = Hkdf::<Sha256>::new(Some(salt), &self.pairing.key).expand_multi_info(&info, okm);
         debug_assert!(expanded.is_ok());
     }
@@ -194,16 +194,16 @@ impl Side {
         let (front, back) = salt.split_at_mut(NONCE_BYTES);
         front.copy_from_slice(nonce_i);
         back.copy_from_slice(nonce_r);
-        let mut both = [0; 64];
-        self.derive(2, &salt, &mut both);
+        let mut okm = [0; 64];
+        self.derive(2, &salt, &mut okm);
         let mut keys = Keys {
             from_initiator: [0; 32],
             from_responder: [0; 32],
         };
-        let (front, back) = both.split_at(32);
+        let (front, back) = okm.split_at(32);
         keys.from_initiator.copy_from_slice(front);
         keys.from_responder.copy_from_slice(back);
-        both.zeroize();
+        okm.zeroize();
         keys
     }
 
@@ -309,13 +309,13 @@ impl Session {
         let (body, tag) = rest.split_at_mut(payload.len());
         front.copy_from_slice(head.as_bytes());
         body.copy_from_slice(payload);
-        let made = cipher(self.keys.for_sending(self.role)).encrypt_inout_detached(
+        let result = cipher(self.keys.for_sending(self.role)).encrypt_inout_detached(
             &nonce(seq),
             head.as_bytes(),
             InOutBuf::from(&mut *body),
         );
-        match made {
-            Ok(made) => tag.copy_from_slice(&made),
+        match result {
+            Ok(aead_tag) => tag.copy_from_slice(&aead_tag),
             Err(_) => {
                 body.zeroize();
                 return Err(PairError::CannotSeal);
@@ -397,13 +397,13 @@ fn handshake_tag(key: &[u8; 32], head: &Header, nonce: &[u8; NONCE_BYTES]) -> [u
     let mut aead_nonce = [0; 24];
     let (front, _) = aead_nonce.split_at_mut(NONCE_BYTES);
     front.copy_from_slice(nonce);
-    let made = cipher(key).encrypt_inout_detached(
+    let result = cipher(key).encrypt_inout_detached(
         &XNonce::from(aead_nonce),
         head.as_bytes(),
         InOutBuf::from(&mut [][..]),
     );
     // An empty message always fits.
-    made.map_or([0; TAG_BYTES], Into::into)
+    result.map_or([0; TAG_BYTES], Into::into)
 }
 
 /// The nonce of a handshake message with this header, if its tag verifies under the key derived from the nonce.

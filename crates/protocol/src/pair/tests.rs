@@ -33,8 +33,8 @@ fn sides() -> (Side, Side) {
 
 fn sessions() -> (Session, Session) {
     let (a, b) = sides();
-    let (welcome, at_b) = b.welcome(&a.hello(&[3; 16]), &[4; 16]).unwrap();
-    (a.accept_welcome(&[3; 16], &welcome).unwrap(), at_b)
+    let (welcome, b_session) = b.welcome(&a.hello(&[3; 16]), &[4; 16]).unwrap();
+    (a.accept_welcome(&[3; 16], &welcome).unwrap(), b_session)
 }
 
 fn sealed(session: &mut Session, payload: &[u8]) -> Vec<u8> {
@@ -49,10 +49,10 @@ fn both_sides_get_one_session_whose_messages_open_once() {
     for n in 0..40u8 {
         let payload = [n | 0x40; 5];
         let mut up = sealed(&mut a, &payload);
-        let mut again = up.clone();
+        let mut copy = up.clone();
         assert!(!up.windows(5).any(|window| window == payload));
         assert_eq!(b.open(&mut up), Ok(&payload[..]));
-        assert_eq!(b.open(&mut again), Err(PairError::Replayed));
+        assert_eq!(b.open(&mut copy), Err(PairError::Replayed));
         let mut down = sealed(&mut b, b"");
         assert_eq!(a.open(&mut down), Ok(&b""[..]));
     }
@@ -115,13 +115,13 @@ fn every_flipped_bit_and_every_other_length_is_refused() {
 fn another_pair_key_peer_or_handshake_gives_other_keys() {
     let (initiator, responder) = sides();
     let hello = initiator.hello(&[3; 16]);
-    let (welcome, mut at_b) = responder.welcome(&hello, &[4; 16]).unwrap();
-    let mut others: [Side; 3] = core::array::from_fn(|_| responder.clone());
-    others[0].pairing.key = [9; 32];
-    others[1].pairing.id = [9; 16];
-    others[2].peer = DeviceId(7);
-    for other in &others {
-        assert!(other.welcome(&hello, &[4; 16]).is_err(), "{other:?}");
+    let (welcome, mut b_session) = responder.welcome(&hello, &[4; 16]).unwrap();
+    let mut other_sides: [Side; 3] = core::array::from_fn(|_| responder.clone());
+    other_sides[0].pairing.key = [9; 32];
+    other_sides[1].pairing.id = [9; 16];
+    other_sides[2].peer = DeviceId(7);
+    for side in &other_sides {
+        assert!(side.welcome(&hello, &[4; 16]).is_err(), "{side:?}");
     }
     // A reply to another HELLO of the same pair.
     assert!(initiator.accept_welcome(&[8; 16], &welcome).is_err());
@@ -131,7 +131,7 @@ fn another_pair_key_peer_or_handshake_gives_other_keys() {
         (initiator.accept_welcome(&[3; 16], &welcome).unwrap(), session)
     };
     assert_eq!(
-        at_b.open(&mut sealed(&mut earlier, b"x")),
+        b_session.open(&mut sealed(&mut earlier, b"x")),
         Err(PairError::Unrecognized)
     );
 }

@@ -27,7 +27,7 @@ pub type BodyBuffer = [u8; BODY_BYTES_MAX];
 pub struct NewRow {
     /// Seed that the device expands to its PUF's challenge.
     pub challenge: [u8; 8],
-    /// Its key.
+    /// The row's key.
     pub row_key: RowKey,
 }
 
@@ -154,9 +154,9 @@ pub fn write_key<'b>(epoch: u32, key: &RowKey, out: &'b mut BodyBuffer) -> Optio
 pub enum Outcome {
     /// The request was executed, or there was nothing to do.
     Done = 1,
-    /// The number is not above the last one; nothing was changed.
+    /// The number is not above the last number; nothing was changed.
     StaleNumber = 2,
-    /// Epoch, mode or first row do not follow the stored ones; nothing was changed.
+    /// Epoch, mode or first row do not continue the stored values; nothing was changed.
     OutOfSequence = 3,
     /// Not allowed: a key of zeros, or more rows than the registry accepts; nothing was changed.
     Refused = 4,
@@ -171,9 +171,9 @@ pub struct EnrollmentState {
     pub mode: Mode,
     /// How often the credentials were replaced.
     pub epoch: u32,
-    /// Number after the last row; 0 in key mode.
+    /// Number of the last row plus 1; 0 in key mode.
     pub rows_end: RowIndex,
-    /// Rows that no gateway has been given yet; 0 in key mode.
+    /// Rows that are not leased to a gateway yet; 0 in key mode.
     pub rows_left: u32,
     /// The last number of a request that changed something.
     pub number: u64,

@@ -59,10 +59,10 @@ impl<'a> EvidenceChunk<'a> {
     #[must_use]
     pub fn new(report: ReportId, total: u32, offset: u32, bytes: &'a [u8]) -> Option<Self> {
         let length = u32::try_from(bytes.len()).ok()?;
-        let lies_within = offset.checked_add(length).is_some_and(|end| end <= total);
-        let is_right =
-            !bytes.is_empty() && bytes.len() <= CHUNK_BYTES_MAX && total <= EVIDENCE_BYTES_MAX && lies_within;
-        is_right.then_some(Self {
+        let is_within = offset.checked_add(length).is_some_and(|end| end <= total);
+        let is_valid =
+            !bytes.is_empty() && bytes.len() <= CHUNK_BYTES_MAX && total <= EVIDENCE_BYTES_MAX && is_within;
+        is_valid.then_some(Self {
             report,
             total,
             offset,

@@ -40,11 +40,11 @@ pub const VERSION: u8 = 1;
 pub const HEADER_BYTES: usize = 64;
 /// Length of a sealed message without its body: header, AEAD nonce, AEAD tag.
 pub const OVERHEAD_BYTES: usize = HEADER_BYTES + AEAD_NONCE_BYTES + AEAD_TAG_BYTES;
-/// The longest message: with DATA's header it fits every link with an MTU of 1,280 bytes.
+/// Maximum length of a message in bytes: with DATA's header it fits every link with an MTU of 1,280 bytes.
 pub const MESSAGE_BYTES_MAX: usize = 1_176;
 /// Additional bytes of a request for the gateway that relays it: serial number and proof.
 pub const RELAY_AUTH_BYTES: usize = 8 + PROOF_BYTES;
-/// The longest body.
+/// Maximum length of a body in bytes.
 pub const BODY_BYTES_MAX: usize = MESSAGE_BYTES_MAX - OVERHEAD_BYTES - RELAY_AUTH_BYTES;
 
 const AEAD_NONCE_BYTES: usize = 24;
@@ -53,8 +53,8 @@ const PROOF_BYTES: usize = 16;
 /// Start of the associated data.
 const LABEL: &[u8; 14] = b"lap1 ticket v1";
 
-/// The gateway's UDP port for tickets, unless another is configured: LAP's port plus 2, because the next port is that
-/// of the classic profiles.
+/// The gateway's UDP port for tickets, unless another is configured: LAP's port plus 2, because the classic profiles
+/// use the next port.
 #[must_use]
 pub fn ticket_port(lap_port: u16) -> Option<u16> {
     lap_port.checked_add(2)
@@ -77,7 +77,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them, by number.
+    /// All kinds, by number.
     pub const ALL: &'static [Self] = &[Self::Status, Self::Rows, Self::Key, Self::Pair, Self::Evidence];
 
     /// The kind of this number.
@@ -117,7 +117,7 @@ impl Eq for TicketRoot {}
 /// The session of a ticket: all inputs of its key except the row key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TicketSession {
-    /// Of the device.
+    /// The suite of the device.
     pub suite: Suite,
     /// The device.
     pub device: DeviceId,
@@ -141,17 +141,17 @@ impl TicketSession {
 impl TicketRoot {
     /// `HKDF-SHA-256(row_key, RESPONSE.tag, "lap1 ticket" | suite | device_id | idx | gateway_id)`, 32 bytes.
     #[must_use]
-    pub fn derive(row_key: &RowKey, opening: &TicketSession) -> Self {
+    pub fn derive(row_key: &RowKey, session: &TicketSession) -> Self {
         let info: [&[u8]; 5] = [
             b"lap1 ticket",
-            &[opening.suite.number()],
-            &opening.device.0.to_be_bytes(),
-            &opening.idx.0.to_be_bytes(),
-            &opening.gateway.0.to_be_bytes(),
+            &[session.suite.number()],
+            &session.device.0.to_be_bytes(),
+            &session.idx.0.to_be_bytes(),
+            &session.gateway.0.to_be_bytes(),
         ];
         let mut root = Self([0; 32]);
-        // RFC 5869 bounds the output by 255 hashes; one is within it.
-        let expanded = Hkdf::<Sha256>::new(Some(&opening.response_tag), row_key.as_bytes())
+        // RFC 5869 limits the output to 255 hashes; this is one hash.
+        let expanded = Hkdf::<Sha256>::new(Some(&session.response_tag), row_key.as_bytes())
             .expand_multi_info(&info, &mut root.0);
         debug_assert!(expanded.is_ok());
         root
@@ -214,18 +214,18 @@ impl TicketHeader {
     }
 
     fn to_wire(self, length: u16) -> WireHeader {
-        let opening = &self.session;
+        let session = &self.session;
         WireHeader {
             magic: U16::new(MAGIC),
             version: VERSION,
             kind: self.kind as u8,
-            suite: opening.suite.number(),
+            suite: session.suite.number(),
             direction: self.direction as u8,
             length: U16::new(length),
-            device_id: U64::new(opening.device.0),
-            gateway_id: U32::new(opening.gateway.0),
-            idx: U32::new(opening.idx.0),
-            response_tag: opening.response_tag,
+            device_id: U64::new(session.device.0),
+            gateway_id: U32::new(session.gateway.0),
+            idx: U32::new(session.idx.0),
+            response_tag: session.response_tag,
             number: U64::new(self.number),
             nonce: self.nonce,
         }
@@ -240,18 +240,18 @@ impl TicketHeader {
         if wire.magic.get() != MAGIC || wire.version != VERSION || wire.device_id.get() == 0 {
             return None;
         }
-        let opening = TicketSession {
+        let session = TicketSession {
             suite: Suite::from_number(wire.suite)?,
             device: DeviceId(wire.device_id.get()),
             gateway: GatewayId(wire.gateway_id.get()),
             idx: RowIndex(wire.idx.get()),
             response_tag: wire.response_tag,
         };
-        opening.session_id()?;
+        session.session_id()?;
         Some(Self {
             kind: Kind::from_number(wire.kind)?,
             direction,
-            session: opening,
+            session,
             number: wire.number.get(),
             nonce: wire.nonce,
         })
@@ -270,7 +270,7 @@ pub enum TicketError {
     /// The buffer or the format has no room for the body.
     #[error("ticket not sealed: no room for a body of {bytes} B")]
     TooLong {
-        /// Its length.
+        /// The length of the body.
         bytes: usize,
     },
 }
@@ -280,13 +280,13 @@ pub enum TicketError {
 pub struct RelayAuth<'a> {
     /// The key of the session in the header.
     pub key: &'a SessionKey,
-    /// Above that of each earlier request in this session.
+    /// The serial number of the request, above the number of each earlier request in this session.
     pub serial: u64,
 }
 
-/// A request's proof for its gateway: `F(session_key, L(3), all bytes before it)`.
-fn proof(key: &SessionKey, suite: Suite, before: &[u8]) -> [u8; PROOF_BYTES] {
-    f_padded(key.as_bytes(), &[label(3, suite)], before)
+/// A request's proof for its gateway: `F(session_key, L(3), all bytes before the proof)`.
+fn proof(key: &SessionKey, suite: Suite, proven_bytes: &[u8]) -> [u8; PROOF_BYTES] {
+    f_padded(key.as_bytes(), &[label(3, suite)], proven_bytes)
 }
 
 /// The part of a request for its gateway.
@@ -320,10 +320,10 @@ impl<'a> SealedTicket<'a> {
             let fits = usize::from(wire.length.get()) == message.len() && message.len() <= MESSAGE_BYTES_MAX;
             let head = TicketHeader::from_wire(wire).filter(|_| fits)?;
             let (nonce, rest) = rest.split_first_chunk()?;
-            let (carried, rest) = match head.direction {
+            let (relay_proof, rest) = match head.direction {
                 Direction::Down => (None, rest),
                 Direction::Up => {
-                    let (before, proof) = message.split_last_chunk()?;
+                    let (proven_bytes, proof) = message.split_last_chunk()?;
                     let (rest, _) = rest.split_last_chunk::<PROOF_BYTES>()?;
                     let (rest, serial) = rest.split_last_chunk()?;
                     let serial = u64::from_be_bytes(*serial);
@@ -331,7 +331,7 @@ impl<'a> SealedTicket<'a> {
                     (
                         Some(RelayProof {
                             serial,
-                            proven_bytes: before,
+                            proven_bytes,
                             proof,
                         }),
                         rest,
@@ -341,7 +341,7 @@ impl<'a> SealedTicket<'a> {
             let (body, tag) = rest.split_last_chunk()?;
             Some(Self {
                 header: head,
-                relay_proof: carried,
+                relay_proof,
                 associated_data: associated_data(wire),
                 nonce: *nonce,
                 body,
@@ -361,30 +361,30 @@ impl<'a> SealedTicket<'a> {
     /// verify or the message is not a request.
     #[must_use]
     pub fn verified_serial(&self, key: &SessionKey) -> Option<u64> {
-        let carried = self.relay_proof.as_ref()?;
-        let expected = proof(key, self.header.session.suite, carried.proven_bytes);
-        tag::verify(&expected, &carried.proof).map(|_| carried.serial)
+        let relay_proof = self.relay_proof.as_ref()?;
+        let expected = proof(key, self.header.session.suite, relay_proof.proven_bytes);
+        tag::verify(&expected, &relay_proof.proof).map(|_| relay_proof.serial)
     }
 
-    /// Decrypts the ticket into `room`, which then holds only the body.
+    /// Decrypts the ticket into `buffer`, which then holds only the body.
     ///
     /// # Errors
-    /// [`TicketError::NotAuthentic`]; `room` is wiped.
+    /// [`TicketError::NotAuthentic`]; `buffer` is wiped.
     pub fn open<'r>(
         &self,
         root: &TicketRoot,
-        room: &'r mut PlaintextBuffer,
+        buffer: &'r mut PlaintextBuffer,
     ) -> Result<&'r [u8], TicketError> {
         let length = self.body.len();
-        let plain = room.0.get_mut(..length).ok_or(TicketError::Malformed)?;
+        let plain = buffer.0.get_mut(..length).ok_or(TicketError::Malformed)?;
         plain.copy_from_slice(self.body);
-        let opened = root.cipher().decrypt_inout_detached(
+        let result = root.cipher().decrypt_inout_detached(
             &XNonce::from(self.nonce),
             &self.associated_data,
             InOutBuf::from(&mut *plain),
             &Tag::from(self.tag),
         );
-        if opened.is_err() {
+        if result.is_err() {
             plain.zeroize();
             return Err(TicketError::NotAuthentic);
         }
@@ -410,7 +410,7 @@ impl Default for PlaintextBuffer {
 pub fn seal_request(
     root: &TicketRoot,
     head: &TicketHeader,
-    carriage: &RelayAuth<'_>,
+    relay_auth: &RelayAuth<'_>,
     aead_nonce: [u8; AEAD_NONCE_BYTES],
     body: &[u8],
     out: &mut [u8],
@@ -422,15 +422,15 @@ pub fn seal_request(
     let length = seal(root, &head, aead_nonce, body, RELAY_AUTH_BYTES, out)?;
     let too_long = TicketError::TooLong { bytes: body.len() };
     let message = out.get_mut(..length).ok_or(too_long)?;
-    let (before, place) = message.split_last_chunk_mut().ok_or(too_long)?;
-    let (_, serial) = before.split_last_chunk_mut().ok_or(too_long)?;
-    *serial = carriage.serial.to_be_bytes();
-    *place = proof(carriage.key, head.session.suite, before);
+    let (proven_bytes, proof_bytes) = message.split_last_chunk_mut().ok_or(too_long)?;
+    let (_, serial) = proven_bytes.split_last_chunk_mut().ok_or(too_long)?;
+    *serial = relay_auth.serial.to_be_bytes();
+    *proof_bytes = proof(relay_auth.key, head.session.suite, proven_bytes);
     Ok(length)
 }
 
-/// Seals the response to a request with this header into `out`; returns the length of the message. `aead_nonce` as
-/// for a request.
+/// Seals the response to a request with this header into `out`; returns the length of the message. `aead_nonce` is 24
+/// random bytes, never used before under this root.
 ///
 /// # Errors
 /// [`TicketError::TooLong`].
@@ -444,17 +444,17 @@ pub fn seal_response(
     seal(root, &request.response_header(), aead_nonce, body, 0, out)
 }
 
-/// Seals `body` into `out`, and reserves this many bytes after it.
+/// Seals `body` into `out`, and reserves `reserved_bytes` after it.
 fn seal(
     root: &TicketRoot,
     head: &TicketHeader,
     aead_nonce: [u8; AEAD_NONCE_BYTES],
     body: &[u8],
-    behind: usize,
+    reserved_bytes: usize,
     out: &mut [u8],
 ) -> Result<usize, TicketError> {
     let too_long = TicketError::TooLong { bytes: body.len() };
-    let length = OVERHEAD_BYTES + body.len() + behind;
+    let length = OVERHEAD_BYTES + body.len() + reserved_bytes;
     let out = out
         .get_mut(..length)
         .filter(|_| body.len() <= BODY_BYTES_MAX)
@@ -467,17 +467,17 @@ fn seal(
     front.copy_from_slice(wire.as_bytes());
     nonce.copy_from_slice(&aead_nonce);
     sealed.copy_from_slice(body);
-    let made = root.cipher().encrypt_inout_detached(
+    let result = root.cipher().encrypt_inout_detached(
         &XNonce::from(aead_nonce),
         &associated_data(&wire),
         InOutBuf::from(&mut *sealed),
     );
-    match made {
-        Ok(made) => {
-            *tag = made.into();
+    match result {
+        Ok(aead_tag) => {
+            *tag = aead_tag.into();
             Ok(length)
         }
-        // Only a body of 256 GiB fails.
+        // The encryption fails only for a body of 256 GiB or more.
         Err(_) => {
             sealed.zeroize();
             Err(too_long)

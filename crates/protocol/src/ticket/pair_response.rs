@@ -44,9 +44,9 @@ impl PairResponse {
     /// The response in wire format; wipe the bytes after use.
     #[must_use]
     pub fn to_wire(&self) -> [u8; PAIR_RESPONSE_BYTES] {
-        let [there, none] = OUTCOMES;
+        let [has_pair, no_pair] = OUTCOMES;
         let empty = WirePairResponse {
-            outcome: none,
+            outcome: no_pair,
             role: 0,
             reserved: [0; 2],
             lifetime_s: U32::new(0),
@@ -58,7 +58,7 @@ impl PairResponse {
         let wire = match &self.pair {
             None => empty,
             Some((pairing, role)) => WirePairResponse {
-                outcome: there,
+                outcome: has_pair,
                 role: *role as u8,
                 lifetime_s: U32::new(self.lifetime_s),
                 pair_id: pairing.id,
@@ -80,12 +80,12 @@ impl PairResponse {
         let read = || {
             let wire = WirePairResponse::ref_from_bytes(body).ok()?;
             let peer = DeviceId(wire.peer.get());
-            let [there, none] = OUTCOMES;
-            let paired = Self {
+            let [has_pair, no_pair] = OUTCOMES;
+            let response = Self {
                 peer,
                 pair: match wire.outcome {
-                    outcome if outcome == none => None,
-                    outcome if outcome == there => {
+                    outcome if outcome == no_pair => None,
+                    outcome if outcome == has_pair => {
                         let pairing = Pairing {
                             id: wire.pair_id,
                             key: wire.key,
@@ -97,12 +97,12 @@ impl PairResponse {
                 lifetime_s: wire.lifetime_s.get(),
                 addr: wire.addr,
             };
-            let is_usable = paired
+            let is_usable = response
                 .pair
                 .as_ref()
-                .is_none_or(|(pairing, _)| paired.lifetime_s > 0 && pairing.key != [0; 32]);
-            let is_empty = paired.pair.is_some() || paired.to_wire() == *body;
-            (peer.0 != 0 && wire.reserved == [0; 2] && is_usable && is_empty).then_some(paired)
+                .is_none_or(|(pairing, _)| response.lifetime_s > 0 && pairing.key != [0; 32]);
+            let is_canonical = response.pair.is_some() || response.to_wire() == *body;
+            (peer.0 != 0 && wire.reserved == [0; 2] && is_usable && is_canonical).then_some(response)
         };
         read().ok_or(TicketError::Malformed)
     }

@@ -97,7 +97,7 @@ impl TestChallenge {
         bytes(&message)
     }
 
-    /// The ACK for this RESPONSE, after the checks of the gateway.
+    /// Returns the ACK for this RESPONSE, after the checks of the gateway.
     pub fn ack(&self, response: &[u8; 64], lifetime_s: u32, seen_ip: [u8; 16]) -> [u8; 64] {
         let Ok(Message::Response(response)) = wire::parse(response) else {
             panic!("not a RESPONSE: {response:?}");
@@ -136,14 +136,14 @@ pub fn authenticate(device: &mut Device, number: u64, idx: u32, now_ms: u64) {
     let offer = TestChallenge::of(mode, idx);
     let request = device.start(nonce(number), now_ms).unwrap();
     assert!(matches!(request, Output::Transmit(_)), "{request:?}");
-    let response = answer(device, &offer, number, now_ms);
+    let response = respond(device, &offer, number, now_ms);
     let ack = offer.ack(&response, SESSION_LIFETIME_S, LOCAL_IP);
-    let done = device.handle(&ack, &LOCAL_IP, now_ms).unwrap();
-    assert!(matches!(done, Output::Authenticated(_)), "{done:?}");
+    let output = device.handle(&ack, &LOCAL_IP, now_ms).unwrap();
+    assert!(matches!(output, Output::Authenticated(_)), "{output:?}");
 }
 
-/// From AwaitChallenge to AwaitAck: feeds the CHALLENGE and the PUF reading; returns the RESPONSE.
-pub fn answer(device: &mut Device, offer: &TestChallenge, number: u64, now_ms: u64) -> [u8; 64] {
+/// Takes the device from AwaitChallenge to AwaitAck with a CHALLENGE and a PUF reading; returns the RESPONSE.
+pub fn respond(device: &mut Device, offer: &TestChallenge, number: u64, now_ms: u64) -> [u8; 64] {
     let challenge = offer.challenge(&nonce_with_statement(device, number));
     let query = device.handle(&challenge, &LOCAL_IP, now_ms).unwrap();
     assert!(matches!(query, Output::EvaluatePuf(_)), "{query:?}");

@@ -28,14 +28,14 @@ pub enum FrameAction {
     Duplicate(u64),
     /// Delivered with one bit flipped.
     Alter(usize),
-    /// These are delivered instead.
+    /// Replaced by this frame.
     Replace(Vec<u8>),
 }
 
 pub struct Attacker {
     pub endpoint: Endpoint,
     /// Frames seen, in both directions, as they were sent.
-    seen: Vec<Vec<u8>>,
+    recorded: Vec<Vec<u8>>,
 }
 
 impl Attacker {
@@ -46,7 +46,7 @@ impl Attacker {
                 ip: IpAddr::from([10, 66, 77, 77]),
                 port: 6_666,
             },
-            seen: Vec::new(),
+            recorded: Vec::new(),
         }
     }
 
@@ -58,11 +58,11 @@ impl Attacker {
         enrollments: &[Enrollment],
         random: &mut Random,
     ) -> FrameAction {
-        if self.seen.len() < RECORDS {
-            self.seen.push(bytes.to_vec());
+        if self.recorded.len() < RECORDS {
+            self.recorded.push(bytes.to_vec());
         } else {
-            let place = random.below(RECORDS);
-            self.seen[place] = bytes.to_vec();
+            let index = random.below(RECORDS);
+            self.recorded[index] = bytes.to_vec();
         }
         if !random.chance(hostility) {
             return FrameAction::Pass;
@@ -76,7 +76,7 @@ impl Attacker {
         }
     }
 
-    /// A frame made from a recorded one: unchanged, from elsewhere, or altered.
+    /// Returns a recorded frame: unchanged, with another sender, or altered.
     pub fn inject(
         &self,
         enrollments: &[Enrollment],
@@ -86,7 +86,7 @@ impl Attacker {
         if random.chance(10) {
             return self.send_forged(enrollments, gateways, random);
         }
-        let bytes = random.pick(&self.seen)?.clone();
+        let bytes = random.pick(&self.recorded)?.clone();
         let parsed = frame::parse(&bytes).ok()?;
         let (ip, udp) = parsed.datagram()?;
         let payload = bytes.get(udp.payload())?.to_vec();
@@ -148,7 +148,7 @@ impl Attacker {
         Some(builder.udp(&payload))
     }
 
-    /// A message made without a recorded one, as an attacker off the path can send.
+    /// Returns a message that is made without any recorded message, as an attacker off the path can send.
     pub fn send_forged(
         &self,
         enrollments: &[Enrollment],
@@ -157,7 +157,7 @@ impl Attacker {
     ) -> Option<Vec<u8>> {
         let victim = *random.pick(enrollments)?;
         let gateway = random.pick(gateways)?;
-        let there = Endpoint {
+        let gateway_endpoint = Endpoint {
             mac: gateway.mac,
             ip: if victim.endpoint.ip.is_ipv4() {
                 gateway.ipv4
@@ -178,8 +178,8 @@ impl Attacker {
         let kind = *random.pick(&[1, 1, 2, 3, 3, 4, 5, 6])?;
         let payload = forged_frame(kind, device, gateway, random);
         let builder = match kind {
-            2 | 4 | 5 if random.chance(85) => FrameBuilder::new(there, victim.endpoint),
-            _ => FrameBuilder::new(from, there),
+            2 | 4 | 5 if random.chance(85) => FrameBuilder::new(gateway_endpoint, victim.endpoint),
+            _ => FrameBuilder::new(from, gateway_endpoint),
         };
         Some(builder.udp(&payload))
     }
@@ -195,7 +195,7 @@ impl Attacker {
     }
 }
 
-/// Relays a message to a gateway from another device's address or, to hide that, the reply back.
+/// Relays a message to a gateway from another device's address, or the gateway's reply back to the sender.
 fn relay(bytes: &[u8], enrollments: &[Enrollment], random: &mut Random) -> Option<Vec<u8>> {
     let parsed = frame::parse(bytes).ok()?;
     let (ip, udp) = parsed.datagram()?;
@@ -210,27 +210,27 @@ fn relay(bytes: &[u8], enrollments: &[Enrollment], random: &mut Random) -> Optio
         ip: ip.dst,
         port: udp.dst_port,
     };
-    let other = if udp.dst_port == LAP_PORT {
+    let replacement = if udp.dst_port == LAP_PORT {
         random.pick(enrollments)?.endpoint.ip
     } else {
         enrollments
             .iter()
-            .find(|one| one.endpoint.mac == to.mac)?
+            .find(|enrollment| enrollment.endpoint.mac == to.mac)?
             .endpoint
             .ip
     };
-    let moved = if udp.dst_port == LAP_PORT {
+    let ip_to_replace = if udp.dst_port == LAP_PORT {
         &mut from.ip
     } else {
         &mut to.ip
     };
-    if other.is_ipv4() == moved.is_ipv4() {
-        *moved = other;
+    if replacement.is_ipv4() == ip_to_replace.is_ipv4() {
+        *ip_to_replace = replacement;
     }
     Some(FrameBuilder::new(from, to).udp(payload))
 }
 
-/// Turns a message into another that is plausible where it was seen.
+/// Turns a message into another message that is plausible at the same receiver.
 fn forge(payload: &[u8], random: &mut Random) -> Vec<u8> {
     let key = AuthKey::from_bytes(if random.chance(50) {
         [0; 16]
@@ -265,7 +265,7 @@ fn forge(payload: &[u8], random: &mut Random) -> Vec<u8> {
         Ok(Message::Response(response)) => {
             let mut response = *response;
             match random.below(6) {
-                // An ACK for it, under a wrong key.
+                // An ACK for the RESPONSE, under a wrong key.
                 0 => return forged_ack(&response, random),
                 1 => response.idx = response.idx.get().wrapping_add(1).into(),
                 2 => response.gateway_id = (3 - response.gateway_id.get().min(2)).into(),

@@ -87,9 +87,9 @@ impl Cpu {
     }
 
     fn line_of(&self, device: DeviceId) -> Result<usize, Verdict> {
-        let line = self.devices.iter().position(|one| *one == device);
-        let installed = |line: &usize| self.memory.inspect(|state| state.installed[*line]);
-        line.filter(installed).ok_or(Verdict::DropUnknownDevice)
+        let line = self.devices.iter().position(|installed| *installed == device);
+        let is_installed = |line: &usize| self.memory.inspect(|state| state.installed[*line]);
+        line.filter(is_installed).ok_or(Verdict::DropUnknownDevice)
     }
 
     /// Loads the commit word of an installed line.
@@ -135,16 +135,16 @@ impl Cpu {
             return Err(Verdict::DropGateway);
         }
         let line = self.line_of(response.header.device())?;
-        let seen = self.commit(line).await?;
-        let seen_at = self.memory.invariants().borrow().tick;
-        let (idx, current) = (response.idx.get(), seen.idx().0);
+        let word = self.commit(line).await?;
+        let loaded_tick = self.memory.invariants().borrow().tick;
+        let (idx, current) = (response.idx.get(), word.idx().0);
         if idx.checked_add(1) == Some(current) {
-            return self.repeat_ack(line, seen, seen_at, meta, response).await;
+            return self.repeat_ack(line, word, loaded_tick, meta, response).await;
         }
         if idx != current {
             return Err(Verdict::DropIndex);
         }
-        if !seen.is_valid() && self.config.rules.contains(Rule::Valid) {
+        if !word.is_valid() && self.config.rules.contains(Rule::Valid) {
             return Err(Verdict::DropNoRows);
         }
         let control = self.memory.control().await;
@@ -164,9 +164,9 @@ impl Cpu {
         SessionId::from_wire(halves(&response.tag)[0]).ok_or(Verdict::DropSessionZero)?;
         let session_key = SessionKey::derive(&auth_key, SUITE, &response.tag);
 
-        let won = self.spend_row(seen)?;
-        self.swap(line, seen, won, meta, bound, response).await?;
-        self.open_session(line, won, meta, bound, response, &session_key)
+        let spent_word = self.spend_row(word)?;
+        self.swap(line, word, spent_word, meta, bound, response).await?;
+        self.open_session(line, spent_word, meta, bound, response, &session_key)
             .await
     }
 
@@ -179,20 +179,20 @@ impl Cpu {
     }
 
     /// The word that the winner swaps in.
-    fn spend_row(&self, seen: CommitWord) -> Result<CommitWord, Verdict> {
+    fn spend_row(&self, word: CommitWord) -> Result<CommitWord, Verdict> {
         let rules = self.config.rules;
-        let mut base = seen;
+        let mut base = word;
         if !rules.contains(Rule::Valid) {
             base = CommitWord(base.0 | commit::VALID);
         }
         if !rules.contains(Rule::BusyOwnership) {
             base = CommitWord(base.0 & !commit::BUSY);
         }
-        let won = base.with_row_spent().ok_or(Verdict::DropNoRows)?;
+        let spent_word = base.with_row_spent().ok_or(Verdict::DropNoRows)?;
         Ok(if rules.contains(Rule::BusyOwnership) {
-            won
+            spent_word
         } else {
-            CommitWord(won.0 & !commit::BUSY | commit::VALID)
+            CommitWord(spent_word.0 & !commit::BUSY | commit::VALID)
         })
     }
 
@@ -200,26 +200,26 @@ impl Cpu {
     async fn swap(
         &self,
         line: usize,
-        seen: CommitWord,
-        won: CommitWord,
+        word: CommitWord,
+        spent_word: CommitWord,
         meta: &Meta,
         bound: bool,
         response: &Response,
     ) -> Result<(), Verdict> {
         let compare = self.config.rules.contains(Rule::CompareAndSwap);
-        let change = |now: u64| (!compare || now == seen.0).then_some(won.0);
-        let before = self.memory.update(line, Word::Commit, change).await;
-        if compare && before != seen.0 {
+        let change = |current: u64| (!compare || current == word.0).then_some(spent_word.0);
+        let previous_word = self.memory.update(line, Word::Commit, change).await;
+        if compare && previous_word != word.0 {
             return Err(Verdict::DropLostRace);
         }
-        let what = (response.header.device(), self.config.gateway, seen.idx());
+        let accepted = (response.header.device(), self.config.gateway, word.idx());
         let invariants = self.memory.invariants();
         invariants.borrow_mut().record_accepted(
-            what,
+            accepted,
             response.tag,
             origin(meta),
             bound,
-            won.generation(),
+            spent_word.generation(),
             self.true_ms,
         );
         Ok(())
@@ -229,7 +229,7 @@ impl Cpu {
     async fn open_session(
         &self,
         line: usize,
-        won: CommitWord,
+        spent_word: CommitWord,
         meta: &Meta,
         bound: bool,
         response: &Response,
@@ -239,7 +239,7 @@ impl Cpu {
         if self.config.rules.contains(Rule::SessionIdZeroedFirst) {
             memory.store(line, Word::SessionId, 0).await;
         }
-        let window = Window::new(won.window_generation());
+        let window = Window::new(spent_word.window_generation());
         memory.store(line, Word::Window, window.0).await;
         memory
             .store_pair(line, Word::SessionKey, session_key.as_bytes())
@@ -256,16 +256,16 @@ impl Cpu {
         memory.store(line, Word::Ingress, u64::from(meta.ingress)).await;
         let until_s = self.now.boot().seconds().saturating_add(self.config.lifetime_s);
         memory.store(line, Word::SessionExpires, u64::from(until_s)).await;
-        let has_row = won.is_key_mode() || self.take_next_row(line, won).await;
+        let has_row = spent_word.is_key_mode() || self.take_next_row(line, spent_word).await;
         // Addresses are claimed by writing them while BUSY and then checking for other claims: of two concurrent
         // claims at least one sees the other.
-        let claimed = !self.is_owned_by_other(line, meta, bound).await;
+        let is_claimed = !self.is_owned_by_other(line, meta, bound).await;
         let [id, _] = split(&response.tag);
-        if claimed {
+        if is_claimed {
             memory.exchange(line, Word::SessionId, id).await;
         }
-        self.release(line, won, has_row).await;
-        if !claimed {
+        self.release(line, spent_word, has_row).await;
+        if !is_claimed {
             return Err(Verdict::DropAddressOwned);
         }
         let idx = response.idx.get();
@@ -285,9 +285,9 @@ impl Cpu {
     }
 
     /// Moves the next row from the ring to the line, or puts zeros there.
-    async fn take_next_row(&self, line: usize, won: CommitWord) -> bool {
+    async fn take_next_row(&self, line: usize, spent_word: CommitWord) -> bool {
         let memory = &self.memory;
-        let slot = won.idx().0 as usize % self.config.ring_rows;
+        let slot = spent_word.idx().0 as usize % self.config.ring_rows;
         let second = if self.config.rules.contains(Rule::RowTakenByExchange) {
             memory.exchange(line, Word::RingKey(slot, 1), 0).await
         } else {
@@ -307,21 +307,25 @@ impl Cpu {
         second != 0
     }
 
-    async fn release(&self, line: usize, won: CommitWord, has_row: bool) {
+    async fn release(&self, line: usize, spent_word: CommitWord, has_row: bool) {
         let rules = self.config.rules;
-        let change = |now: u64| {
+        let change = |current: u64| {
             Some(if !rules.contains(Rule::ReleaseKeepsRevoked) {
-                won.with_busy_cleared(has_row).0
+                spent_word.with_busy_cleared(has_row).0
             } else if !rules.contains(Rule::BusyOwnership) {
-                if has_row { now } else { now & !commit::VALID }
+                if has_row {
+                    current
+                } else {
+                    current & !commit::VALID
+                }
             } else {
-                CommitWord(now).with_busy_cleared(has_row).0
+                CommitWord(current).with_busy_cleared(has_row).0
             })
         };
         self.memory.update(line, Word::Commit, change).await;
     }
 
-    /// Whether another device's active or starting session has this IP address, or, for a BOUND one, this MAC
+    /// Whether another device's live or starting session has this IP address, or, for a BOUND session, this MAC
     /// address.
     async fn is_owned_by_other(&self, line: usize, meta: &Meta, bound: bool) -> bool {
         for other in (0..self.devices.len()).filter(|other| *other != line) {
@@ -333,8 +337,8 @@ impl Cpu {
             if self.is_session_expired(other).await {
                 continue;
             }
-            let same_address = self.memory.load_pair(other, Word::Addr).await == meta.src_ip;
-            if same_address || (bound && self.is_bound_to(other, meta).await) {
+            let is_same_address = self.memory.load_pair(other, Word::Addr).await == meta.src_ip;
+            if is_same_address || (bound && self.is_bound_to(other, meta).await) {
                 return true;
             }
         }
@@ -355,12 +359,12 @@ impl Cpu {
         now_ms / 1_000 >= until_s
     }
 
-    /// The first ACK was lost: the same ACK, only for the winning RESPONSE from the same origin (LAP/1 1.4.4).
+    /// Repeats the ACK, which may have been lost, only for the winning RESPONSE from the same origin (LAP/1 1.4.4).
     async fn repeat_ack(
         &self,
         line: usize,
-        seen: CommitWord,
-        seen_at: u64,
+        word: CommitWord,
+        loaded_tick: u64,
         meta: &Meta,
         response: &Response,
     ) -> Result<Outcome, Verdict> {
@@ -371,17 +375,17 @@ impl Cpu {
         if id == 0 || self.is_session_expired(line).await || (!is_winner && rules.contains(Rule::WinnerTag)) {
             return Err(Verdict::DropReplay);
         }
-        let is_from = memory.load_pair(line, Word::Addr).await == meta.src_ip
+        let is_same_origin = memory.load_pair(line, Word::Addr).await == meta.src_ip
             && memory.load(line, Word::Port).await == u64::from(meta.src_port)
             && memory.load(line, Word::Vlans).await == vlans_word(meta.vlans)
             && memory.load(line, Word::Mac).await == mac_word(meta.src_mac)
             && memory.load(line, Word::Ingress).await == u64::from(meta.ingress);
-        if !is_from {
+        if !is_same_origin {
             return Err(Verdict::DropReplay);
         }
         let key = SessionKey::from_bytes(memory.load_pair(line, Word::SessionKey).await);
         let lifetime_s = memory.load(line, Word::SessionLifetime).await as u32;
-        if rules.contains(Rule::RepeatedAckRecheck) && memory.load(line, Word::Commit).await != seen.0 {
+        if rules.contains(Rule::RepeatedAckRecheck) && memory.load(line, Word::Commit).await != word.0 {
             return Err(Verdict::DropReplay);
         }
         let idx = response.idx.get();
@@ -394,9 +398,13 @@ impl Cpu {
             meta.src_ip,
         );
         let invariants = memory.invariants();
-        invariants
-            .borrow_mut()
-            .record_ack(self.config.gateway, response, &ack, &origin(meta), Some(seen_at));
+        invariants.borrow_mut().record_ack(
+            self.config.gateway,
+            response,
+            &ack,
+            &origin(meta),
+            Some(loaded_tick),
+        );
         Ok((Verdict::ReplyAckRepeated, bytes(&ack)))
     }
 
@@ -428,7 +436,7 @@ impl Cpu {
         let line = self.line_of(device)?;
         let mut window = Window(memory.load(line, Word::Window).await);
         let commit = CommitWord(memory.load(line, Word::Commit).await);
-        let seen_at = memory.invariants().borrow().tick;
+        let loaded_tick = memory.invariants().borrow().tick;
         if commit.is_revoked() {
             return Err(Verdict::DropRevoked);
         }
@@ -460,7 +468,7 @@ impl Cpu {
                     data.session_id,
                     u64::from(seq),
                     generation,
-                    seen_at,
+                    loaded_tick,
                 );
                 return Ok((Verdict::PassSession, None));
             }

@@ -19,7 +19,7 @@ pub struct Enrollment {
 }
 
 impl Enrollment {
-    /// The `number`th device; every second one uses IPv6.
+    /// Creates device `number`; devices with an odd number use IPv6.
     pub fn new(number: u8, mode: Mode, bound: bool) -> Self {
         let ip = if number.is_multiple_of(2) {
             IpAddr::V4(Ipv4Addr::new(10, 66, 0, number))

@@ -1,8 +1,7 @@
 //! The ground truth of a run, which no participant knows, and the invariants checked against it.
 //!
 //! The checker records every RESPONSE of a legitimate device, every word written to a gateway's memory, and every
-//! acceptance, ACK and datagram. It never influences a run. The first violation is kept, with the accesses that led
-//! to it.
+//! acceptance, ACK and datagram. It never influences a run. The first violation is kept, with the accesses before it.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -18,7 +17,7 @@ use linewarden_protocol::wire::{Ack, Response};
 use super::enrollment::{Enrollment, SUITE};
 use super::memory::{Line, Word, mac_word, split, vlans_word};
 
-/// A RESPONSE is accepted at most this long after it was made: its freshness value is current for at most 16 s and
+/// The maximum age of an accepted RESPONSE: its freshness value is current for at most 16 s and
 /// previous for at most 16 s more (LAP/1 1.4.1).
 pub const RESPONSE_AGE_MAX_MS: u64 = 32_000;
 const TRACE_ACCESSES: usize = 60;
@@ -64,10 +63,10 @@ pub struct Invariants {
     pub responses: HashMap<(DeviceId, [u8; 16]), SentResponse>,
     /// By session id on the wire.
     pub accepted: HashMap<[u8; 8], AcceptedResponse>,
-    /// Pool mode.
+    /// Spent rows in pool mode.
     pub spent: HashSet<(DeviceId, RowIndex)>,
     key_at: HashMap<[u8; 16], GatewayId>,
-    /// When REVOKED was set.
+    /// The tick when REVOKED was set.
     revoked: HashMap<(GatewayId, DeviceId), u64>,
     sealed: HashSet<([u8; 8], u64)>,
     opened: HashSet<([u8; 8], u64)>,
@@ -87,7 +86,7 @@ impl Invariants {
     }
 
     /// Records the first violation.
-    pub fn violate(&mut self, what: String) {
+    pub fn violate(&mut self, message: String) {
         if self.violation.is_none() {
             let writes: Vec<String> = self
                 .trace
@@ -106,18 +105,21 @@ impl Invariants {
                     )
                 })
                 .collect();
-            self.violation = Some(format!("{what}; the last writes were\n{}", writes.join("\n")));
+            self.violation = Some(format!("{message}; the last writes were\n{}", writes.join("\n")));
         }
     }
 
-    fn require(&mut self, holds: bool, what: impl FnOnce() -> String) {
+    fn require(&mut self, holds: bool, message: impl FnOnce() -> String) {
         if !holds {
-            self.violate(what());
+            self.violate(message());
         }
     }
 
     pub fn enrollment(&self, device: DeviceId) -> Option<Enrollment> {
-        self.enrollments.iter().find(|one| one.device == device).copied()
+        self.enrollments
+            .iter()
+            .find(|enrollment| enrollment.device == device)
+            .copied()
     }
 
     pub fn row(&mut self, gateway: GatewayId, enrollment: &Enrollment, idx: RowIndex) -> Row {
@@ -129,7 +131,7 @@ impl Invariants {
     pub fn record_response(&mut self, enrollment: &Enrollment, response: &Response, at_ms: u64) {
         let (gateway, idx) = (GatewayId(response.gateway_id.get()), RowIndex(response.idx.get()));
         let row = self.row(gateway, enrollment, idx);
-        let made = SentResponse {
+        let sent_response = SentResponse {
             gateway,
             idx,
             bound_mac: enrollment.bound_mac(),
@@ -138,7 +140,7 @@ impl Invariants {
         };
         self.responses
             .entry((enrollment.device, response.tag))
-            .or_insert(made);
+            .or_insert(sent_response);
     }
 
     /// Records that a gateway accepted this RESPONSE and spends a row for it now.
@@ -152,38 +154,49 @@ impl Invariants {
         now_ms: u64,
     ) {
         let (device, gateway, idx) = accepted;
-        let Some(made) = self.responses.get(&(device, tag)).cloned() else {
+        let Some(sent_response) = self.responses.get(&(device, tag)).cloned() else {
             return self.violate(format!(
                 "gateway {gateway} accepted a RESPONSE that device {device} never made"
             ));
         };
-        let pool = self.enrollment(device).is_some_and(|one| one.mode == Mode::Pool);
-        self.require(made.gateway == gateway && made.idx == idx, || {
-            format!(
-                "a RESPONSE for row {} at gateway {} spent row {idx} at gateway {gateway}",
-                made.idx, made.gateway
-            )
-        });
-        self.require(!bound || made.bound_mac == Some(from.src_mac), || {
+        let is_pool_mode = self
+            .enrollment(device)
+            .is_some_and(|enrollment| enrollment.mode == Mode::Pool);
+        self.require(
+            sent_response.gateway == gateway && sent_response.idx == idx,
+            || {
+                format!(
+                    "a RESPONSE for row {} at gateway {} spent row {idx} at gateway {gateway}",
+                    sent_response.idx, sent_response.gateway
+                )
+            },
+        );
+        self.require(!bound || sent_response.bound_mac == Some(from.src_mac), || {
             format!(
                 "device {device} was accepted from MAC address {:x?}, which is not its own",
                 from.src_mac
             )
         });
-        self.require(now_ms.saturating_sub(made.at_ms) <= RESPONSE_AGE_MAX_MS, || {
-            format!(
-                "a RESPONSE of device {device} was accepted {} ms after it was made",
-                now_ms - made.at_ms
-            )
-        });
+        self.require(
+            now_ms.saturating_sub(sent_response.at_ms) <= RESPONSE_AGE_MAX_MS,
+            || {
+                format!(
+                    "a RESPONSE of device {device} was accepted {} ms after it was made",
+                    now_ms - sent_response.at_ms
+                )
+            },
+        );
         self.require(!self.revoked.contains_key(&(gateway, device)), || {
             format!("revoked device {device} was accepted")
         });
-        let unspent = !pool || self.spent.insert((device, idx));
-        self.require(unspent, || {
+        let is_unspent = !is_pool_mode || self.spent.insert((device, idx));
+        self.require(is_unspent, || {
             format!("row {idx} of device {device} was accepted twice")
         });
-        let holder = *self.key_at.entry(*made.session_key.as_bytes()).or_insert(gateway);
+        let holder = *self
+            .key_at
+            .entry(*sent_response.session_key.as_bytes())
+            .or_insert(gateway);
         self.require(holder == gateway, || {
             format!("gateways {holder} and {gateway} hold the same session key of device {device}")
         });
@@ -193,26 +206,26 @@ impl Invariants {
             gateway,
             idx,
             tag,
-            session_key: made.session_key,
+            session_key: sent_response.session_key,
             origin: from,
             bound,
             generation,
         };
-        let again = self.accepted.insert(id, session);
-        self.require(again.is_none(), || {
+        let previous = self.accepted.insert(id, session);
+        self.require(previous.is_none(), || {
             format!("one RESPONSE of device {device} was accepted twice")
         });
     }
 
-    /// Records that a gateway replied to a RESPONSE with this ACK. `seen_at` is when it loaded the commit word, for a
-    /// repeated ACK.
+    /// Records that a gateway replied to a RESPONSE with this ACK. For a repeated ACK, `loaded_tick` is
+    /// when the gateway loaded the commit word.
     pub fn record_ack(
         &mut self,
         gateway: GatewayId,
         response: &Response,
         ack: &Ack,
         from: &Meta,
-        seen_at: Option<u64>,
+        loaded_tick: Option<u64>,
     ) {
         let device = response.header.device();
         let Some(session) = self.accepted.get(&ack.session_id).cloned() else {
@@ -241,7 +254,8 @@ impl Invariants {
             format!("the ACK for device {device} mixes two sessions")
         });
         let revoked_at = self.revoked.get(&(gateway, device)).copied();
-        let is_closed = matches!((revoked_at, seen_at), (Some(revoked), Some(seen)) if revoked < seen);
+        let is_closed =
+            matches!((revoked_at, loaded_tick), (Some(revoked), Some(loaded)) if revoked < loaded);
         self.require(!is_closed, || {
             format!("revoked device {device} got its ACK again")
         });
@@ -260,29 +274,29 @@ impl Invariants {
         session_id: [u8; 8],
         seq: u64,
         generation: u8,
-        seen_at: u64,
+        loaded_tick: u64,
     ) {
-        let sealed = self.sealed.contains(&(session_id, seq));
-        self.require(sealed, || {
+        let is_sealed = self.sealed.contains(&(session_id, seq));
+        self.require(is_sealed, || {
             format!("DATA that device {device} never sealed was accepted")
         });
-        let fresh = self.opened.insert((session_id, seq));
-        self.require(fresh, || {
+        let is_new = self.opened.insert((session_id, seq));
+        self.require(is_new, || {
             format!("DATA {seq} of device {device} was accepted twice")
         });
         let session = self.accepted.get(&session_id);
-        let own = session.is_some_and(|session| {
+        let is_same_session = session.is_some_and(|session| {
             session.device == device
                 && session.gateway == gateway
                 && Window::new(generation) == Window::new(session.generation as u8)
         });
-        self.require(own, || {
+        self.require(is_same_session, || {
             format!("DATA of device {device} was marked in the window of another session")
         });
         let is_closed = self
             .revoked
             .get(&(gateway, device))
-            .is_some_and(|revoked| *revoked < seen_at);
+            .is_some_and(|revoked| *revoked < loaded_tick);
         self.require(!is_closed, || {
             format!("DATA of revoked device {device} was accepted")
         });
@@ -330,12 +344,12 @@ impl Invariants {
             return;
         }
         let device = enrollment.device;
-        let current = self.row(gateway, enrollment, commit.idx()) == line.row();
-        self.require(current, || {
+        let is_current = self.row(gateway, enrollment, commit.idx()) == line.row();
+        self.require(is_current, || {
             format!("device {device}: the current row at {commit:?} is wrong")
         });
-        let unspent = enrollment.mode == Mode::Key || !self.spent.contains(&(device, commit.idx()));
-        self.require(unspent, || {
+        let is_unspent = enrollment.mode == Mode::Key || !self.spent.contains(&(device, commit.idx()));
+        self.require(is_unspent, || {
             format!("device {device}: spent row {} became current", commit.idx())
         });
     }

@@ -1,10 +1,11 @@
-//! A model-based property test of LAP/1: seeded runs with all kinds of faults and attacks, checked against the ground truth.
+//! A model-based property test of LAP/1: seeded runs with all kinds of faults and attacks, checked against the ground
+//! truth.
 //!
 //! * `races` interleaves single memory accesses of CPUs and user space on one gateway's lines.
-//! * `simulation` has many devices running the real device role, two gateways, an attacker who sees, drops, delays, repeats,
-//!   reorders, alters and forges messages, sends from others' addresses and impersonates gateways, and failures: crashes,
-//!   suspends, clock jumps, moves, revocations. Each gateway runs the crate's oracle and the step machine side by side, and
-//!   both must agree to the byte.
+//! * `simulation` has many devices running the real device role, two gateways, an attacker who sees, drops, delays,
+//!   repeats, reorders, alters and forges messages, sends from others' addresses and impersonates gateways, and
+//!   failures: crashes, suspends, clock jumps, moves, revocations. Each gateway runs the crate's oracle and the step
+//!   machine side by side, and both must agree to the byte.
 //! * Each rule is removed in turn, and a run must detect that.
 //!
 //! `LINEWARDEN_SEEDS` sets the number of seeds; `LINEWARDEN_SEED` replays one.
@@ -32,7 +33,7 @@ use linewarden_protocol::verdict::Verdict;
 use rules::{Rule, Rules};
 use simulation::Attack;
 
-/// Seeds within which the removal of a rule must be caught.
+/// Seeds within which the removal of a rule must be detected.
 const MUTATION_SEEDS: u64 = 1_000;
 
 /// The seeds to run: one to replay, the requested number, or the default.
@@ -58,7 +59,7 @@ fn every_seed<T>(default: u64, run: impl Fn(u64) -> Result<T, String>, mut add: 
     }
 }
 
-fn replaying() -> bool {
+fn is_replaying() -> bool {
     std::env::var_os("LINEWARDEN_SEED").is_some()
 }
 
@@ -71,16 +72,16 @@ fn races_between_cpus_and_user_space_violate_no_invariant() {
         |statistics| sum.add(&statistics),
     );
     println!("{sum:?}");
-    let tried = [
+    let covered = [
         sum.accepted,
-        sum.again,
+        sum.repeated_acks,
         sum.data,
         sum.lost_races,
         sum.busy,
         sum.crashes,
     ];
     assert!(
-        replaying() || tried.iter().all(|count| *count > 0),
+        is_replaying() || covered.iter().all(|count| *count > 0),
         "the runs cover too little: {sum:?}"
     );
 }
@@ -94,7 +95,7 @@ fn attackers_on_the_path_failures_and_moves_violate_no_invariant() {
         |statistics| sum.add(&statistics),
     );
     println!("{sum:?}");
-    let tried = [
+    let covered = [
         Verdict::ReplyChallenge,
         Verdict::ReplyAck,
         Verdict::ReplyAckRepeated,
@@ -113,9 +114,9 @@ fn attackers_on_the_path_failures_and_moves_violate_no_invariant() {
         Verdict::DropDirection,
         Verdict::DropReserved,
     ];
-    for verdict in tried {
+    for verdict in covered {
         assert!(
-            replaying() || sum.verdicts.contains_key(&verdict),
+            is_replaying() || sum.verdicts.contains_key(&verdict),
             "the runs cover too little: no {verdict}"
         );
     }
@@ -130,7 +131,7 @@ fn attackers_off_the_path_spend_no_row_and_block_no_device() {
         |statistics| sum.add(&statistics),
     );
     println!("{sum:?}");
-    assert!(replaying() || sum.injected > 0 && sum.sessions > 0);
+    assert!(is_replaying() || sum.injected > 0 && sum.sessions > 0);
 }
 
 /// A test of the tests: a gateway without one of the rules is detected, by races or by attackers.
@@ -138,13 +139,13 @@ fn attackers_off_the_path_spend_no_row_and_block_no_device() {
 fn the_removal_of_each_rule_is_detected() {
     for rule in Rule::ALL {
         let rules = Rules::without(rule);
-        let caught = (0..MUTATION_SEEDS).find_map(|seed| {
+        let detected = (0..MUTATION_SEEDS).find_map(|seed| {
             let violation = races::run(seed, rules)
                 .err()
                 .or_else(|| simulation::run(seed, Attack::OnPath, rules).err())?;
             Some((seed, violation))
         });
-        let Some((seed, violation)) = caught else {
+        let Some((seed, violation)) = detected else {
             panic!("the removal of {rule:?} was not detected in {MUTATION_SEEDS} seeds");
         };
         println!(

@@ -42,7 +42,7 @@ pub enum Word {
 const RING_AT: usize = 19;
 
 impl Word {
-    fn place(self) -> usize {
+    fn index(self) -> usize {
         match self {
             Self::Commit => 0,
             Self::Window => 1,
@@ -75,11 +75,11 @@ impl Line {
     }
 
     pub fn get(&self, word: Word) -> u64 {
-        self.0[word.place()]
+        self.0[word.index()]
     }
 
     pub fn set(&mut self, word: Word, value: u64) {
-        self.0[word.place()] = value;
+        self.0[word.index()] = value;
     }
 
     /// Two words as 16 bytes.
@@ -131,7 +131,7 @@ pub struct Control {
 pub struct State {
     pub gateway: GatewayId,
     pub lines: Vec<Line>,
-    /// By line: whether its device is installed; the index does not find others.
+    /// By line: whether its device is installed; the index finds only installed devices.
     pub installed: Vec<bool>,
     pub control: Control,
     pub invariants: Rc<RefCell<Invariants>>,
@@ -152,7 +152,7 @@ impl Memory {
         }
     }
 
-    /// The same memory, for another actor.
+    /// Returns the same memory, for another actor.
     pub fn for_actor(&self, actor: u32) -> Self {
         Self {
             state: Rc::clone(&self.state),
@@ -161,13 +161,13 @@ impl Memory {
     }
 
     /// Reads everything at once, which only the test can do.
-    pub fn inspect<T>(&self, with: impl FnOnce(&State) -> T) -> T {
-        with(&self.state.borrow())
+    pub fn inspect<T>(&self, read: impl FnOnce(&State) -> T) -> T {
+        read(&self.state.borrow())
     }
 
     /// Changes anything at once, for setup and while no actor runs.
-    pub fn arrange<T>(&self, with: impl FnOnce(&mut State) -> T) -> T {
-        with(&mut self.state.borrow_mut())
+    pub fn arrange<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        change(&mut self.state.borrow_mut())
     }
 
     pub fn invariants(&self) -> Rc<RefCell<Invariants>> {
@@ -202,8 +202,10 @@ impl Memory {
         self.update(line, word, |_| Some(value)).await
     }
 
-    pub async fn compare_and_swap(&self, line: usize, word: Word, seen: u64, next: u64) -> bool {
-        self.update(line, word, |now| (now == seen).then_some(next)).await == seen
+    pub async fn compare_and_swap(&self, line: usize, word: Word, expected: u64, next: u64) -> bool {
+        self.update(line, word, |current| (current == expected).then_some(next))
+            .await
+            == expected
     }
 
     /// One atomic read-modify-write; returns the value before.
@@ -231,17 +233,17 @@ impl Memory {
 /// Yields to the scheduler once.
 #[derive(Default)]
 struct Turn {
-    taken: bool,
+    has_yielded: bool,
 }
 
 impl Future for Turn {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
-        if self.taken {
+        if self.has_yielded {
             return Poll::Ready(());
         }
-        self.taken = true;
+        self.has_yielded = true;
         Poll::Pending
     }
 }

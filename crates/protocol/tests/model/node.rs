@@ -1,5 +1,5 @@
-//! A gateway of the simulation: the crate's oracle and this model's step machine receive the same frames and are
-//! compared after each; durable marks of a registry, clocks with suspends, and crashes.
+//! A gateway of the simulation, with durable marks of a registry, clocks with suspends, and crashes. The crate's oracle
+//! and this model's step machine receive the same frames and are compared after each frame.
 
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -33,7 +33,7 @@ pub struct Node {
     pub ipv4: IpAddr,
     pub ipv6: IpAddr,
     config: Config,
-    /// Absent if a rule is removed: then the two are meant to differ.
+    /// `None` if a rule is removed, because oracle and step machine then differ.
     oracle: Option<Gateway>,
     memory: Memory,
     user: UserSpace,
@@ -44,7 +44,7 @@ pub struct Node {
     boot_ahead_ms: u64,
     /// No frame is handled before this time.
     pub asleep_until_ms: u64,
-    /// By device, in the registry: rows from here on were never given to this gateway.
+    /// By device, in the registry: the first row that was never given to this gateway.
     marks: Vec<u32>,
     /// By device, in the gateway's memory: the next row to give to the oracle.
     installed_until: Vec<u32>,
@@ -72,10 +72,10 @@ impl Node {
             rules,
             sealed: false,
         };
-        let is_whole = Rule::ALL.iter().all(|rule| rules.contains(*rule));
-        let oracle = is_whole.then(|| {
+        let has_all_rules = Rule::ALL.iter().all(|rule| rules.contains(*rule));
+        let oracle = has_all_rules.then(|| {
             Gateway::new(GatewayConfig {
-                gate: Gate::Open,
+                gate: Gate::Bound,
                 session_lifetime_s: lifetime_s,
                 nak_per_s: u32::MAX,
                 rows_ahead: RING_ROWS as u32,
@@ -97,7 +97,7 @@ impl Node {
             user: UserSpace::new(memory.clone(), config, vec![first; enrollments.len()]),
             memory,
             enrollments: Rc::clone(enrollments),
-            devices: enrollments.iter().map(|one| one.device).collect(),
+            devices: enrollments.iter().map(|enrollment| enrollment.device).collect(),
             invariants: Rc::clone(invariants),
             monotonic_behind_ms: 0,
             boot_ahead_ms: 1_000 * u64::from(number),
@@ -173,22 +173,22 @@ impl Node {
             return;
         };
         let first = self.installed_until[line].max(current);
-        let beyond = self.marks[line].min(current + 1 + RING_ROWS as u32).max(first);
+        let end = self.marks[line].min(current + 1 + RING_ROWS as u32).max(first);
         let enrollment = self.enrollments[line];
-        let rows = (first..beyond)
+        let rows = (first..end)
             .map(|idx| enrollment.row(self.id, RowIndex(idx)))
             .collect();
         oracle
             .refill(enrollment.device, RowIndex(first), rows)
             .expect("rows in order, within the ring");
-        self.installed_until[line] = beyond;
+        self.installed_until[line] = end;
     }
 
     pub fn refill_all(&mut self) {
         (0..self.devices.len()).for_each(|line| self.refill(line));
     }
 
-    /// The process that feeds the data plane crashes and restarts; the memory stays.
+    /// Restarts the process that feeds the data plane after a crash; the memory stays.
     pub fn recover(&mut self) {
         if let Some(oracle) = &mut self.oracle {
             oracle.recover();
@@ -240,7 +240,7 @@ impl Node {
         self.restart_fresh(self.asleep_until_ms, random);
     }
 
-    /// The boot-time clock jumps forward: sessions expire early here.
+    /// Moves the boot-time clock forward: sessions at this gateway expire early.
     pub fn jump_clock(&mut self, by_ms: u64) {
         self.boot_ahead_ms += by_ms;
     }
@@ -255,18 +255,18 @@ impl Node {
     /// Handles a frame; returns the reply, if any. Both implementations must agree.
     pub fn deliver(&mut self, true_ms: u64, ingress: u32, mut bytes: Vec<u8>) -> (Verdict, Option<Vec<u8>>) {
         let now = self.now(true_ms);
-        let stepped = self.step_through(now, true_ms, ingress, &bytes);
+        let step_outcome = self.step_through(now, true_ms, ingress, &bytes);
         let Some(oracle) = &mut self.oracle else {
-            return match stepped {
+            return match step_outcome {
                 Some((verdict, Some(payload))) => (verdict, reply_frame(bytes, &payload)),
                 Some((verdict, None)) => (verdict, None),
                 None => (Verdict::DropGate, None),
             };
         };
         let verdict = oracle.handle_frame(now, ingress, &mut bytes);
-        let replied = verdict.disposition() == Disposition::Reply;
-        if let Some((stepped_verdict, stepped_reply)) = stepped {
-            let payload = replied.then(|| payload_of(&bytes)).flatten();
+        let is_reply = verdict.disposition() == Disposition::Reply;
+        if let Some((stepped_verdict, stepped_reply)) = step_outcome {
+            let payload = is_reply.then(|| payload_of(&bytes)).flatten();
             if stepped_verdict != verdict || stepped_reply.map(Vec::from) != payload {
                 self.invariants.borrow_mut().violate(format!(
                     "gateway {}: the verdict of the oracle is {verdict}, that of the step machine {stepped_verdict}",
@@ -275,10 +275,10 @@ impl Node {
             }
             self.compare_lines();
         }
-        (verdict, replied.then_some(bytes))
+        (verdict, is_reply.then_some(bytes))
     }
 
-    /// The model's gateway, for frames to the gateway's own port.
+    /// Handles a frame to the gateway's own port with the step machine.
     fn step_through(&self, now: Now, true_ms: u64, ingress: u32, bytes: &[u8]) -> Option<Outcome> {
         let parsed = frame::parse(bytes).ok()?;
         let (ip, udp) = parsed.datagram()?;
@@ -299,7 +299,7 @@ impl Node {
         Some(finish(&mut boxed(cpu.handle(parsed.meta(ingress)?, payload))))
     }
 
-    /// Compares all words of both.
+    /// Compares all words of the oracle and the step machine.
     fn compare_lines(&self) {
         let Some(oracle) = &self.oracle else {
             return;
@@ -309,7 +309,7 @@ impl Node {
                 continue;
             };
             let session = &view.session;
-            let same = self.memory.inspect(|state| {
+            let is_same = self.memory.inspect(|state| {
                 let line = &state.lines[number];
                 let ring = (0..RING_ROWS).filter(|slot| line.get(Word::RingKey(*slot, 1)) != 0);
                 line.get(Word::Commit) == view.commit.0
@@ -330,12 +330,12 @@ impl Node {
                     // A revoked line gets no more rows, so a ring emptied by recovery stays empty.
                     && (ring.count() == view.rows_ahead || view.commit.is_revoked())
             });
-            if !same {
-                let what = format!(
+            if !is_same {
+                let message = format!(
                     "gateway {}: the line of device {device} differs from {view:?}",
                     self.id
                 );
-                self.invariants.borrow_mut().violate(what);
+                self.invariants.borrow_mut().violate(message);
             }
         }
     }
@@ -344,15 +344,15 @@ impl Node {
         CommitWord(self.memory.inspect(|state| state.lines[line].get(Word::Commit)))
     }
 
-    /// The id on the wire of the device's session here, if it has not expired.
+    /// Returns the session id, as on the wire, of the device at this gateway, if the session has not expired.
     pub fn session(&self, line: usize, true_ms: u64) -> Option<[u8; 8]> {
         let seconds = u64::from(self.now(true_ms).boot().seconds());
         self.memory.inspect(|state| {
             let line = &state.lines[line];
-            let live = line.get(Word::SessionId) != 0
+            let is_live = line.get(Word::SessionId) != 0
                 && seconds < line.get(Word::SessionExpires)
                 && !CommitWord(line.get(Word::Commit)).is_revoked();
-            live.then(|| line.get(Word::SessionId).to_be_bytes())
+            is_live.then(|| line.get(Word::SessionId).to_be_bytes())
         })
     }
 }

@@ -35,7 +35,7 @@ const NOW: Now = Now {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Statistics {
     pub accepted: usize,
-    pub again: usize,
+    pub repeated_acks: usize,
     pub data: usize,
     pub lost_races: usize,
     pub busy: usize,
@@ -45,7 +45,7 @@ pub struct Statistics {
 impl Statistics {
     pub fn add(&mut self, other: &Self) {
         self.accepted += other.accepted;
-        self.again += other.again;
+        self.repeated_acks += other.repeated_acks;
         self.data += other.data;
         self.lost_races += other.lost_races;
         self.busy += other.busy;
@@ -79,7 +79,7 @@ struct Race {
     user_space: Vec<RunningActor<()>>,
     /// Accesses made so far.
     clock: usize,
-    /// Messages sent so far and their origins: everyone may repeat them.
+    /// Messages sent so far and their origins: each sender may repeat them.
     history: Vec<(Meta, Vec<u8>)>,
     next_actor: u32,
     statistics: Statistics,
@@ -144,7 +144,7 @@ impl Race {
             memory,
             invariants,
             config,
-            devices: enrollments.iter().map(|one| one.device).collect(),
+            devices: enrollments.iter().map(|enrollment| enrollment.device).collect(),
             user,
             cpus: Vec::new(),
             user_space: Vec::new(),
@@ -218,18 +218,18 @@ impl Race {
         });
     }
 
-    /// An active actor performs its next access, and sometimes pauses afterwards.
+    /// Lets an actor that does not pause perform its next access; sometimes the actor pauses afterwards.
     fn step_one(&mut self) {
         self.clock += 1;
-        let awake = |at: usize| at <= self.clock;
+        let is_awake = |at: usize| at <= self.clock;
         let cpus = (0..self.cpus.len())
-            .filter(|cpu| awake(self.cpus[*cpu].awake_at))
+            .filter(|cpu| is_awake(self.cpus[*cpu].awake_at))
             .map(Ok);
         let users = (0..self.user_space.len())
-            .filter(|user| awake(self.user_space[*user].awake_at))
+            .filter(|user| is_awake(self.user_space[*user].awake_at))
             .map(Err);
         let choices: Vec<Result<usize, usize>> = cpus.chain(users).collect();
-        let rest = if self.random.chance(4) {
+        let awake_at = if self.random.chance(4) {
             self.clock + self.random.below(80)
         } else {
             0
@@ -237,7 +237,7 @@ impl Race {
         match self.random.pick(&choices) {
             Some(Ok(cpu)) => {
                 let running = &mut self.cpus[*cpu];
-                running.awake_at = rest;
+                running.awake_at = awake_at;
                 if let Some((verdict, _)) = step(&mut running.actor) {
                     drop(self.cpus.swap_remove(*cpu));
                     self.count(verdict);
@@ -245,7 +245,7 @@ impl Race {
             }
             Some(Err(user)) => {
                 let running = &mut self.user_space[*user];
-                running.awake_at = rest;
+                running.awake_at = awake_at;
                 if step(&mut running.actor).is_some() {
                     drop(self.user_space.swap_remove(*user));
                 }
@@ -257,7 +257,7 @@ impl Race {
     fn count(&mut self, verdict: Verdict) {
         match verdict {
             Verdict::ReplyAck => self.statistics.accepted += 1,
-            Verdict::ReplyAckRepeated => self.statistics.again += 1,
+            Verdict::ReplyAckRepeated => self.statistics.repeated_acks += 1,
             Verdict::PassSession => self.statistics.data += 1,
             Verdict::DropLostRace => self.statistics.lost_races += 1,
             Verdict::DropBusy => self.statistics.busy += 1,
@@ -265,7 +265,7 @@ impl Race {
         }
     }
 
-    /// All actors stop between two of their accesses; then a new process recovers.
+    /// Stops all actors between two of their accesses, and starts a new process, which recovers.
     fn crash(&mut self) {
         self.cpus.clear();
         self.user_space.clear();
@@ -281,20 +281,20 @@ impl Race {
         CommitWord(self.memory.inspect(|state| state.lines[line].get(Word::Commit)))
     }
 
-    /// The origin of a device's messages: sometimes the address of the other device.
-    fn place(&mut self, line: usize) -> Meta {
-        let own = self.enrollment(line).endpoint;
+    /// Returns the origin of a device's message, sometimes with the address of the other device.
+    fn origin(&mut self, line: usize) -> Meta {
+        let endpoint = self.enrollment(line).endpoint;
         let ip = if self.random.chance(5) {
             self.enrollment(1 - line).endpoint.ip
         } else {
-            own.ip
+            endpoint.ip
         };
         Meta {
             ingress: 3,
-            src_mac: own.mac,
+            src_mac: endpoint.mac,
             src_ip: ip_bytes(ip),
             dst_ip: GATEWAY_IP,
-            src_port: own.port,
+            src_port: endpoint.port,
             dst_port: LAP_PORT,
             ..Meta::default()
         }
@@ -324,12 +324,12 @@ impl Race {
         self.invariants
             .borrow_mut()
             .record_response(&enrollment, &response, NOW.boot_ms);
-        let meta = self.place(line);
+        let meta = self.origin(line);
         self.history.push((meta, response.as_bytes().to_vec()));
         (meta, response.as_bytes().to_vec())
     }
 
-    /// A repeated message, sometimes from elsewhere.
+    /// Returns a repeated message, sometimes from another origin.
     fn repeated(&mut self) -> (Meta, Vec<u8>) {
         let recent = self.history.len().saturating_sub(8);
         let Some((mut meta, message)) = self.random.pick(&self.history[recent..]).cloned() else {
@@ -348,7 +348,7 @@ impl Race {
     fn zero_key_response(&mut self, line: usize) -> (Meta, Vec<u8>) {
         let idx = self.commit(line).idx().0;
         let response = self.response(line, idx, &AuthKey::from_bytes([0; 16]), None);
-        (self.place(line), response.as_bytes().to_vec())
+        (self.origin(line), response.as_bytes().to_vec())
     }
 
     /// An attacker at the device's origin requests an ACK without knowing the tag.
@@ -357,7 +357,7 @@ impl Race {
         let key = AuthKey::from_bytes(self.random.bytes());
         let bound = self.enrollment(line).bound_mac();
         let response = self.response(line, idx, &key, bound);
-        (self.place(line), response.as_bytes().to_vec())
+        (self.origin(line), response.as_bytes().to_vec())
     }
 
     /// A datagram of any earlier session of the same line, most likely the last one.
@@ -390,12 +390,12 @@ impl Race {
     /// An attacker seals under the key of a line that never had a session.
     fn zero_key_data(&mut self, line: usize) -> (Meta, Vec<u8>) {
         let tag = self.memory.inspect(|state| state.lines[line].pair(Word::Tag));
-        let meta = self.place(line);
+        let meta = self.origin(line);
         let key = SessionKey::from_bytes([0; 16]);
         (meta, seal(self.devices[line], &key, &tag, 3, &meta.dst_ip))
     }
 
-    /// Without interference, each device that is not revoked authenticates.
+    /// Checks that without interference each device that is not revoked authenticates.
     fn check_all_devices_authenticate(&mut self) -> Result<(), String> {
         for line in 0..self.devices.len() {
             if self.commit(line).is_revoked() {
@@ -404,22 +404,24 @@ impl Race {
             finish(&mut boxed(self.user.clone().fill(line)));
             finish(&mut boxed(self.user.clone().refill(line)));
             let (meta, message) = self.genuine_response(line);
-            let own = Meta {
+            let genuine_origin = Meta {
                 src_ip: ip_bytes(self.enrollment(line).endpoint.ip),
                 ..meta
             };
-            let squatted = self.memory.inspect(|state| {
+            let is_address_taken = self.memory.inspect(|state| {
                 let line = &state.lines[1 - line];
-                let revoked = CommitWord(line.get(Word::Commit)).is_revoked();
-                !revoked && line.get(Word::SessionId) != 0 && line.pair(Word::Addr) == own.src_ip
+                let is_revoked = CommitWord(line.get(Word::Commit)).is_revoked();
+                !is_revoked
+                    && line.get(Word::SessionId) != 0
+                    && line.pair(Word::Addr) == genuine_origin.src_ip
             });
-            self.begin(own, message);
+            self.begin(genuine_origin, message);
             let Some(mut cpu) = self.cpus.pop() else {
                 continue;
             };
             let (verdict, _) = finish(&mut cpu.actor);
             self.check()?;
-            let expected = if squatted {
+            let expected = if is_address_taken {
                 Verdict::DropAddressOwned
             } else {
                 Verdict::ReplyAck

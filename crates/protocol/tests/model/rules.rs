@@ -1,4 +1,5 @@
-//! The rules of LAP/1 that a gateway depends on. Each one can be removed to check that the model detects it.
+//! The rules of LAP/1 that a gateway depends on. Each rule can be removed to check that the model detects its
+//! removal.
 //!
 //! The gateway of this model is written once and checks every rule where it applies. With all rules it is compared
 //! with the crate's oracle message by message (`node.rs`); with one rule removed, the invariants must detect a
@@ -34,7 +35,7 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// The six rules whose removal must be detected, and further ones that the steps depend on.
+    /// All twelve rules; the model must detect the removal of each of them.
     pub const ALL: [Self; 12] = [
         Self::CompareAndSwap,
         Self::Freshness,

@@ -19,12 +19,12 @@ use super::random::Random;
 pub struct SimulatedDevice {
     pub enrollment: Enrollment,
     pub machine: Device,
-    /// Its gateway.
+    /// The gateway of the device.
     pub gateway: usize,
-    /// Its current address, one of two.
+    /// The current address, one of two.
     pub ip: IpAddr,
     boot_ahead_ms: u64,
-    /// The reading in progress; numbered, because an abandoned one must not be reported.
+    /// The reading in progress, with a number, because an abandoned reading must not be reported.
     pub reading: Option<(u64, PufQuery)>,
     readings: u64,
     pub sessions_opened: usize,
@@ -71,7 +71,7 @@ impl SimulatedDevice {
         true_ms + self.boot_ahead_ms
     }
 
-    /// When the machine must be polled, in simulation time.
+    /// Returns when the machine must be polled, in simulation time.
     pub fn wake_ms(&self) -> Option<u64> {
         Some(self.machine.next_deadline()?.saturating_sub(self.boot_ahead_ms))
     }
@@ -92,7 +92,7 @@ impl SimulatedDevice {
     ) -> Vec<DeviceAction> {
         let now_ms = self.clock_ms(true_ms);
         match self.machine.start(random.bytes(), now_ms) {
-            Ok(output) => self.follow(output, true_ms, random, gateways, invariants),
+            Ok(output) => self.run_outputs(output, true_ms, random, gateways, invariants),
             Err(_) => Vec::new(),
         }
     }
@@ -110,19 +110,20 @@ impl SimulatedDevice {
         };
         let now_ms = self.clock_ms(true_ms);
         match self.machine.handle(&payload, &dst, now_ms) {
-            Ok(output) => self.follow(output, true_ms, random, gateways, invariants),
+            Ok(output) => self.run_outputs(output, true_ms, random, gateways, invariants),
             Err(IgnoredReason::Malformed(_)) | Err(_) => Vec::new(),
         }
     }
 
-    /// The payload of a datagram to this device's address and port.
+    /// Returns the payload of a datagram to this device's address and port.
     fn payload(&self, bytes: &[u8]) -> Option<(Vec<u8>, [u8; 16])> {
         let parsed = frame::parse(bytes).ok()?;
         let (ip, udp) = parsed.datagram()?;
-        let own = self.endpoint();
-        let for_us = parsed.dst_mac == own.mac && ip.dst == own.ip && udp.dst_port == own.port;
-        for_us.then_some(())?;
-        Some((bytes.get(udp.payload())?.to_vec(), ip_bytes(own.ip)))
+        let endpoint = self.endpoint();
+        let is_for_device =
+            parsed.dst_mac == endpoint.mac && ip.dst == endpoint.ip && udp.dst_port == endpoint.port;
+        is_for_device.then_some(())?;
+        Some((bytes.get(udp.payload())?.to_vec(), ip_bytes(endpoint.ip)))
     }
 
     pub fn read(
@@ -143,7 +144,7 @@ impl SimulatedDevice {
             Ok(self.enrollment.row_key(query.idx))
         };
         let output = self.machine.puf_result(result, self.clock_ms(true_ms));
-        self.follow(output, true_ms, random, gateways, invariants)
+        self.run_outputs(output, true_ms, random, gateways, invariants)
     }
 
     pub fn poll(
@@ -153,11 +154,11 @@ impl SimulatedDevice {
         gateways: &[Node],
         invariants: &mut Invariants,
     ) -> Vec<DeviceAction> {
-        self.follow(Output::None, true_ms, random, gateways, invariants)
+        self.run_outputs(Output::None, true_ms, random, gateways, invariants)
     }
 
     /// Executes the outputs of the machine until there are none.
-    fn follow(
+    fn run_outputs(
         &mut self,
         first: Output,
         true_ms: u64,
@@ -215,7 +216,7 @@ impl SimulatedDevice {
         FrameBuilder::new(self.endpoint(), to).udp(message)
     }
 
-    /// A device responds only to a gateway that holds its enrollment.
+    /// Checks that a device responds only to a real gateway, and records the RESPONSE.
     fn note_response(
         &self,
         message: &[u8; 64],
@@ -226,8 +227,8 @@ impl SimulatedDevice {
         let Ok(Message::Response(response)) = wire::parse(message) else {
             return;
         };
-        let named = GatewayId(response.gateway_id.get());
-        if gateways.iter().all(|gateway| gateway.id != named) {
+        let gateway_id = GatewayId(response.gateway_id.get());
+        if gateways.iter().all(|gateway| gateway.id != gateway_id) {
             invariants.violate(format!(
                 "device {} responded to a fake gateway",
                 self.enrollment.device
@@ -236,12 +237,12 @@ impl SimulatedDevice {
         invariants.record_response(&self.enrollment, response, true_ms);
     }
 
-    /// A session of a device is one that a gateway opened for it, with the same key.
+    /// Checks that a gateway has opened the session of the device, with the same key.
     fn check_session(&self, invariants: &mut Invariants) {
         let Some(session) = self.machine.session() else {
             return invariants.violate("a device reports authentication without a session".into());
         };
-        let real = invariants
+        let is_genuine = invariants
             .accepted
             .get(&session.id.to_wire())
             .is_some_and(|accepted| {
@@ -252,7 +253,7 @@ impl SimulatedDevice {
                     && accepted.origin.src_ip == ip_bytes(self.ip)
                     && halves(&accepted.tag)[0] == session.id.to_wire()
             });
-        if !real {
+        if !is_genuine {
             invariants.violate(format!(
                 "device {} accepted a forged session",
                 self.enrollment.device

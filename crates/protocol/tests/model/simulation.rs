@@ -25,8 +25,8 @@ use super::simulated_device::{DeviceAction, SimulatedDevice};
 const ATTACK_MS: u64 = 240_000;
 const FRESH_ROTATION_MS: u64 = 8_000;
 const MAINTENANCE_EVERY_MS: u64 = 300;
-/// Longer than the wait of a device that has used up its re-authentications: ten minutes, plus a margin. A device
-/// whose session was lost in a crash of its gateway detects that at the renewal, which is added.
+/// Longer than the wait of a device that has used up its re-authentications: ten minutes, plus a margin. The session
+/// lifetime is added, because a device detects only at the renewal that its session was lost in a crash of its gateway.
 const ATTACK_MARGIN_MS: u64 = 900_000;
 const INGRESS: u32 = 3;
 
@@ -145,31 +145,31 @@ impl Simulation {
 
     fn schedule_start(&mut self) {
         for gateway in 0..self.gateways.len() {
-            self.at(FRESH_ROTATION_MS, Event::Fresh { gateway });
-            self.at(MAINTENANCE_EVERY_MS, Event::Maintenance { gateway });
+            self.schedule_at(FRESH_ROTATION_MS, Event::Fresh { gateway });
+            self.schedule_at(MAINTENANCE_EVERY_MS, Event::Maintenance { gateway });
         }
-        self.at(1, Event::Attack);
-        self.at(5_000, Event::Failure);
-        self.at(500, Event::Probe);
+        self.schedule_at(1, Event::Attack);
+        self.schedule_at(5_000, Event::Failure);
+        self.schedule_at(500, Event::Probe);
         for station in 0..self.stations.len() {
             let actions = {
                 let mut invariants = self.invariants.borrow_mut();
                 self.stations[station].start(0, &mut self.random, &self.gateways, &mut invariants)
             };
-            self.grant(station, actions);
+            self.perform(station, actions);
         }
     }
 
-    fn at(&mut self, at_ms: u64, event: Event) {
+    fn schedule_at(&mut self, at_ms: u64, event: Event) {
         self.queued += 1;
         self.queue.push(Reverse((at_ms, self.queued, event)));
     }
 
-    fn after(&mut self, ms: u64, event: Event) {
-        self.at(self.now_ms + ms, event);
+    fn schedule_after(&mut self, ms: u64, event: Event) {
+        self.schedule_at(self.now_ms + ms, event);
     }
 
-    fn is_attack_over(&self) -> bool {
+    fn has_attack_ended(&self) -> bool {
         self.now_ms >= self.quiet_from_ms
     }
 
@@ -185,7 +185,7 @@ impl Simulation {
             }
             self.now_ms = at_ms;
             self.statistics.events += 1;
-            self.happen(event);
+            self.handle_event(event);
             if let Some(violation) = &self.invariants.borrow().violation {
                 return Err(format!("at {at_ms} ms, {:?}: {violation}", self.attack));
             }
@@ -193,7 +193,7 @@ impl Simulation {
         Ok(())
     }
 
-    fn happen(&mut self, event: Event) {
+    fn handle_event(&mut self, event: Event) {
         match event {
             Event::ToGateway { gateway, frame } => self.reach_gateway(gateway, frame),
             Event::ToDevices { frame } => self.reach_devices(&frame),
@@ -211,7 +211,7 @@ impl Simulation {
                             &mut invariants,
                         )
                     };
-                    self.grant(station, actions);
+                    self.perform(station, actions);
                 }
             }
             Event::PufRead { station, reading } => {
@@ -225,19 +225,19 @@ impl Simulation {
                         &mut invariants,
                     )
                 };
-                self.grant(station, actions);
+                self.perform(station, actions);
             }
             Event::Attack => self.attack_now(),
             Event::Failure => self.inject_failure(),
             Event::Fresh { gateway } => self.rotate(gateway),
             Event::Maintenance { gateway } => {
                 self.gateways[gateway].refill_all();
-                let ms = if self.is_attack_over() {
+                let ms = if self.has_attack_ended() {
                     4 * MAINTENANCE_EVERY_MS
                 } else {
                     MAINTENANCE_EVERY_MS
                 };
-                self.after(ms, Event::Maintenance { gateway });
+                self.schedule_after(ms, Event::Maintenance { gateway });
             }
             Event::Probe => self.probe(),
         }
@@ -246,33 +246,33 @@ impl Simulation {
     fn rotate(&mut self, gateway: usize) {
         self.gateways[gateway].rotate_fresh(self.now_ms, &mut self.random);
         // Sometimes user space is late, and the fast path stops.
-        let late = !self.is_attack_over() && self.attack == Attack::OnPath && self.random.chance(4);
-        self.after(
-            if late { 25_000 } else { FRESH_ROTATION_MS },
+        let is_late = !self.has_attack_ended() && self.attack == Attack::OnPath && self.random.chance(4);
+        self.schedule_after(
+            if is_late { 25_000 } else { FRESH_ROTATION_MS },
             Event::Fresh { gateway },
         );
     }
 
     /// Executes the device's actions: sends frames past the attacker and schedules its wake-up.
-    fn grant(&mut self, station: usize, actions: Vec<DeviceAction>) {
+    fn perform(&mut self, station: usize, actions: Vec<DeviceAction>) {
         for action in actions {
             match action {
                 DeviceAction::Send(frame) => self.carry(frame),
                 DeviceAction::ReadPuf(reading) => {
                     let ms = self.random.between(1, 40);
-                    self.after(ms, Event::PufRead { station, reading });
+                    self.schedule_after(ms, Event::PufRead { station, reading });
                 }
             }
         }
         if let Some(wake_ms) = self.stations[station].wake_ms() {
-            self.at(wake_ms.max(self.now_ms), Event::Wake { station });
+            self.schedule_at(wake_ms.max(self.now_ms), Event::Wake { station });
         }
     }
 
     /// Sends a frame over the network, which an on-path attacker controls during the attack.
     fn carry(&mut self, frame: Vec<u8>) {
         let ms = self.random.between(1, 5);
-        if self.is_attack_over() || self.attack == Attack::OffPath {
+        if self.has_attack_ended() || self.attack == Attack::OffPath {
             return self.arrive(ms, frame);
         }
         let delivery = self
@@ -286,7 +286,7 @@ impl Simulation {
                 self.arrive(ms, frame.clone());
                 self.arrive(ms + more_ms, frame);
             }
-            FrameAction::Replace(other) => self.arrive(ms, other),
+            FrameAction::Replace(replacement) => self.arrive(ms, replacement),
             FrameAction::Alter(bit) => {
                 let mut altered = frame;
                 altered[bit / 8] ^= 1 << (bit % 8);
@@ -301,8 +301,8 @@ impl Simulation {
             return;
         };
         match self.gateways.iter().position(|gateway| gateway.mac == mac) {
-            Some(gateway) => self.after(ms, Event::ToGateway { gateway, frame }),
-            None => self.after(ms, Event::ToDevices { frame }),
+            Some(gateway) => self.schedule_after(ms, Event::ToGateway { gateway, frame }),
+            None => self.schedule_after(ms, Event::ToDevices { frame }),
         }
     }
 
@@ -325,11 +325,11 @@ impl Simulation {
         let Ok(parsed) = frame::parse(bytes) else {
             return;
         };
-        let found = self
+        let station = self
             .stations
             .iter()
             .position(|station| station.enrollment.endpoint.mac == parsed.dst_mac);
-        if let Some(station) = found {
+        if let Some(station) = station {
             let actions = {
                 let mut invariants = self.invariants.borrow_mut();
                 self.stations[station].receive(
@@ -340,15 +340,15 @@ impl Simulation {
                     &mut invariants,
                 )
             };
-            self.grant(station, actions);
+            self.perform(station, actions);
         }
     }
 
     fn attack_now(&mut self) {
-        if self.is_attack_over() {
+        if self.has_attack_ended() {
             return;
         }
-        let made = match self.attack {
+        let frame = match self.attack {
             Attack::OnPath => self
                 .attacker
                 .inject(&self.enrollments, &self.gateways, &mut self.random),
@@ -356,21 +356,21 @@ impl Simulation {
                 .attacker
                 .send_forged(&self.enrollments, &self.gateways, &mut self.random),
         };
-        if let Some(frame) = made {
+        if let Some(frame) = frame {
             self.statistics.injected += 1;
             self.arrive(0, frame);
         }
         let ms = self.random.between(1, 400);
-        self.after(ms, Event::Attack);
+        self.schedule_after(ms, Event::Attack);
     }
 
     fn inject_failure(&mut self) {
-        if self.is_attack_over() || self.attack == Attack::OffPath {
+        if self.has_attack_ended() || self.attack == Attack::OffPath {
             for gateway in &mut self.gateways {
                 gateway.set_stopping(false);
             }
-            if !self.is_attack_over() {
-                self.after(5_000, Event::Failure);
+            if !self.has_attack_ended() {
+                self.schedule_after(5_000, Event::Failure);
             }
             return;
         }
@@ -397,7 +397,7 @@ impl Simulation {
             _ => {}
         }
         let ms = self.random.between(500, 12_000);
-        self.after(ms, Event::Failure);
+        self.schedule_after(ms, Event::Failure);
     }
 
     fn revoke(&mut self, station: usize) {
@@ -409,12 +409,12 @@ impl Simulation {
 
     /// A device moves to the other gateway, to its other address, or restarts.
     fn roam(&mut self, station: usize) {
-        let moved = &mut self.stations[station];
-        moved.abandon();
+        let device = &mut self.stations[station];
+        device.abandon();
         match self.random.below(3) {
-            0 => moved.gateway = 1 - moved.gateway,
+            0 => device.gateway = 1 - device.gateway,
             1 => {
-                moved.ip = match moved.ip {
+                device.ip = match device.ip {
                     IpAddr::V4(ip) => IpAddr::from([10, 66, ip.octets()[2] ^ 9, ip.octets()[3]]),
                     ip @ IpAddr::V6(_) => ip,
                 };
@@ -423,17 +423,17 @@ impl Simulation {
         }
         let actions = {
             let mut invariants = self.invariants.borrow_mut();
-            moved.start(self.now_ms, &mut self.random, &self.gateways, &mut invariants)
+            device.start(self.now_ms, &mut self.random, &self.gateways, &mut invariants)
         };
-        self.grant(station, actions);
+        self.perform(station, actions);
     }
 
     /// Sends a packet to the service, from a device's or the attacker's MAC address: the gate decides.
     fn probe(&mut self) {
         let gateway = self.random.below(self.gateways.len());
         let station = self.random.below(self.stations.len());
-        let own = self.stations[station].endpoint();
-        let service_ip = if own.ip.is_ipv4() {
+        let device_endpoint = self.stations[station].endpoint();
+        let service_ip = if device_endpoint.ip.is_ipv4() {
             IpAddr::from([10, 77, 0, 1])
         } else {
             IpAddr::from([0xfd77, 0, 0, 0, 0, 0, 0, 1])
@@ -447,10 +447,10 @@ impl Simulation {
         let from = if is_attacker {
             Endpoint {
                 mac: self.attacker.endpoint.mac,
-                ..own
+                ..device_endpoint
             }
         } else {
-            own
+            device_endpoint
         };
         let frame = FrameBuilder::new(from, service).udp(b"reading");
         let may_pass = !is_attacker
@@ -458,16 +458,16 @@ impl Simulation {
             && self.gateways[gateway].session(station, self.now_ms).is_some();
         let (verdict, _) = self.gateways[gateway].deliver(self.now_ms, INGRESS, frame);
         self.count(verdict);
-        let passed = verdict == Verdict::PassSession;
+        let has_passed = verdict == Verdict::PassSession;
         // On the path a RESPONSE may have been moved to another VLAN, to which the session is then bound.
         let must_pass = may_pass && self.attack == Attack::OffPath;
-        if (passed && !may_pass) || (must_pass && !passed) {
-            let what = format!(
+        if (has_passed && !may_pass) || (must_pass && !has_passed) {
+            let message = format!(
                 "the gate's verdict is {verdict} for a packet from {:x?}",
                 from.mac
             );
-            self.invariants.borrow_mut().violate(what);
+            self.invariants.borrow_mut().violate(message);
         }
-        self.after(if self.is_attack_over() { 20_000 } else { 700 }, Event::Probe);
+        self.schedule_after(if self.has_attack_ended() { 20_000 } else { 700 }, Event::Probe);
     }
 }

@@ -1,5 +1,5 @@
 //! Operations of user space on lines while CPUs use them (LAP/1 1.4.3): refill rings, fill empty lines, revoke, and
-//! recover after its own crash. One such process runs per gateway, and does one operation after the other.
+//! recover after a crash of user space. One such process runs per gateway, and does one operation after the other.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,14 +12,14 @@ use super::cpu::Config;
 use super::memory::{Memory, Word, split};
 use super::rules::Rule;
 
-/// The process's own memory, lost when it crashes.
+/// The process's own memory, which is lost when the process crashes.
 #[derive(Clone)]
 pub struct UserSpace {
     pub memory: Memory,
     pub config: Config,
     /// By line: the next row to write into the ring.
     ring_next: Rc<RefCell<Vec<u32>>>,
-    /// By line: rows from here on may not be used by this gateway (yet).
+    /// By line: the first row that this gateway may not use (yet).
     pub rows_until: Rc<RefCell<Vec<u32>>>,
 }
 
@@ -34,7 +34,7 @@ impl UserSpace {
         }
     }
 
-    /// The same process with another memory handle.
+    /// Returns the same process with another memory handle.
     pub fn with_memory(&self, memory: Memory) -> Self {
         Self {
             memory,
@@ -56,11 +56,11 @@ impl UserSpace {
     /// Loads the commit word; `None` while user space may not touch the line.
     async fn load_writable_commit(&self, line: usize) -> Option<CommitWord> {
         let commit = CommitWord(self.memory.load(line, Word::Commit).await);
-        let kept = commit.is_busy() && self.config.rules.contains(Rule::BusyOwnership);
-        (!commit.is_revoked() && !kept).then_some(commit)
+        let is_reserved = commit.is_busy() && self.config.rules.contains(Rule::BusyOwnership);
+        (!commit.is_revoked() && !is_reserved).then_some(commit)
     }
 
-    /// Writes rows ahead into the ring: up to one ring beyond a commit word that was seen without BUSY.
+    /// Writes rows ahead into the ring: up to one ring beyond a commit word that was loaded without BUSY.
     pub async fn refill(self, line: usize) {
         let Some(commit) = self
             .load_writable_commit(line)
@@ -71,12 +71,12 @@ impl UserSpace {
         };
         let current = commit.idx().0;
         let first = self.ring_next.borrow()[line].max(current + 1);
-        let beyond = (current + 1 + self.config.ring_rows as u32).min(self.rows_until.borrow()[line]);
-        for idx in first..beyond {
+        let end = (current + 1 + self.config.ring_rows as u32).min(self.rows_until.borrow()[line]);
+        for idx in first..end {
             let (row, slot) = (self.row(line, idx), self.slot(idx));
             let [first_half, second_half] = split(row.auth_key.as_bytes());
-            let last = self.config.rules.contains(Rule::SecondHalfLast);
-            if !last {
+            let is_second_half_last = self.config.rules.contains(Rule::SecondHalfLast);
+            if !is_second_half_last {
                 self.memory.store(line, Word::RingKey(slot, 1), second_half).await;
             }
             let challenge = u64::from_be_bytes(row.challenge);
@@ -84,7 +84,7 @@ impl UserSpace {
                 .store(line, Word::RingChallenge(slot), challenge)
                 .await;
             self.memory.store(line, Word::RingKey(slot, 0), first_half).await;
-            if last {
+            if is_second_half_last {
                 self.memory.store(line, Word::RingKey(slot, 1), second_half).await;
             }
             self.ring_next.borrow_mut()[line] = idx + 1;
@@ -113,15 +113,15 @@ impl UserSpace {
             .store(line, Word::Challenge, u64::from_be_bytes(row.challenge))
             .await;
         memory.store_pair(line, Word::Key, row.auth_key.as_bytes()).await;
-        let mut seen = commit;
-        while let Some(filled) = seen.with_row_filled(RowIndex(idx)) {
+        let mut word = commit;
+        while let Some(filled) = word.with_row_filled(RowIndex(idx)) {
             if memory
-                .compare_and_swap(line, Word::Commit, seen.0, filled.0)
+                .compare_and_swap(line, Word::Commit, word.0, filled.0)
                 .await
             {
                 return;
             }
-            seen = CommitWord(memory.load(line, Word::Commit).await);
+            word = CommitWord(memory.load(line, Word::Commit).await);
         }
     }
 
@@ -138,11 +138,11 @@ impl UserSpace {
     /// Sets REVOKED by compare-and-swap, the only way in which user space changes the word.
     pub async fn revoke(self, line: usize) {
         loop {
-            let seen = CommitWord(self.memory.load(line, Word::Commit).await);
-            let revoked = seen.with_revoked();
+            let word = CommitWord(self.memory.load(line, Word::Commit).await);
+            let revoked = word.with_revoked();
             if self
                 .memory
-                .compare_and_swap(line, Word::Commit, seen.0, revoked.0)
+                .compare_and_swap(line, Word::Commit, word.0, revoked.0)
                 .await
             {
                 return;
@@ -162,8 +162,8 @@ impl UserSpace {
         });
     }
 
-    /// A new process after a crash, with the data plane detached and the memory kept: unfinished winners lose their
-    /// session, and rings are emptied, because their state is unknown.
+    /// Starts a new process after a crash, with the data plane detached and the memory kept: unfinished winners lose
+    /// their session, and rings are emptied, because the state of the rings is unknown.
     pub fn recover(&mut self) {
         let ring_rows = self.config.ring_rows;
         self.memory.arrange(|state| {
@@ -182,7 +182,7 @@ impl UserSpace {
         *self = Self::new(self.memory.clone(), self.config, rows_until);
     }
 
-    /// Installs a device in an empty line: its mode, the first number and, in key mode, its key.
+    /// Installs a device in an empty line: its mode, its first row and, in key mode, its key.
     pub fn install(&self, line: usize, mode: Mode, idx: u32) {
         let flags = match mode {
             Mode::Pool => commit::UNLIMITED,

@@ -63,26 +63,26 @@ fn args<'a>(prefix: &str, words: impl IntoIterator<Item = &'a u32>) -> String {
 
 /// A program that verifies PROOFs.
 #[derive(Clone, Copy)]
-enum ExpectedBy<'a> {
+enum Program<'a> {
     /// p4dra.p4, compiled under this name: a table entry has one of the two keys.
     P4dra(&'a str),
     /// lap.p4: a table entry has both keys.
     Lap,
 }
 
-impl ExpectedBy<'_> {
+impl Program<'_> {
     fn control(self) -> &'static str {
         match self {
-            ExpectedBy::P4dra(_) => "AttestIngress",
-            ExpectedBy::Lap => "LapIngress",
+            Program::P4dra(_) => "AttestIngress",
+            Program::Lap => "LapIngress",
         }
     }
 
-    /// The oracle with the same rules: only `lap` checks the destination MAC address.
+    /// Returns the oracle with the same rules: only `lap` checks the destination MAC address.
     fn gateway(self, provers_max: usize) -> Gateway {
         let own_macs = match self {
-            ExpectedBy::P4dra(_) => None,
-            ExpectedBy::Lap => Some(lap::OWN_MACS.to_vec()),
+            Program::P4dra(_) => None,
+            Program::Lap => Some(lap::OWN_MACS.to_vec()),
         };
         Gateway::new(GatewayConfig {
             provers_max,
@@ -92,13 +92,13 @@ impl ExpectedBy<'_> {
         })
     }
 
-    /// Before any device is attested.
+    /// Returns a tester without attested devices.
     fn tester(self) -> PacketTester {
         match self {
-            ExpectedBy::P4dra(program) => {
+            Program::P4dra(program) => {
                 PacketTester::new(self.control(), Stf::new(program, "proofs"), self.gateway(0))
             }
-            ExpectedBy::Lap => {
+            Program::Lap => {
                 let mut tester = lap::new_tester("proofs", Gate::Off);
                 lap::configure(&mut tester, Gate::Off, false, false);
                 tester
@@ -109,53 +109,56 @@ impl ExpectedBy<'_> {
     fn begin_to_attest(self, tester: &mut PacketTester) {
         tester.gateway = self.gateway(8);
         match self {
-            ExpectedBy::P4dra(_) => {
+            Program::P4dra(_) => {
                 let id = GATEWAY.0;
                 tester.stf.line(&format!(
                     "setdefault AttestIngress.gateway set_gateway(gateway_id:{id})"
                 ));
             }
-            ExpectedBy::Lap => lap::configure(tester, Gate::Off, false, true),
+            Program::Lap => lap::configure(tester, Gate::Off, false, true),
         }
     }
 
     fn add_keys(self, tester: &mut PacketTester, number: u8, keys: &ProverKeys) {
         let (device, period) = (device(number).0, START.period.0);
-        let (current, other) = (words(&keys.current), keys.alternate.as_ref().map(words));
-        let has_other = u8::from(other.is_some());
+        let (current, alternate) = (words(&keys.current), keys.alternate.as_ref().map(words));
+        let has_alternate = u8::from(alternate.is_some());
         match self {
-            ExpectedBy::P4dra(_) => {
-                let all = [(0, Some(current)), (1, other)];
-                for (which, words) in all.into_iter().filter_map(|(which, words)| Some((which, words?))) {
+            Program::P4dra(_) => {
+                let all = [(0, Some(current)), (1, alternate)];
+                for (key_index, words) in all
+                    .into_iter()
+                    .filter_map(|(key_index, words)| Some((key_index, words?)))
+                {
                     tester.stf.line(&format!(
                         "add AttestIngress.proof_keys hdr.lap.device_id:{device:#x} meta.period:{period:#x} \
-                         meta.alternate:{which} set_key(has_alternate:{has_other}, {})",
+                         meta.alternate:{key_index} set_key(has_alternate:{has_alternate}, {})",
                         args("k", &words)
                     ));
                 }
             }
-            ExpectedBy::Lap => {
+            Program::Lap => {
                 tester.stf.line(&format!(
                     "add LapIngress.proof_keys meta.prover:{number} meta.period:{period:#x} \
-                     set_keys({}, has_alternate:{has_other}, {})",
+                     set_keys({}, has_alternate:{has_alternate}, {})",
                     args("k", &current),
-                    args("a", &other.unwrap_or_default())
+                    args("a", &alternate.unwrap_or_default())
                 ));
             }
         }
     }
 
-    fn install(self, tester: &mut PacketTester, number: u8, alternate: bool, has_keys: bool) {
+    fn install(self, tester: &mut PacketTester, number: u8, has_alternate: bool, has_keys: bool) {
         let keys = ProverKeys {
             current: key(number, &H),
-            alternate: alternate.then(|| key(number, &OTHER_H)),
+            alternate: has_alternate.then(|| key(number, &OTHER_H)),
         };
         tester.stf.line(&format!(
             "add {}.provers hdr.lap.device_id:{:#x} set_prover(prover:{number})",
             self.control(),
             device(number).0
         ));
-        // The oracle knows it by a key of another period, if it has none.
+        // In the oracle a prover without a key of the period has a key of another period.
         let period = Period(START.period.0 + u64::from(!has_keys));
         if has_keys {
             self.add_keys(tester, number, &keys);
@@ -166,13 +169,13 @@ impl ExpectedBy<'_> {
             .unwrap();
     }
 
-    /// Begins a round like the control plane: its number last.
-    fn open(self, tester: &mut PacketTester, round: &AttestRound, late: bool) {
+    /// Begins a round like the control plane, which writes the number last.
+    fn open(self, tester: &mut PacketTester, round: &AttestRound, is_late: bool) {
         let lane = round.number.0 & 1;
         let lines = [
             ("round_period", round.start.period.0),
             ("round_nonce", u64::from_be_bytes(round.nonce)),
-            ("round_until_us", if late { 0 } else { LATER_US }),
+            ("round_until_us", if is_late { 0 } else { LATER_US }),
             ("round_number", round.number.0.into()),
         ];
         for (register, value) in lines {
@@ -181,37 +184,41 @@ impl ExpectedBy<'_> {
                 .stf
                 .line(&format!("register_write {control}.{register} {lane} {value}"));
         }
-        let until = if late { 0 } else { tester.now.monotonic_ms + 1000 };
+        let deadline_ms = if is_late {
+            0
+        } else {
+            tester.now.monotonic_ms + 1000
+        };
         let open = OpenRound {
             round: *round,
             started: Monotonic(0),
-            deadline: Monotonic(until),
+            deadline: Monotonic(deadline_ms),
         };
         tester.gateway.open_round(open).unwrap();
     }
 }
 
-/// In the word order of the programs.
+/// Returns a key in the word order of the programs.
 fn words(key: &ProofKey) -> [u32; 8] {
     let (words, _) = key.as_bytes().as_chunks::<4>();
     std::array::from_fn(|at| u32::from_le_bytes(words[at]))
 }
 
-/// A PROOF as the device sends it.
+/// Returns a PROOF as the device sends it.
 fn proof(number: u8, round: &AttestRound, h: &ConfigurationHash) -> Vec<u8> {
     let message = round.proof_message(device(number), key(number, h).prove(round));
     PacketTester::to_lap(device_end(number), message.as_bytes())
 }
 
-fn proofs(mode: ExpectedBy<'_>) -> Stf {
-    let mut tester = mode.tester();
+fn proofs(program: Program<'_>) -> Stf {
+    let mut tester = program.tester();
     let (first, second) = (round(1), round(2));
     tester.comment("No device is attested yet.");
     tester.expect(Verdict::DropUnsupportedType, &proof(1, &first, &H));
     tester.comment(
         "Provers 1 to 5: another configuration is rolled out to 2 and 3, 4 has no key of the period.",
     );
-    mode.begin_to_attest(&mut tester);
+    program.begin_to_attest(&mut tester);
     for (number, alternate, has_keys) in [
         (1, false, true),
         (2, true, true),
@@ -219,13 +226,13 @@ fn proofs(mode: ExpectedBy<'_>) -> Stf {
         (4, false, false),
         (5, false, true),
     ] {
-        mode.install(&mut tester, number, alternate, has_keys);
+        program.install(&mut tester, number, alternate, has_keys);
     }
     tester.comment("No round is open.");
     tester.expect(Verdict::DropRound, &proof(1, &first, &H));
     tester
         .comment("A round: one verdict per prover; the current configuration, or the one being rolled out.");
-    mode.open(&mut tester, &first, false);
+    program.open(&mut tester, &first, false);
     tester.expect(Verdict::ProofOk, &proof(1, &first, &H));
     tester.expect(Verdict::ProofOk, &proof(2, &first, &OTHER_H));
     tester.stf.line("wait");
@@ -246,7 +253,7 @@ fn proofs(mode: ExpectedBy<'_>) -> Stf {
         &proof(5, &first, &ConfigurationHash([9; 32])),
     );
     tester.comment("The next round is open at the same time, with IPv6 and VLAN tags.");
-    mode.open(&mut tester, &second, false);
+    program.open(&mut tester, &second, false);
     let message = second.proof_message(device(1), key(1, &H).prove(&second));
     let frame = FrameBuilder::new(v6(device_end(1)), v6(gateway_end()))
         .vlan(7)
@@ -254,19 +261,19 @@ fn proofs(mode: ExpectedBy<'_>) -> Stf {
     tester.expect(Verdict::ProofOk, &frame.udp(message.as_bytes()));
     tester.expect(Verdict::DropProved, &proof(1, &first, &H));
     tester.comment("Wrong in one bit: the number, the nonce, each word of the proof.");
-    let right = proof(2, &second, &H);
+    let valid = proof(2, &second, &H);
     let payload = 42;
-    tester.expect(Verdict::DropGateway, &altered_proofs(&right, payload + 16));
-    tester.expect(Verdict::DropRound, &altered_proofs(&right, payload + 20));
-    tester.expect(Verdict::DropRound, &altered_proofs(&right, payload + 31));
+    tester.expect(Verdict::DropGateway, &altered_proofs(&valid, payload + 16));
+    tester.expect(Verdict::DropRound, &altered_proofs(&valid, payload + 20));
+    tester.expect(Verdict::DropRound, &altered_proofs(&valid, payload + 31));
     for word in 0..16 {
         let at = payload + 32 + word * 4 + word % 4;
-        tester.expect(Verdict::DropProof, &altered_proofs(&right, at));
+        tester.expect(Verdict::DropProof, &altered_proofs(&valid, at));
     }
     drain(&mut tester);
-    tester.expect(Verdict::ProofOk, &right);
+    tester.expect(Verdict::ProofOk, &valid);
     tester.comment("A round after its deadline.");
-    mode.open(&mut tester, &round(3), true);
+    program.open(&mut tester, &round(3), true);
     tester.expect(Verdict::DropLate, &proof(3, &round(3), &H));
     tester.expect(Verdict::DropRound, &proof(3, &first, &H));
     tester.comment("Other frames to the port, and frames to other ports.");
@@ -283,9 +290,9 @@ fn drain(tester: &mut PacketTester) {
 }
 
 fn altered_proofs(frame: &[u8], at: usize) -> Vec<u8> {
-    let mut bent = frame.to_vec();
-    bent[at] ^= 0x10;
-    bent
+    let mut altered_frame = frame.to_vec();
+    altered_frame[at] ^= 0x10;
+    altered_frame
 }
 
 /// Datagrams that are not PROOFs.
@@ -404,7 +411,7 @@ fn classic(program: &str) -> Stf {
     for (key, id, h) in &all {
         verifier.install(*id, key, h);
     }
-    let mut gateway = ExpectedBy::P4dra(program).gateway(0);
+    let mut gateway = Program::P4dra(program).gateway(0);
     gateway.serve_p4dra(P4dra {
         ether_type: ETHER_TYPE,
         controller: CONTROLLER,
@@ -458,26 +465,26 @@ fn classic(program: &str) -> Stf {
     tester.expect(Verdict::DropP4draRound, &reply(2, &published_round));
     tester.expect(Verdict::DropP4draProved, &reply(2, &classic_round(2)));
     tester.comment("Each word of r, n, d and the proof counts.");
-    let right = reply(3, &classic_round(3));
+    let valid = reply(3, &classic_round(3));
     for at in (15..31).step_by(3) {
-        tester.expect(Verdict::DropP4draRound, &altered_proofs(&right, at));
+        tester.expect(Verdict::DropP4draRound, &altered_proofs(&valid, at));
     }
     for at in (31..47).step_by(4) {
-        tester.expect(Verdict::DropP4draProver, &altered_proofs(&right, at));
+        tester.expect(Verdict::DropP4draProver, &altered_proofs(&valid, at));
     }
     for word in 0..16 {
         tester.expect(
             Verdict::DropP4draProof,
-            &altered_proofs(&right, 47 + word * 4 + word % 4),
+            &altered_proofs(&valid, 47 + word * 4 + word % 4),
         );
     }
     drain(&mut tester);
     tester.comment("With VLAN tags; the reply keeps them.");
-    let payload = &right[14..];
+    let payload = &valid[14..];
     let tagged = FrameBuilder::new(device_end(1), gateway_end()).vlan(5).vlan(6);
     tester.expect(Verdict::ReplyP4draVerified, &tagged.ethernet(ETHER_TYPE, payload));
-    let thrice = tagged.vlan(7).ethernet(ETHER_TYPE, payload);
-    tester.expect(Verdict::PassForeign, &thrice);
+    let three_tags = tagged.vlan(7).ethernet(ETHER_TYPE, payload);
+    tester.expect(Verdict::PassForeign, &three_tags);
     tester.comment(
         "Frames that the published switch sends to itself, and frames that provers do not send, are dropped.",
     );
@@ -499,11 +506,11 @@ fn classic(program: &str) -> Stf {
     let longer = |frame: &[u8], bytes: usize| [frame, &vec![0x55; bytes]].concat();
     tester.expect(Verdict::DropP4draOperation, &longer(&start, 29));
     tester.expect(Verdict::DropP4draMalformed, &longer(&start, 30));
-    tester.expect(Verdict::DropP4draMalformed, &longer(&right, 1));
-    tester.expect(Verdict::DropP4draMalformed, &right[..110]);
-    tester.expect(Verdict::DropP4draMalformed, &right[..40]);
-    tester.expect(Verdict::DropP4draMalformed, &right[..14]);
-    let mut unknown = right.clone();
+    tester.expect(Verdict::DropP4draMalformed, &longer(&valid, 1));
+    tester.expect(Verdict::DropP4draMalformed, &valid[..110]);
+    tester.expect(Verdict::DropP4draMalformed, &valid[..40]);
+    tester.expect(Verdict::DropP4draMalformed, &valid[..14]);
+    let mut unknown = valid.clone();
     unknown[14] = 6;
     tester.expect(Verdict::DropP4draMalformed, &unknown);
     tester.comment("To or from group addresses.");
@@ -535,7 +542,7 @@ pub fn tests() -> Vec<Stf> {
     let programs = ["p4dra-recirculating", "p4dra-one-pass"];
     programs
         .into_iter()
-        .flat_map(|program| [proofs(ExpectedBy::P4dra(program)), classic(program)])
-        .chain([proofs(ExpectedBy::Lap)])
+        .flat_map(|program| [proofs(Program::P4dra(program)), classic(program)])
+        .chain([proofs(Program::Lap)])
         .collect()
 }

@@ -21,7 +21,7 @@ struct Key {
 }
 
 impl Key {
-    /// 64 bytes of keystream. The first half of the 96-bit nonce is the upper half of a 64-bit counter.
+    /// Returns 64 bytes of keystream. The first half of the 96-bit nonce is the upper half of a 64-bit counter.
     fn block(&self, forro: bool, counter: u32, nonce: [u8; 12]) -> [u8; 64] {
         let (high, low) = nonce.split_first_chunk::<4>().unwrap();
         let counter = u64::from(u32::from_le_bytes(*high)) << 32 | u64::from(counter);
@@ -55,7 +55,7 @@ impl Key {
         let words = self.bytes.as_chunks::<4>().0.iter();
         let words: Vec<_> = (0..)
             .zip(words)
-            .map(|(at, word)| format!("k{at}:{:#010x}", u32::from_le_bytes(*word)))
+            .map(|(index, word)| format!("k{index}:{:#010x}", u32::from_le_bytes(*word)))
             .collect();
         stf.line(&format!(
             "add keys meta.port:{} use_key(output:{OUTPUT}, rounds:{}, switch_number:{SWITCH_NUMBER:#x}, {})",
@@ -84,24 +84,24 @@ const RFC8439_BLOCK: &str = "10f1e7e4d13b5915500fdd1fa32071c4c7d1f4c733c06803042
 
 fn test(program: &str, forro: bool) -> Stf {
     let mut stf = Stf::new(program, "text");
-    let all = if forro { [6, 10, 14] } else { [8, 12, 20] };
-    let counting: [u8; 32] = std::array::from_fn(|at| u8::try_from(at).unwrap());
+    let round_counts = if forro { [6, 10, 14] } else { [8, 12, 20] };
+    let counting_key: [u8; 32] = std::array::from_fn(|at| u8::try_from(at).unwrap());
     let keys: Vec<_> = (4u16..)
-        .zip(all)
+        .zip(round_counts)
         .map(|(port, rounds)| Key {
             port,
             rounds,
-            bytes: counting,
+            bytes: counting_key,
         })
         .collect();
     keys.iter().for_each(|key| key.add(&mut stf));
     let published = Key {
         port: 1,
-        rounds: all[2],
+        rounds: round_counts[2],
         bytes: if forro {
             *b"minha vida e andar por este pais"
         } else {
-            counting
+            counting_key
         },
     };
     published.add(&mut stf);
@@ -144,16 +144,16 @@ fn test(program: &str, forro: bool) -> Stf {
     stf.comment("No first nonce is set: nothing is encrypted.");
     stf.packet(1, &frame(ENCRYPT, 0, [0; 12], &text));
     stf.comment("Nonces increase; the content of the frame is irrelevant.");
-    let first = 0x0011_2233_4455_66ffu64;
-    stf.line(&format!("register_write CipherIngress.nonces 0 {first}"));
-    for (key, number) in keys.iter().zip(first..) {
+    let first_nonce = 0x0011_2233_4455_66ffu64;
+    stf.line(&format!("register_write CipherIngress.nonces 0 {first_nonce}"));
+    for (key, number) in keys.iter().zip(first_nonce..) {
         let mut nonce = [0; 12];
         nonce[..4].copy_from_slice(&SWITCH_NUMBER.to_be_bytes());
         nonce[4..].copy_from_slice(&number.to_be_bytes());
-        let covered = xor(key.block(forro, 5, nonce), text);
+        let ciphertext = xor(key.block(forro, 5, nonce), text);
         stf.packet(key.port, &frame(ENCRYPT, 5, [0xee; 12], &text));
-        stf.expect(OUTPUT, &frame(DECRYPT, 5, nonce, &covered));
-        stf.packet(key.port, &frame(DECRYPT, 5, nonce, &covered));
+        stf.expect(OUTPUT, &frame(DECRYPT, 5, nonce, &ciphertext));
+        stf.packet(key.port, &frame(DECRYPT, 5, nonce, &ciphertext));
         stf.expect(OUTPUT, &frame(PLAIN, 5, nonce, &text));
     }
 
@@ -163,13 +163,13 @@ fn test(program: &str, forro: bool) -> Stf {
         stf.packet(1, &frame(operation, 0, nonce, &text));
     }
     stf.packet(1, &frame(DECRYPT, 0, nonce, &text[..63]));
-    let mut other = frame(DECRYPT, 0, nonce, &text);
-    other[13] = 0xb6;
-    stf.packet(1, &other);
-    let mut half = vec![56, 56];
-    half.extend_from_slice(&[0x77; 64]);
-    half.extend_from_slice(&frame(DECRYPT, 0, nonce, &text));
-    stf.packet(1, &half);
+    let mut other_type = frame(DECRYPT, 0, nonce, &text);
+    other_type[13] = 0xb6;
+    stf.packet(1, &other_type);
+    let mut intermediate = vec![56, 56];
+    intermediate.extend_from_slice(&[0x77; 64]);
+    intermediate.extend_from_slice(&frame(DECRYPT, 0, nonce, &text));
+    stf.packet(1, &intermediate);
     stf
 }
 

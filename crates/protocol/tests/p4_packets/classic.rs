@@ -51,7 +51,7 @@ fn pairs(bits: ResponseBits) -> Vec<Vec<Crp>> {
     PAIRS.map(|count| (0..count).map(|_| pair()).collect()).into()
 }
 
-/// The tables that may hold a pair, and the action.
+/// Returns the tables that may contain a pair, the key field, and the action.
 fn tables(
     profile: Profile,
     index: usize,
@@ -92,8 +92,8 @@ fn install(tester: &mut PacketTester, profile: Profile, bits: ResponseBits, crps
     }
 }
 
-/// The RESP of the device with these pairs to a CH.
-fn respond(crps: &[Crp], challenge: &Message, bits: ResponseBits, two: bool) -> Message {
+/// Returns the RESP of the device with these pairs to a CH.
+fn respond(crps: &[Crp], challenge: &Message, bits: ResponseBits, has_two_pairs: bool) -> Message {
     let response = |challenge_number: u32| {
         &crps
             .iter()
@@ -101,7 +101,7 @@ fn respond(crps: &[Crp], challenge: &Message, bits: ResponseBits, two: bool) -> 
             .unwrap()
             .response
     };
-    let r2 = two.then(|| response(challenge.challenge2));
+    let r2 = has_two_pairs.then(|| response(challenge.challenge2));
     device::respond(challenge, bits, response(challenge.challenge1), r2).unwrap()
 }
 
@@ -129,8 +129,8 @@ fn test(name: &str, profile: Profile, bits: ResponseBits) -> Stf {
     tester
         .stf
         .line(&format!("register_write ClassicIngress.random_state 0 {SEED}"));
-    let two = profile == Profile::Uav;
-    let mut kept = Vec::new();
+    let has_two_pairs = profile == Profile::Uav;
+    let mut recorded = Vec::new();
 
     tester.comment("Exchanges over IPv4 and IPv6. A hash is accepted once, a wrong one changes nothing.");
     for (number, identifier) in [1u32, 2, 1, 3, 2, 1].into_iter().enumerate() {
@@ -145,15 +145,15 @@ fn test(name: &str, profile: Profile, bits: ResponseBits) -> Stf {
             &crps[usize::try_from(identifier).unwrap() - 1],
             &challenge,
             bits,
-            two,
+            has_two_pairs,
         );
         let mut wrong = response;
         wrong.hash ^= 1;
-        let right = to_classic(from, &bytes(&response, bits));
+        let valid = to_classic(from, &bytes(&response, bits));
         tester.expect(Verdict::DropClassicHash, &to_classic(from, &bytes(&wrong, bits)));
-        tester.expect(Verdict::ReplyClassicAck, &right);
-        tester.expect(Verdict::DropClassicHash, &right);
-        kept.extend([request, right]);
+        tester.expect(Verdict::ReplyClassicAck, &valid);
+        tester.expect(Verdict::DropClassicHash, &valid);
+        recorded.extend([request, valid]);
     }
     tester.comment("Without a challenge a hash of zeros is not accepted.");
     let mut zero = Message::new(message_type::RESP, 2);
@@ -177,7 +177,7 @@ fn test(name: &str, profile: Profile, bits: ResponseBits) -> Stf {
         (first, Verdict::DropClassicHash),
         (second, Verdict::ReplyClassicAck),
     ] {
-        let response = respond(&crps[0], &message(&reply, bits, false), bits, two);
+        let response = respond(&crps[0], &message(&reply, bits, false), bits, has_two_pairs);
         tester.expect(verdict, &to_classic(device_end(1), &bytes(&response, bits)));
     }
     tester.comment("Malformed messages: types, lengths; padding is kept, other ports pass.");
@@ -202,13 +202,16 @@ fn test(name: &str, profile: Profile, bits: ResponseBits) -> Stf {
         &to_service.clone().fragment(1, true).udp(&plain),
     );
     tester.expect(Verdict::PassForeign, &to_service.arp_request());
-    let to_us = FrameBuilder::new(device_end(1), to_port);
+    let to_gateway = FrameBuilder::new(device_end(1), to_port);
     tester.expect(
         Verdict::PassUnparsed,
-        &to_us.clone().fragment(0, true).udp(&plain),
+        &to_gateway.clone().fragment(0, true).udp(&plain),
     );
-    tester.expect(Verdict::PassUnparsed, &to_us.clone().options(&[1]).udp(&plain));
-    let mut group = to_us.udp(&plain);
+    tester.expect(
+        Verdict::PassUnparsed,
+        &to_gateway.clone().options(&[1]).udp(&plain),
+    );
+    let mut group = to_gateway.udp(&plain);
     group[0] |= 1;
     tester.expect(Verdict::DropUnanswerable, &group);
     if profile == Profile::Iot {
@@ -220,13 +223,14 @@ fn test(name: &str, profile: Profile, bits: ResponseBits) -> Stf {
         tester.expect(Verdict::DropClassicUnknown, &to_classic(device_end(3), &request));
     }
     tester.comment("Altered frames; the oracle gives the expected result.");
-    tester.send_altered(0x5eed_0003, 200, &kept);
+    tester.send_altered(0x5eed_0003, 200, &recorded);
     tester.finish()
 }
 
 pub fn tests() -> Vec<Stf> {
-    let all = [("iot", Profile::Iot), ("uav", Profile::Uav)];
-    all.into_iter()
+    let profiles = [("iot", Profile::Iot), ("uav", Profile::Uav)];
+    profiles
+        .into_iter()
         .flat_map(|(name, profile)| ResponseBits::ALL.map(|bits| test(name, profile, bits)))
         .collect()
 }

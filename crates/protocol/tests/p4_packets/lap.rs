@@ -29,7 +29,7 @@ pub const SESSION_LIFETIME_S: u32 = 600;
 pub const MTU: u16 = 1500;
 pub const FRESH: u64 = 0x4e5f_0001_0203_0405;
 pub const PREVIOUS_FRESH: u64 = 0x1e5f_a1a2_a3a4_a5a6;
-/// No row has a number above it.
+/// Above all row numbers: all rows may be spent.
 const NO_MARK: u64 = 1 << 32;
 pub const LATER_US: u64 = 1 << 46;
 
@@ -155,7 +155,7 @@ pub fn new_tester(what: &str, gate: Gate) -> PacketTester {
     new_tester_with(what, gate, |_| {})
 }
 
-/// In `bridge`, behind a service port.
+/// The gateway's own MAC addresses; their entries in `bridge` have the service port.
 pub const OWN_MACS: [Mac; 2] = [[2, 0, 0, 0, 0xff, 1], [2, 0, 0, 0, 0xff, 2]];
 /// The device prefixes of `device_sources`: 10.66.0.0/16 and fd66::/16.
 const PREFIXES: [([u16; 8], u8); 2] = [
@@ -196,7 +196,7 @@ fn sources() -> DeviceSources {
     DeviceSources::new(&prefixes, &[gateway_end().ip, OWN_V6.into()], &[link])
 }
 
-/// Odd, otherwise arbitrary.
+/// Arbitrary odd numbers.
 const BUCKET_KEYS: [u64; 5] = [
     0x9e37_79b9_7f4a_7c15,
     0xbf58_476d_1ce4_e5b9,
@@ -237,9 +237,9 @@ pub fn new_tester_with(what: &str, gate: Gate, configure: impl FnOnce(&mut Gatew
     }
     tester.comment("Device prefixes, except for the gateway's own addresses and the broadcast address.");
     let admitted = PREFIXES.map(|(address, bits)| (IpAddr::from(address), bits, "admit"));
-    let refused = sources().excluded().to_vec();
-    let refused = refused.into_iter().map(|address| (address, 128, "NoAction"));
-    for (address, bits, action) in admitted.into_iter().chain(refused) {
+    let excluded = sources().excluded().to_vec();
+    let excluded = excluded.into_iter().map(|address| (address, 128, "NoAction"));
+    for (address, bits, action) in admitted.into_iter().chain(excluded) {
         let value = hex::encode(ip_bytes(address));
         tester.stf.line(&format!(
             "add LapIngress.device_sources meta.frame.src:0x{value}/{bits} {action}()"
@@ -274,16 +274,16 @@ pub fn set(tester: &mut PacketTester, gate: Gate) {
     set_with(tester, gate, false);
 }
 
-/// The same, with or without a slow path.
+/// Sets the gate, with or without a slow path.
 pub fn set_with(tester: &mut PacketTester, gate: Gate, slow: bool) {
     configure(tester, gate, slow, false);
 }
 
-/// Configures everything; `attests`: PROOFs are verified.
+/// Configures the gateway; with `attests`, PROOFs are verified.
 pub fn configure(tester: &mut PacketTester, gate: Gate, slow: bool, attests: bool) {
     let gate = match gate {
         Gate::Sealed => 0,
-        Gate::Open => 1,
+        Gate::Bound => 1,
         Gate::Off => 2,
     };
     let dhcp4_is_named = tester.gateway.config().dhcp_servers.iter().any(IpAddr::is_ipv4);
@@ -336,9 +336,9 @@ pub fn install(tester: &mut PacketTester, device: &Device, first: u32, rows: u32
         device.id().0,
         u8::from(key_mode)
     ));
-    let rows: Vec<Row> = (0..rows).map(|ahead| device.row(first + ahead)).collect();
-    for (ahead, row) in (0..).zip(&rows) {
-        let idx = first + ahead;
+    let rows: Vec<Row> = (0..rows).map(|offset| device.row(first + offset)).collect();
+    for (offset, row) in (0..).zip(&rows) {
+        let idx = first + offset;
         let [key0, key1] = [0..8, 8..16].map(|half| hex::encode(&row.auth_key.as_bytes()[half]));
         let keys = format!("key0:0x{key0}, key1:0x{key1}");
         if key_mode {
@@ -372,16 +372,16 @@ pub fn install(tester: &mut PacketTester, device: &Device, first: u32, rows: u32
 }
 
 pub fn altered(frame: &[u8], at: usize) -> Vec<u8> {
-    let mut bent = frame.to_vec();
-    bent[at] ^= 0x10;
-    bent
+    let mut altered_frame = frame.to_vec();
+    altered_frame[at] ^= 0x10;
+    altered_frame
 }
 
 /// Offset of the payload of an untagged IPv4 datagram.
 pub const PAYLOAD: usize = 42;
 
 impl PacketTester {
-    /// A frame from the service side.
+    /// Sends a frame from the service side.
     pub fn send_down(&mut self, frame: &[u8]) -> Verdict {
         self.stf.packet(SERVICE_PORT, frame);
         let mut out = frame.to_vec();
@@ -398,7 +398,7 @@ impl PacketTester {
     }
 }
 
-/// From the service to a device.
+/// Builds a frame from the service to a device.
 pub fn down(to: Endpoint) -> FrameBuilder {
     let from = if to.ip.is_ipv6() {
         v6(service_end())

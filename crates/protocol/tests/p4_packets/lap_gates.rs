@@ -12,7 +12,7 @@ use super::lap::{Device, FRESH, PAYLOAD, SUITE, altered, device, down, install, 
 use super::packet_tester::{PacketTester, device_end, gateway_end, service_end, v6};
 use super::stf::Stf;
 
-/// Source and destination of DHCP client messages.
+/// Returns a DHCP client message.
 fn dhcp(is_v6: bool) -> Vec<u8> {
     let (from, to) = match is_v6 {
         true => (
@@ -32,11 +32,11 @@ fn dhcp(is_v6: bool) -> Vec<u8> {
     FrameBuilder::new(from, to).dhcp()
 }
 
-/// Frames that are not messages: each gate's list.
+/// Sends frames that are not LAP/1 messages.
 fn foreign(tester: &mut PacketTester) {
     let from = device_end(1);
     let to_service = FrameBuilder::new(from, service_end());
-    let to_us = FrameBuilder::new(from, gateway_end());
+    let to_gateway = FrameBuilder::new(from, gateway_end());
     let far = FrameBuilder::new(v6(from), v6(service_end()));
     let to_lap = FrameBuilder::new(
         from,
@@ -58,7 +58,7 @@ fn foreign(tester: &mut PacketTester) {
     cut.truncate(30);
     let mut long = to_service.udp(b"length");
     long[38] = 1;
-    let mut own_frame = to_us.udp(b"length");
+    let mut own_frame = to_gateway.udp(b"length");
     own_frame[38] = 1;
     for frame in [
         to_service.udp(b"datagram"),
@@ -76,10 +76,10 @@ fn foreign(tester: &mut PacketTester) {
         to_service.clone().vlan(1).vlan(2).vlan(3).udp(b"three tags"),
         to_service.clone().fragment(0, true).udp(b"first"),
         to_service.clone().options(&[1]).udp(b"options"),
-        to_us.clone().fragment(2, false).udp(b"last"),
-        to_us.clone().options(&[1]).udp(b"options"),
-        to_us.udp(b"short"),
-        to_us.udp(b""),
+        to_gateway.clone().fragment(2, false).udp(b"last"),
+        to_gateway.clone().options(&[1]).udp(b"options"),
+        to_gateway.udp(b"short"),
+        to_gateway.udp(b""),
         dhcp(false),
         dhcp(true),
         far.clone().ip_fields(0, 0, 255).neighbor_solicitation([0xfd; 16]),
@@ -101,35 +101,39 @@ fn foreign(tester: &mut PacketTester) {
 }
 
 pub fn gates() -> Vec<Stf> {
-    [("off", Gate::Off), ("open", Gate::Open), ("sealed", Gate::Sealed)]
-        .into_iter()
-        .map(|(name, gate)| {
-            let mut tester = new_tester(&format!("gate_{name}"), gate);
-            set(&mut tester, gate);
-            tester.comment("Frames that are not messages.");
-            foreign(&mut tester);
-            tester.comment("Messages in the wrong direction, of unsupported types, and malformed ones.");
-            let pool = device(1, Mode::Pool);
-            install(&mut tester, &pool, 4, 3, None);
-            refresh(&mut tester);
-            for kind in 0..20 {
-                for bytes in [16, 55, 56, 64, 72, 96] {
-                    let length = u16::try_from(bytes).unwrap();
-                    let header = Header::with_length(kind, SUITE, 0, pool.id(), length);
-                    let mut message = header.as_bytes().to_vec();
-                    message.resize(bytes, 0);
-                    tester.send(&pool.frame(gateway_end(), &message));
-                }
+    [
+        ("off", Gate::Off),
+        ("bound", Gate::Bound),
+        ("sealed", Gate::Sealed),
+    ]
+    .into_iter()
+    .map(|(name, gate)| {
+        let mut tester = new_tester(&format!("gate_{name}"), gate);
+        set(&mut tester, gate);
+        tester.comment("Frames that are not messages.");
+        foreign(&mut tester);
+        tester.comment("Messages in the wrong direction, of unsupported types, and malformed ones.");
+        let pool = device(1, Mode::Pool);
+        install(&mut tester, &pool, 4, 3, None);
+        refresh(&mut tester);
+        for kind in 0..20 {
+            for bytes in [16, 55, 56, 64, 72, 96] {
+                let length = u16::try_from(bytes).unwrap();
+                let header = Header::with_length(kind, SUITE, 0, pool.id(), length);
+                let mut message = header.as_bytes().to_vec();
+                message.resize(bytes, 0);
+                tester.send(&pool.frame(gateway_end(), &message));
             }
-            let mut frames = vec![pool.request(0x21), pool.response(4, FRESH ^ 1, true)];
-            frames.push(FrameBuilder::new(device_end(1), service_end()).udp(b"datagram"));
-            frames.push(FrameBuilder::new(device_end(1), service_end()).arp_request());
-            frames.push(dhcp(true));
-            tester.comment("Altered frames; the oracle gives the expected result.");
-            tester.send_altered(0x5eed_0005, 150, &frames);
-            tester.finish()
-        })
-        .collect()
+        }
+        let mut frames = vec![pool.request(0x21), pool.response(4, FRESH ^ 1, true)];
+        frames.push(FrameBuilder::new(device_end(1), service_end()).udp(b"datagram"));
+        frames.push(FrameBuilder::new(device_end(1), service_end()).arp_request());
+        frames.push(dhcp(true));
+        tester.comment("Altered frames; the oracle gives the expected result.");
+        tester.send_altered(0x5eed_0005, 150, &frames);
+        tester.finish()
+    })
+    .collect()
 }
 
 pub fn sealed() -> Stf {
@@ -195,15 +199,15 @@ pub fn sealed() -> Stf {
         tester.expect(verdict, &near.data_up(4, false, seq, 9000, b"window"));
     }
     tester.comment("Each byte is covered, and so are the addresses.");
-    let right = far.data_up(0, true, 500, 9000, &text[..29]);
+    let valid = far.data_up(0, true, 500, 9000, &text[..29]);
     let payload = PAYLOAD + 20;
-    tester.expect(Verdict::DropSession, &altered(&right, payload + 20));
-    tester.expect(Verdict::DropSequence, &altered(&right, payload + 25));
+    tester.expect(Verdict::DropSession, &altered(&valid, payload + 20));
+    tester.expect(Verdict::DropSequence, &altered(&valid, payload + 25));
     for at in [30, 32, 33].into_iter().chain(40..56).chain(56..85) {
-        tester.expect(Verdict::DropTag, &altered(&right, payload + at));
+        tester.expect(Verdict::DropTag, &altered(&valid, payload + at));
     }
-    tester.expect(Verdict::DropSource, &altered(&right, 37));
-    tester.expect(Verdict::DropTag, &altered(&right, 53));
+    tester.expect(Verdict::DropSource, &altered(&valid, 37));
+    tester.expect(Verdict::DropTag, &altered(&valid, 53));
     for port in [0, LAP_PORT] {
         tester.expect(Verdict::DropGatePort, &near.data_up(4, false, 7, port, b"port"));
     }
@@ -215,23 +219,23 @@ pub fn sealed() -> Stf {
         Verdict::DropUnknownDevice,
         &device(9, Mode::Pool).data_up(1, false, 1, 9000, b"none"),
     );
-    tester.expect(Verdict::PassData, &right);
+    tester.expect(Verdict::PassData, &valid);
     tester.comment(
         "Checksums: an absent one over IPv4 stays absent, a wrong one stays wrong; bytes after the packet are removed.",
     );
-    let mut none = far.data_up(0, true, 501, 9000, b"behind");
-    none.extend_from_slice(&[0xee; 9]);
-    tester.expect(Verdict::PassData, &none);
+    let mut frame = far.data_up(0, true, 501, 9000, b"behind");
+    frame.extend_from_slice(&[0xee; 9]);
+    tester.expect(Verdict::PassData, &frame);
     tester.expect(Verdict::ReplyAck, &near.response(5, FRESH, false));
-    let mut none = near.data_up(5, false, 1, 9000, b"no checksum");
-    none[40..42].fill(0);
-    tester.expect(Verdict::PassData, &none);
+    let mut frame = near.data_up(5, false, 1, 9000, b"no checksum");
+    frame[40..42].fill(0);
+    tester.expect(Verdict::PassData, &frame);
     let wrong = altered(&near.data_up(5, false, 2, 9000, b"wrong checksum"), 41);
     tester.expect(Verdict::PassData, &wrong);
-    let mut none = down(near.from).udp(b"no checksum");
-    none[40..42].fill(0);
-    none.extend_from_slice(&[0xee; 9]);
-    tester.expect_down(Verdict::PassSealed, &none);
+    let mut frame = down(near.from).udp(b"no checksum");
+    frame[40..42].fill(0);
+    frame.extend_from_slice(&[0xee; 9]);
+    tester.expect_down(Verdict::PassSealed, &frame);
     for value in 0..64u8 {
         let seq = 3 + u32::from(value);
         let payload = [value.wrapping_mul(37), value, value.wrapping_mul(101)];
@@ -239,11 +243,11 @@ pub fn sealed() -> Stf {
         tester.expect_down(Verdict::PassSealed, &down(near.from).udp(&payload));
     }
     tester.comment("Downwards, frames that are not sealed.");
-    let to = FrameBuilder::new(service_end(), near.from);
-    let far_to = FrameBuilder::new(v6(service_end()), far.from);
-    let mut cut = to.udp(b"cut");
+    let to_near = FrameBuilder::new(service_end(), near.from);
+    let to_far = FrameBuilder::new(v6(service_end()), far.from);
+    let mut cut = to_near.udp(b"cut");
     cut.truncate(36);
-    let mut short = to.udp(b"does not fill");
+    let mut short = to_near.udp(b"does not fill");
     short[39] -= 1;
     let server = Endpoint {
         port: 67,
@@ -254,21 +258,21 @@ pub fn sealed() -> Stf {
         ..near.from
     };
     for frame in [
-        to.arp_request(),
-        to.ethernet(0x88cc, b"lldp"),
-        to.ip(6, b"segment"),
-        to.clone().fragment(0, true).udp(b"first"),
-        to.clone().options(&[1]).udp(b"options"),
-        far_to
+        to_near.arp_request(),
+        to_near.ethernet(0x88cc, b"lldp"),
+        to_near.ip(6, b"segment"),
+        to_near.clone().fragment(0, true).udp(b"first"),
+        to_near.clone().options(&[1]).udp(b"options"),
+        to_far
             .clone()
             .ip_fields(0, 0, 255)
             .neighbor_solicitation([0xfd; 16]),
-        far_to.clone().ip_fields(0, 0, 255).icmpv6(136, &[0; 20]),
-        far_to.icmpv6(128, &[0; 20]),
-        far_to.clone().extension(60).udp(b"extension"),
+        to_far.clone().ip_fields(0, 0, 255).icmpv6(136, &[0; 20]),
+        to_far.icmpv6(128, &[0; 20]),
+        to_far.clone().extension(60).udp(b"extension"),
         FrameBuilder::new(server, client).udp(b"dhcp"),
         FrameBuilder::new(service_end(), absent.from).udp(b"no session"),
-        to.udp(&[1; 1500 - 28 - 55]),
+        to_near.udp(&[1; 1500 - 28 - 55]),
         cut,
         short,
     ] {
@@ -278,7 +282,7 @@ pub fn sealed() -> Stf {
     tester.stf.line("register_write LapIngress.revoked 2 1");
     tester.gateway.revoke(far.id()).unwrap();
     tester.expect(Verdict::DropRevoked, &far.data_up(0, true, 600, 9000, b"revoked"));
-    tester.expect_down(Verdict::DropSession, &far_to.udp(b"revoked"));
+    tester.expect_down(Verdict::DropSession, &to_far.udp(b"revoked"));
     tester.comment("Altered frames; the oracle gives the expected result.");
     let frames = [
         near.data_up(5, false, 200, 9000, &text[..50]),

@@ -15,9 +15,9 @@ use super::packet_tester::{CPU_PORT, PacketTester, device_end, service_end, v6};
 use super::stf::Stf;
 
 pub fn handshakes() -> Stf {
-    let mut tester = new_tester("handshakes", Gate::Open);
+    let mut tester = new_tester("handshakes", Gate::Bound);
     let pool = device(1, Mode::Pool);
-    let weak = device(2, Mode::Key);
+    let key_device = device(2, Mode::Key);
     let far = Device {
         from: v6(device_end(3)),
         vlan: Some(7),
@@ -37,9 +37,9 @@ pub fn handshakes() -> Stf {
         .expect(3, &frame);
     tester.comment("Nothing is configured: no replies.");
     tester.expect(Verdict::DropStopped, &pool.request(1));
-    set(&mut tester, Gate::Open);
+    set(&mut tester, Gate::Bound);
     install(&mut tester, &pool, 4, 6, None);
-    install(&mut tester, &weak, 0, 1, None);
+    install(&mut tester, &key_device, 0, 1, None);
     install(&mut tester, &far, 1, 3, None);
     install(&mut tester, &empty, 8, 0, None);
     install(&mut tester, &marked, 3, 3, Some(4));
@@ -53,7 +53,7 @@ pub fn handshakes() -> Stf {
     tester.expect(Verdict::DropStopped, &pool.response(4, FRESH, true));
     refresh(&mut tester);
     tester.comment("A REQUEST gets the same CHALLENGE from the row each time; a NAK states the reason.");
-    for enrolled in [&pool, &weak, &far, &marked, &last] {
+    for enrolled in [&pool, &key_device, &far, &marked, &last] {
         tester.expect(Verdict::ReplyChallenge, &enrolled.request(0x33));
         tester.expect(Verdict::ReplyChallenge, &enrolled.request(0x33));
     }
@@ -76,31 +76,31 @@ pub fn handshakes() -> Stf {
     tester.expect(Verdict::DropFresh, &pool.response(4, 0, true));
     tester.expect(Verdict::DropNoRows, &last.response(u32::MAX, FRESH, true));
     tester.expect(Verdict::DropNoRows, &last_row.response(u32::MAX, FRESH, true));
-    let right = pool.response(4, FRESH, true);
-    tester.expect(Verdict::DropGateway, &altered(&right, PAYLOAD + 39));
+    let valid = pool.response(4, FRESH, true);
+    tester.expect(Verdict::DropGateway, &altered(&valid, PAYLOAD + 39));
     for at in (16..32).chain(48..64) {
-        tester.expect(Verdict::DropTag, &altered(&right, PAYLOAD + at));
+        tester.expect(Verdict::DropTag, &altered(&valid, PAYLOAD + at));
     }
-    let mut unbound = right.clone();
+    let mut unbound = valid.clone();
     unbound[PAYLOAD + 5] = 0;
     tester.expect(Verdict::DropTag, &unbound);
-    let mut moved = right.clone();
+    let mut moved = valid.clone();
     moved[11] ^= 0x10;
     tester.expect(Verdict::DropTag, &moved);
     tester.comment(
         "Sessions: bound and unbound, the previous freshness value, IPv6 with a tag; the first ACK may be lost.",
     );
     tester.expect(Verdict::DropGate, &pool.frame(service_end(), b"before"));
-    tester.expect(Verdict::ReplyAck, &right);
-    tester.expect(Verdict::ReplyAckRepeated, &right);
+    tester.expect(Verdict::ReplyAck, &valid);
+    tester.expect(Verdict::ReplyAckRepeated, &valid);
     tester.expect(Verdict::PassSession, &pool.frame(service_end(), b"after"));
-    tester.expect(Verdict::ReplyAck, &weak.response(0, PREVIOUS_FRESH, false));
+    tester.expect(Verdict::ReplyAck, &key_device.response(0, PREVIOUS_FRESH, false));
     tester.expect(
         Verdict::ReplyAckRepeated,
-        &weak.response(0, PREVIOUS_FRESH, false),
+        &key_device.response(0, PREVIOUS_FRESH, false),
     );
-    tester.expect(Verdict::DropReplay, &weak.response(0, FRESH, false));
-    tester.expect(Verdict::DropGate, &weak.frame(service_end(), b"not bound"));
+    tester.expect(Verdict::DropReplay, &key_device.response(0, FRESH, false));
+    tester.expect(Verdict::DropGate, &key_device.frame(service_end(), b"not bound"));
     tester.expect(Verdict::ReplyAck, &far.response(1, FRESH, true));
     tester.expect(Verdict::PassSession, &far.frame(v6(service_end()), b"after"));
     let untagged = Device { vlan: None, ..far };
@@ -109,29 +109,29 @@ pub fn handshakes() -> Stf {
         &untagged.frame(v6(service_end()), b"elsewhere"),
     );
     tester.comment("Only the winning RESPONSE from its origin gets the ACK again.");
-    let other_gateway = Device {
+    let other_port = Device {
         from: Endpoint {
             port: 40_001,
             ..pool.from
         },
         ..pool
     };
-    tester.expect(Verdict::DropReplay, &other_gateway.response(4, FRESH, true));
-    tester.expect(Verdict::DropReplay, &altered(&right, PAYLOAD + 63));
-    tester.expect(Verdict::DropReplay, &altered(&right, PAYLOAD + 48));
+    tester.expect(Verdict::DropReplay, &other_port.response(4, FRESH, true));
+    tester.expect(Verdict::DropReplay, &altered(&valid, PAYLOAD + 63));
+    tester.expect(Verdict::DropReplay, &altered(&valid, PAYLOAD + 48));
     tester.comment("The port is part of the origin.");
-    let (verdict, _) = tester.send_on(3, &right);
+    let (verdict, _) = tester.send_on(3, &valid);
     assert_eq!(verdict, Verdict::DropReplay);
     let (verdict, _) = tester.send_on(3, &pool.frame(service_end(), b"elsewhere"));
     assert_eq!(verdict, Verdict::DropGate);
     tester.comment("Renewal, with the next row and with the same key.");
     tester.expect(Verdict::ReplyChallenge, &pool.request(0x55));
     tester.expect(Verdict::ReplyAck, &pool.response(5, FRESH, true));
-    tester.expect(Verdict::DropIndex, &right);
+    tester.expect(Verdict::DropIndex, &valid);
     for idx in 1..4 {
-        tester.expect(Verdict::ReplyChallenge, &weak.request(0x66));
-        tester.expect(Verdict::ReplyAck, &weak.response(idx, FRESH, true));
-        tester.expect(Verdict::PassSession, &weak.frame(service_end(), b"bound"));
+        tester.expect(Verdict::ReplyChallenge, &key_device.request(0x66));
+        tester.expect(Verdict::ReplyAck, &key_device.response(idx, FRESH, true));
+        tester.expect(Verdict::PassSession, &key_device.frame(service_end(), b"bound"));
     }
     tester.comment(
         "An address belongs to one active session: no other device opens one there until the session moves.",
@@ -180,27 +180,28 @@ pub fn handshakes() -> Stf {
     tester.expect(Verdict::DropNoRows, &far.response(4, FRESH, true));
     tester.comment("Altered frames; the oracle gives the expected result.");
     let frames = [
-        weak.request(0x99),
-        weak.response(4, FRESH, true),
-        weak.response(3, FRESH, true),
+        key_device.request(0x99),
+        key_device.response(4, FRESH, true),
+        key_device.response(3, FRESH, true),
         far.request(0x99),
         far.response(3, FRESH, true),
-        weak.frame(service_end(), b"passes"),
+        key_device.frame(service_end(), b"passes"),
     ];
     tester.send_altered(0x5eed_0004, 300, &frames);
     tester.comment("The control plane has stopped: no more replies, but sessions stay active.");
     tester.stf.line("register_write LapIngress.fresh_until_us 0 0");
     tester.now = tester.now.plus_ms(17_000);
-    tester.expect(Verdict::DropStopped, &weak.request(0xaa));
-    tester.expect(Verdict::DropStopped, &weak.response(4, FRESH, true));
+    tester.expect(Verdict::DropStopped, &key_device.request(0xaa));
+    tester.expect(Verdict::DropStopped, &key_device.response(4, FRESH, true));
     tester.expect(Verdict::PassSession, &far.frame(v6(service_end()), b"lives"));
     tester.finish()
 }
 
-/// From addresses that no device may have, and for other stations: no reply, no row spent.
+/// Sends messages from addresses that no device may have, and to other stations: there is no reply, and no row is
+/// spent.
 fn from_other_origins(tester: &mut PacketTester, device: &Device) {
     tester.comment("From addresses outside the prefixes, and from the gateway's own; the first and last device addresses.");
-    let at = |ip: IpAddr| Device {
+    let device_at = |ip: IpAddr| Device {
         from: Endpoint { ip, ..device.from },
         ..*device
     };
@@ -220,14 +221,14 @@ fn from_other_origins(tester: &mut PacketTester, device: &Device) {
         ("10.66.255.254", true),
         ("fd66:ffff::1", true),
     ] {
-        let there = at(source.parse().unwrap());
+        let sender = device_at(source.parse().unwrap());
         let verdict = match admits {
             true => Verdict::ReplyChallenge,
             false => Verdict::DropSourceNotDevice,
         };
-        tester.expect(verdict, &there.request(0x33));
+        tester.expect(verdict, &sender.request(0x33));
         if !admits {
-            tester.expect(verdict, &there.response(4, FRESH, true));
+            tester.expect(verdict, &sender.response(4, FRESH, true));
         }
     }
     tester.comment(
@@ -280,12 +281,12 @@ pub fn owners() -> Stf {
 
 /// MAC addresses that share both of their buckets.
 pub fn device_origins() -> Stf {
-    let mut tester = new_tester_with("places", Gate::Open, |config| config.bindings_max = 4);
-    set(&mut tester, Gate::Open);
+    let mut tester = new_tester_with("places", Gate::Bound, |config| config.bindings_max = 4);
+    set(&mut tester, Gate::Bound);
     tester.comment("MAC addresses in buckets 1 and 2, IP addresses in separate buckets.");
     spread(&mut tester, [0, 0, 0, 1 << 46 | 2 << 28, 1]);
     refresh(&mut tester);
-    let all: Vec<Device> = (1..=5)
+    let devices: Vec<Device> = (1..=5)
         .map(|number| {
             let from = Endpoint {
                 ip: Ipv6Addr::new(0xfd66, number.into(), 0, 0, 0, 0, 0, 1).into(),
@@ -297,10 +298,10 @@ pub fn device_origins() -> Stf {
             }
         })
         .collect();
-    for device in &all {
+    for device in &devices {
         install(&mut tester, device, 0, 1, None);
     }
-    let (last, first) = all.split_last().unwrap();
+    let (last, first) = devices.split_last().unwrap();
     tester.comment("Four have a slot, and each is found; no row is spent for a fifth.");
     for device in first {
         tester.expect(Verdict::ReplyAck, &device.response(0, FRESH, true));
@@ -319,19 +320,19 @@ pub fn device_origins() -> Stf {
     tester.gateway.wipe(wiped.id()).unwrap();
     tester.gateway.sweep_bindings();
     tester.expect(Verdict::ReplyAck, &last.response(0, FRESH, true));
-    for device in all.iter().filter(|device| device.number != wiped.number) {
+    for device in devices.iter().filter(|device| device.number != wiped.number) {
         tester.expect(Verdict::PassSession, &device.frame(v6(service_end()), b"found"));
     }
     tester.expect(Verdict::DropGate, &wiped.frame(v6(service_end()), b"closed"));
     tester.finish()
 }
 
-/// Unknown devices: the slow path takes their messages, and passes them to the program again.
+/// Messages of unknown devices go to the slow path, which passes them to the program again.
 pub fn unknown_devices() -> Stf {
-    let mut tester = new_tester_with("unknown-devices", Gate::Open, |config| {
+    let mut tester = new_tester_with("unknown-devices", Gate::Bound, |config| {
         config.miss_per_s = u32::MAX
     });
-    set_with(&mut tester, Gate::Open, true);
+    set_with(&mut tester, Gate::Bound, true);
     refresh(&mut tester);
     let near = device(1, Mode::Pool);
     let far = Device {

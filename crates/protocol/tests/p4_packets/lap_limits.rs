@@ -11,7 +11,7 @@ use super::lap::{Device, FRESH, device, install, new_tester_with, refresh, set_w
 use super::packet_tester::{PacketTester, device_end};
 use super::stf::Stf;
 
-/// A burst of this size, and nothing for hours afterwards.
+/// Sets a meter to a burst of this size, and to nothing for hours afterwards.
 fn limit(tester: &mut PacketTester, meter: &str, burst: u32) {
     let rate = format!("0.000000001:{burst}");
     tester
@@ -19,7 +19,7 @@ fn limit(tester: &mut PacketTester, meter: &str, burst: u32) {
         .line(&format!("meter_array_set_rates LapIngress.{meter} {rate} {rate}"));
 }
 
-/// The same device with another address.
+/// Returns the same device with another address.
 fn at(device: &Device, source: u8) -> Device {
     let ip = Ipv4Addr::new(10, 66, 1, source).into();
     Device {
@@ -32,8 +32,8 @@ fn at(device: &Device, source: u8) -> Device {
 }
 
 pub fn limits() -> Stf {
-    let mut tester = new_tester_with("limits", Gate::Open, |config| config.miss_per_s = u32::MAX);
-    set_with(&mut tester, Gate::Open, true);
+    let mut tester = new_tester_with("limits", Gate::Bound, |config| config.miss_per_s = u32::MAX);
+    set_with(&mut tester, Gate::Bound, true);
     refresh(&mut tester);
     let far = device(2, Mode::Pool);
     for (meter, burst) in [
@@ -44,12 +44,12 @@ pub fn limits() -> Stf {
         limit(&mut tester, meter, burst);
     }
     sources(&mut tester, &far);
-    expected(&mut tester, &far);
-    here(&mut tester);
+    expected_responses(&mut tester, &far);
+    naks_and_renewals(&mut tester);
     tester.finish()
 }
 
-/// A source with many messages uses up the shared half and takes nothing of the other one.
+/// A source with many messages uses up the shared half and takes nothing of the other half.
 fn sources(tester: &mut PacketTester, far: &Device) {
     tester.comment("Messages of unknown devices: three shared by all sources, three for sources with fewer than three messages.");
     let flood = at(far, 1);
@@ -68,7 +68,7 @@ fn sources(tester: &mut PacketTester, far: &Device) {
 }
 
 /// Messages that the slow path expects pass under any load, once.
-fn expected(tester: &mut PacketTester, far: &Device) {
+fn expected_responses(tester: &mut PacketTester, far: &Device) {
     tester.comment("RESPONSEs have a separate limit; an expected one is not limited, once per expectation.");
     let flood = at(far, 5);
     for _ in 0..2 {
@@ -85,13 +85,13 @@ fn expected(tester: &mut PacketTester, far: &Device) {
         tester.expect(Verdict::SlowPath, &flood.response(4, FRESH, true));
         tester.dropped(Verdict::DropShed, &flood.response(4, FRESH, true));
     }
-    let other = at(&device(3, Mode::Pool), 5);
+    let other_device = at(&device(3, Mode::Pool), 5);
     tester.stf.line("register_write LapIngress.armed 3 1");
-    tester.dropped(Verdict::DropShed, &other.response(4, FRESH, true));
+    tester.dropped(Verdict::DropShed, &other_device.response(4, FRESH, true));
 }
 
 /// NAKs, and sessions of key mode, which cost no row.
-fn here(tester: &mut PacketTester) {
+fn naks_and_renewals(tester: &mut PacketTester) {
     tester
         .comment("A NAK for each of two REQUESTs; two sessions of a key-mode device, independent of others.");
     limit(tester, "naks", 2);
@@ -103,14 +103,14 @@ fn here(tester: &mut PacketTester) {
     }
     tester.dropped(Verdict::DropNakLimit, &empty.request(0x33));
     for number in [7, 8] {
-        let weak = device(number, Mode::Key);
-        install(tester, &weak, 0, 1, None);
+        let key_device = device(number, Mode::Key);
+        install(tester, &key_device, 0, 1, None);
         for idx in 0..2 {
-            tester.expect(Verdict::ReplyAck, &weak.response(idx, FRESH, true));
+            tester.expect(Verdict::ReplyAck, &key_device.response(idx, FRESH, true));
         }
-        tester.dropped(Verdict::DropBusy, &weak.response(2, FRESH, true));
-        // It has not won, and the previous session is still active.
-        tester.expect(Verdict::ReplyAckRepeated, &weak.response(1, FRESH, true));
+        tester.dropped(Verdict::DropBusy, &key_device.response(2, FRESH, true));
+        // The RESPONSE has not won, and the previous session is still live.
+        tester.expect(Verdict::ReplyAckRepeated, &key_device.response(1, FRESH, true));
     }
     tester.comment("Pool-mode devices are limited by their rows.");
     let pool = device(9, Mode::Pool);

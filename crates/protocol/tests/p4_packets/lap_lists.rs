@@ -26,12 +26,12 @@ fn ip(text: &str) -> IpAddr {
 
 /// From one MAC address to another, or to a group if the IP address is a group.
 #[derive(Clone, Copy)]
-struct Link {
+struct MacPair {
     from: [u8; 6],
     to: [u8; 6],
 }
 
-impl Link {
+impl MacPair {
     fn between(self, from: &str, to: &str) -> FrameBuilder {
         self.ports(from, to, (9, 9))
     }
@@ -50,7 +50,7 @@ impl Link {
         self.between(from, to).ip_fields(0, 0, 255).icmpv6(kind, body)
     }
 
-    /// Each type from and to each kind of address.
+    /// Returns messages of each type, from and to each kind of address.
     fn all_ends(self) -> Vec<Vec<u8>> {
         let sources = [NEAR, "fd66::1:1", "::", "ff02::1", "fd66::fe", "fd77::1"];
         let sinks = [
@@ -72,13 +72,13 @@ impl Link {
         frames
     }
 
-    /// One message that passes, and invalid variants.
+    /// Returns one message that passes, and invalid variants.
     fn all_forms(self) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         for kind in [133, 134, 135, 136] {
             let to = if kind == 135 { SOLICITED } else { "fe80::9" };
             let with = |options: &[u8]| self.discovery(NEAR, to, kind, &body(kind, options));
-            let of = |eights: &[u8]| -> Vec<u8> {
+            let options_of = |eights: &[u8]| -> Vec<u8> {
                 let option = |eights: &u8| {
                     let mut option = vec![0x5a; usize::from(*eights).max(1) * 8];
                     option[1] = *eights;
@@ -97,15 +97,15 @@ impl Link {
                 &[1, 0],
                 &[2, 0, 1],
             ] {
-                frames.push(with(&of(options)));
+                frames.push(with(&options_of(options)));
             }
-            let beyond = [of(&[1]), vec![14, 2, 0, 0, 0, 0, 0, 0]].concat();
-            let right = with(&of(&[1]));
-            frames.extend([with(&beyond), with(&[1]), with(&[1; 12])]);
-            frames.extend([0, 1, 17, 18, 19, 60].map(|bytes| [&right[..], &vec![0; bytes]].concat()));
-            frames.extend([254, 64].map(|hops| changed(&right, 21, hops)));
-            frames.push(changed(&right, 55, 1));
-            frames.extend([1, 4].map(|less| self.discovery(NEAR, to, kind, &body(kind, &[])[less..])));
+            let too_long = [options_of(&[1]), vec![14, 2, 0, 0, 0, 0, 0, 0]].concat();
+            let valid = with(&options_of(&[1]));
+            frames.extend([with(&too_long), with(&[1]), with(&[1; 12])]);
+            frames.extend([0, 1, 17, 18, 19, 60].map(|bytes| [&valid[..], &vec![0; bytes]].concat()));
+            frames.extend([254, 64].map(|hops| changed(&valid, 21, hops)));
+            frames.push(changed(&valid, 55, 1));
+            frames.extend([1, 4].map(|removed| self.discovery(NEAR, to, kind, &body(kind, &[])[removed..])));
             frames.push(self.discovery(NEAR, to, kind, &[body(kind, &[]), vec![0x5a; 900]].concat()));
         }
         let about_a_group = [&[0; 4][..], &[0xff; 16]].concat();
@@ -156,8 +156,8 @@ impl Link {
     }
 
     fn arp(self) -> Vec<Vec<u8>> {
-        let right = self.between("10.66.0.1", "10.66.0.9").arp_request();
-        let bare = right[..42].to_vec();
+        let request = self.between("10.66.0.1", "10.66.0.9").arp_request();
+        let bare = request[..42].to_vec();
         let mut frames = vec![bare.clone(), bare[..41].to_vec(), bare[..20].to_vec()];
         frames.extend((14..22).map(|at| changed(&bare, at, bare[at] ^ 2)));
         frames.push(changed(&bare, 21, 2));
@@ -165,7 +165,7 @@ impl Link {
         frames
     }
 
-    /// Messages of IPv4's routers, and of others of these protocols.
+    /// Returns messages of IPv4 routers, and other messages of the same protocols.
     fn messages4(self) -> Vec<Vec<u8>> {
         let types = [(1, 5), (1, 9), (1, 8), (1, 0), (2, 0x11), (2, 0x16), (6, 5)];
         let between = || self.between("10.66.0.1", "10.66.0.9");
@@ -179,7 +179,7 @@ impl Link {
         frames
     }
 
-    /// Frames of each control protocol, to each of its addresses, of another type, and to one host.
+    /// Returns frames of each control protocol: to each of its addresses, of another type, and to one host.
     fn control(self) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         for (mac, ether_type) in ControlProtocol::ALL
@@ -187,7 +187,7 @@ impl Link {
             .flat_map(|protocol| protocol.addresses())
         {
             let ether_type = if *ether_type == 0 { 0x05ff } else { *ether_type };
-            let to = Link { to: *mac, ..self };
+            let to = MacPair { to: *mac, ..self };
             let frame = to
                 .between("10.66.0.1", "10.66.0.9")
                 .ethernet(ether_type, &[0x42; 46]);
@@ -300,12 +300,12 @@ fn name_all(config: &mut GatewayConfig) {
     config.dhcp_servers = [SERVER, SERVER6, "ff05::1:3"].map(ip).to_vec();
 }
 
-/// A session is bound to VLANs; a priority tag names none.
+/// A session is bound to VLANs; a priority tag names no VLAN.
 fn tags(tester: &mut PacketTester) {
     tester.comment("Tags: customer and service VLANs, priority tags, and tags that are not parsed.");
     let near = device(1, Mode::Pool);
     let to_service = FrameBuilder::new(near.from, service_end());
-    let behind = |tags: &[(u16, u16)]| {
+    let tagged = |tags: &[(u16, u16)]| {
         let tag = |frame: FrameBuilder, (kind, tci): &(u16, u16)| frame.tag(*kind, *tci);
         tags.iter().fold(to_service.clone(), tag)
     };
@@ -323,16 +323,16 @@ fn tags(tester: &mut PacketTester) {
         (&[(0x8100, 0), (0x8100, 0), (0x893f, 0)], Verdict::DropGateTag),
         (&[(0x8100, 0), (0x8100, 0), (0x8100, 0)], Verdict::DropGateTag),
     ] {
-        tester.expect(verdict, &behind(tags).udp(b"through"));
+        tester.expect(verdict, &tagged(tags).udp(b"through"));
     }
     tester.expect(Verdict::PassSession, &to_service.ethernet(0x8892, &[0x80; 46]));
     tester.expect(
         Verdict::PassSession,
-        &behind(&[(0x8100, 0xc000)]).ethernet(0x8892, &[0x80; 46]),
+        &tagged(&[(0x8100, 0xc000)]).ethernet(0x8892, &[0x80; 46]),
     );
     let other = FrameBuilder::new(device_end(9), service_end());
     tester.expect(Verdict::DropGateType, &other.ethernet(0x8892, &[0x80; 46]));
-    let mut cut = behind(&[(0x8100, 0), (0x8100, 0)]).udp(b"cut");
+    let mut cut = tagged(&[(0x8100, 0), (0x8100, 0)]).udp(b"cut");
     cut.truncate(17);
     tester.expect(Verdict::DropTruncated, &cut);
 
@@ -364,18 +364,18 @@ fn tags(tester: &mut PacketTester) {
 }
 
 /// The device side, and the opposite direction.
-const UP: Link = Link {
+const UP: MacPair = MacPair {
     from: [2, 0, 0, 0, 0, 1],
     to: [2, 0, 0, 0, 0xff, 2],
 };
-const DOWN: Link = Link {
+const DOWN: MacPair = MacPair {
     from: UP.to,
     to: UP.from,
 };
 
 fn begin(what: &str, gate: Gate, configure: impl FnOnce(&mut GatewayConfig)) -> PacketTester {
     let mut tester = new_tester_with(what, gate, configure);
-    tester.between_devices = gate == Gate::Open;
+    tester.between_devices = gate == Gate::Bound;
     set(&mut tester, gate);
     refresh(&mut tester);
     tester
@@ -396,32 +396,32 @@ fn send_down(tester: &mut PacketTester, frames: Vec<Vec<u8>>) {
     }
 }
 
-fn bend(mut tester: PacketTester) -> Stf {
+fn finish_altered(mut tester: PacketTester) -> Stf {
     tester.comment("Altered frames; the oracle gives the expected result.");
     tester.send_altered(0x5eed_0007, 150, &UP.all());
     tester.finish()
 }
 
-/// Variants contain only the altered frames, because the others are the same in each.
+/// Variants contain only the altered frames, because all other frames are the same in each variant.
 pub fn lists() -> Vec<Stf> {
-    let is_altered_again = is_varied();
-    let mut open = begin("lists_open", Gate::Open, |_| {});
+    let is_variant = is_varied();
+    let mut bound = begin("lists_bound", Gate::Bound, |_| {});
     let mut sealed = begin("lists_sealed", Gate::Sealed, |_| {});
     let mut named = begin("lists_named", Gate::Sealed, name_all);
-    if !is_altered_again {
-        open.comment("Without a session.");
-        send_up(&mut open, &UP.all());
-        open.comment("With a session.");
+    if !is_variant {
+        bound.comment("Without a session.");
+        send_up(&mut bound, &UP.all());
+        bound.comment("With a session.");
         let near = device(1, Mode::Pool);
-        install(&mut open, &near, 4, 3, None);
-        open.expect(Verdict::ReplyAck, &near.response(4, FRESH, true));
-        send_up(&mut open, &UP.in_session());
-        tags(&mut open);
+        install(&mut bound, &near, 4, 3, None);
+        bound.expect(Verdict::ReplyAck, &near.response(4, FRESH, true));
+        send_up(&mut bound, &UP.in_session());
+        tags(&mut bound);
         sealed.comment("Down.");
         send_down(&mut sealed, DOWN.all());
         named.comment("Up, and down.");
         send_up(&mut named, &UP.named());
         send_down(&mut named, DOWN.named());
     }
-    [open, sealed, named].map(bend).into()
+    [bound, sealed, named].map(finish_altered).into()
 }

@@ -24,7 +24,7 @@ pub const SERVICE_PORT: u16 = 2;
 pub const CPU_PORT: u16 = 510;
 /// Frames sent to the control plane port for this port pass through the program.
 const REPLAY: u16 = 0x8000;
-/// The gateway's own IPv6 address, besides that of [`gateway_end`].
+/// The gateway's own IPv6 address, besides the address of [`gateway_end`].
 pub const OWN_V6: [u16; 8] = [0xfd66, 0, 0, 0, 0, 0, 0, 0xfe];
 
 /// The address of the gateway.
@@ -53,7 +53,7 @@ pub fn device_end(number: u8) -> Endpoint {
     }
 }
 
-/// The same ends with IPv6 addresses.
+/// Returns the same endpoint with an IPv6 address.
 pub fn v6(end: Endpoint) -> Endpoint {
     let number = u16::from(end.mac[5]);
     let ip = match end.port {
@@ -67,7 +67,7 @@ thread_local! {
     static VARIANT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// From now on this thread alters frames differently; 0 gives the alterations of the files.
+/// Sets how this thread alters frames; 0 gives the alterations of the files.
 pub fn vary(variant: u64) {
     VARIANT.set(variant);
 }
@@ -91,7 +91,7 @@ pub struct PacketTester {
 }
 
 impl PacketTester {
-    /// For a program whose ingress control has this name.
+    /// Creates a tester for a program whose ingress control has this name.
     pub fn new(control: &str, stf: Stf, gateway: Gateway) -> Self {
         let mut tester = Self::empty(stf, gateway);
         tester
@@ -107,7 +107,7 @@ impl PacketTester {
         tester
     }
 
-    /// For a program that the caller sets up, with the service behind [`SERVICE_PORT`].
+    /// Creates a tester for a program that the caller sets up, with the service behind [`SERVICE_PORT`].
     pub fn empty(stf: Stf, gateway: Gateway) -> Self {
         let now = Now {
             monotonic_ms: 50_000,
@@ -145,18 +145,18 @@ impl PacketTester {
         let handled = self.gateway.handle(self.now, port.into(), &mut bytes);
         self.record(handled.verdict);
         let mut out = bytes[handled.frame.clone()].to_vec();
-        out.extend_from_slice(handled.trailer.as_ref().map_or(&[][..], |behind| &behind[..]));
+        out.extend_from_slice(handled.trailer.as_ref().map_or(&[][..], |trailer| &trailer[..]));
         match handled.verdict.disposition() {
             Disposition::Reply => {
                 self.stf.expect(port, &out);
             }
             Disposition::Pass => {
-                for to in self
-                    .test_both_directions(&out)
+                for output in self
+                    .output_ports(&out)
                     .into_iter()
-                    .filter(|to| *to != port)
+                    .filter(|output| *output != port)
                 {
-                    self.stf.expect(to, &out);
+                    self.stf.expect(output, &out);
                 }
             }
             Disposition::Drop if handled.verdict == Verdict::SlowPath => {
@@ -168,15 +168,15 @@ impl PacketTester {
         (handled.verdict, out)
     }
 
-    /// A frame of [`PORT`] that the control plane passes to the program.
+    /// Passes a frame of [`PORT`] to the program from the control plane.
     pub fn through(&mut self, frame: &[u8], verdict: Verdict) {
         let header = [REPLAY.to_be_bytes(), PORT.to_be_bytes()].concat();
         self.stf.packet(CPU_PORT, &[&header, frame].concat());
         assert_eq!(self.expected_verdict(PORT, frame).0, verdict);
     }
 
-    /// The output ports of a passing frame, except the input port.
-    fn test_both_directions(&self, frame: &[u8]) -> Vec<u16> {
+    /// Returns the ports to which a passing frame is sent; the input port may be one of them.
+    fn output_ports(&self, frame: &[u8]) -> Vec<u16> {
         match frame.first_chunk::<6>() {
             Some([first, ..]) if first & 1 == 1 && !self.flooded.is_empty() => self.flooded.clone(),
             Some(mac) => self.bridged.get(mac).copied().into_iter().collect(),
@@ -189,7 +189,7 @@ impl PacketTester {
         *self.counted.entry(verdict.number()).or_default() += 1;
     }
 
-    /// A frame dropped by limits or tables of the program that the oracle does not have.
+    /// Sends a frame that the program drops by limits or tables that the oracle does not have.
     pub fn dropped(&mut self, verdict: Verdict, frame: &[u8]) {
         assert_eq!(verdict.disposition(), Disposition::Drop);
         self.stf.packet(PORT, frame);
@@ -227,7 +227,7 @@ impl PacketTester {
         }
     }
 
-    /// The count of each verdict, and the complete test.
+    /// Adds the count of each verdict, and returns the complete test.
     pub fn finish(mut self) -> Stf {
         self.comment("Every frame has exactly one verdict.");
         for verdict in Verdict::ALL {

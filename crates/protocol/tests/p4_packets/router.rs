@@ -72,9 +72,9 @@ pub fn tests() -> Vec<Stf> {
     let v6 = ["fd66:2::1", "fd66:1::1", "fd66:1::9"];
     for (families, from) in [(v4, "192.0.2.1"), (v6, "fd00::1")] {
         for (to, port) in families.into_iter().zip([2u8, 3, 4]) {
-            for (ttl, left) in [(64, 63), (2, 1), (255, 254)] {
+            for (ttl, sent_ttl) in [(64, 63), (2, 1), (255, 254)] {
                 let received = frame([SENDER, ROUTER], from, to, ttl);
-                let sent = frame([port_mac(port), next_hop(port)], from, to, left);
+                let sent = frame([port_mac(port), next_hop(port)], from, to, sent_ttl);
                 stf.packet(1, &received.udp(b"payload of 21 bytes.."));
                 stf.expect(port.into(), &sent.udp(b"payload of 21 bytes.."));
             }
@@ -103,10 +103,10 @@ pub fn tests() -> Vec<Stf> {
     }
 
     stf.comment("Dropped: no route, a route that drops, TTL 1 and 0, options, a wrong checksum, a truncated header, other types.");
-    let good = frame([SENDER, ROUTER], "192.0.2.1", "10.1.2.3", 64);
-    let mut wrong = good.udp(b"x");
+    let valid = frame([SENDER, ROUTER], "192.0.2.1", "10.1.2.3", 64);
+    let mut wrong = valid.udp(b"x");
     wrong[24] ^= 1;
-    let cut = &good.udp(b"")[..30];
+    let truncated = &valid.udp(b"")[..30];
     let dropped = [
         frame([SENDER, ROUTER], "192.0.2.1", "11.0.0.1", 64).udp(b""),
         frame([SENDER, ROUTER], "192.0.2.1", "10.99.0.1", 64).udp(b""),
@@ -114,16 +114,16 @@ pub fn tests() -> Vec<Stf> {
         frame([SENDER, ROUTER], "192.0.2.1", "10.1.2.3", 0).udp(b""),
         frame([SENDER, ROUTER], "fd00::1", "fd66:1::9", 1).udp(b""),
         frame([SENDER, ROUTER], "fd00::1", "fd77::1", 64).udp(b""),
-        good.clone().options(&[7, 4, 0, 0]).udp(b""),
+        valid.clone().options(&[7, 4, 0, 0]).udp(b""),
         wrong,
-        cut.to_vec(),
-        good.ethernet(0x88cc, &[0; 46]),
+        truncated.to_vec(),
+        valid.ethernet(0x88cc, &[0; 46]),
     ];
     for frame in &dropped {
         stf.packet(1, frame);
     }
     stf.comment("Dropped frames do not block others.");
-    stf.packet(2, &good.udp(b"last"));
+    stf.packet(2, &valid.udp(b"last"));
     let sent = frame([port_mac(4), next_hop(4)], "192.0.2.1", "10.1.2.3", 63);
     stf.expect(4, &sent.udp(b"last"));
     vec![stf]

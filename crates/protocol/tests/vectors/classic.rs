@@ -71,12 +71,12 @@ fn make_exchange(verifier: &mut Verifier, profile: Profile, bits: ResponseBits) 
     let mut challenge = request.clone();
     assert_eq!(verifier.handle(&mut challenge), Verdict::ReplyClassicChallenge);
     let parsed = Message::parse(bits, &challenge).unwrap();
-    let of = |challenge: u32| {
+    let response_to = |challenge: u32| {
         let number = (0..CRPS).find(|number| crp(IDENTIFIER, *number, bits).challenge == challenge);
         crp(IDENTIFIER, number.unwrap(), bits).response
     };
-    let r1 = of(parsed.challenge1);
-    let r2 = (profile == Profile::Uav).then(|| of(parsed.challenge2));
+    let r1 = response_to(parsed.challenge1);
+    let r2 = (profile == Profile::Uav).then(|| response_to(parsed.challenge2));
     let response = write(&device::respond(&parsed, bits, &r1, r2.as_ref()).unwrap());
     let mut ack = response.clone();
     assert_eq!(verifier.handle(&mut ack), Verdict::ReplyClassicAck);
@@ -98,13 +98,13 @@ fn the_file_matches_the_crate_and_independent_code() {
 
 /// No code of the crate is used from here on.
 fn check_verifier(verifier: &Value) {
-    let two = verifier["profile"] == "classic-uav";
+    let has_two_pairs = verifier["profile"] == "classic-uav";
     let bytes = number_of(verifier, "response_bits") as usize / 8;
     let mut state = u64::from_str_radix(verifier["rng_state"].as_str().unwrap(), 16).unwrap();
     let crps = verifier["crps"].as_array().unwrap();
     for (number, exchange) in verifier["exchanges"].as_array().unwrap().iter().enumerate() {
         let half = crps.len() as u64 / 2;
-        let picked = if two {
+        let indices = if has_two_pairs {
             let draw = split_mix_64(&mut state);
             let first = (draw % (1 << 32)) * half / (1 << 32);
             vec![
@@ -117,12 +117,12 @@ fn check_verifier(verifier: &Value) {
         let rn: Vec<u8> = (0..bytes / 8)
             .flat_map(|_| split_mix_64(&mut state).to_be_bytes())
             .collect();
-        let crps: Vec<&Value> = picked.iter().map(|at| &crps[*at]).collect();
-        check_exchange(exchange, &crps, &rn, verifier, two);
+        let crps: Vec<&Value> = indices.iter().map(|at| &crps[*at]).collect();
+        check_exchange(exchange, &crps, &rn, verifier, has_two_pairs);
     }
 }
 
-fn check_exchange(exchange: &Value, crps: &[&Value], rn: &[u8], verifier: &Value, two: bool) {
+fn check_exchange(exchange: &Value, crps: &[&Value], rn: &[u8], verifier: &Value, has_two_pairs: bool) {
     let responses: Vec<Vec<u8>> = crps.iter().map(|crp| hex_of(crp, "response")).collect();
     let identifier = (number_of(verifier, "identifier") as u32).to_be_bytes();
     let challenges: Vec<u8> = [0, 1]
@@ -142,7 +142,7 @@ fn check_exchange(exchange: &Value, crps: &[&Value], rn: &[u8], verifier: &Value
     let message = |kind: u8, challenges: &[u8], rn: &[u8], hash: &[u8]| {
         [&[kind], challenges, rn, hash, &identifier, &[0; 8]].concat()
     };
-    assert_eq!(crps.len(), if two { 2 } else { 1 });
+    assert_eq!(crps.len(), if has_two_pairs { 2 } else { 1 });
     assert_eq!(hex_of(exchange, "req"), message(0, &[0; 8], &zeros, &[0; 4]));
     assert_eq!(hex_of(exchange, "ch"), message(1, &challenges, &masked, &[0; 4]));
     assert_eq!(hex_of(exchange, "resp"), message(2, &challenges, &zeros, &hash));

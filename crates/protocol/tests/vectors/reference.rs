@@ -56,8 +56,8 @@ pub fn hkdf16(ikm: &[u8], salt: &[u8], info: &[u8]) -> [u8; 16] {
 /// HMAC-SHA-256 (RFC 2104) for keys of at most 64 bytes.
 fn hmac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
     assert!(key.len() <= 64);
-    let padded = |with: u8| {
-        let mut block = [with; 64];
+    let padded = |pad: u8| {
+        let mut block = [pad; 64];
         block.iter_mut().zip(key).for_each(|(b, k)| *b ^= k);
         block
     };

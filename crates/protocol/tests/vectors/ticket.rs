@@ -19,7 +19,7 @@ fn counting<const N: usize>(from: u8) -> [u8; N] {
     std::array::from_fn(|i| from.wrapping_add(i as u8))
 }
 
-fn opening() -> TicketSession {
+fn session() -> TicketSession {
     TicketSession {
         suite: Suite::SipHash128,
         device: DeviceId(0x0102_0304_0506_0708),
@@ -30,23 +30,23 @@ fn opening() -> TicketSession {
 }
 
 fn make_message(kind: Kind, direction: Direction, body: &[u8]) -> Value {
-    let root = TicketRoot::derive(&RowKey::from_bytes(ROW_KEY), &opening());
-    let head = TicketHeader {
+    let root = TicketRoot::derive(&RowKey::from_bytes(ROW_KEY), &session());
+    let header = TicketHeader {
         kind,
         direction,
-        session: opening(),
+        session: session(),
         number: 0x0203,
         nonce: counting(0x90),
     };
     let mut out = [0; MESSAGE_BYTES_MAX];
     let key = SessionKey::from_bytes(SESSION_KEY);
-    let carriage = RelayAuth {
+    let relay_auth = RelayAuth {
         key: &key,
         serial: SERIAL,
     };
     let length = match direction {
-        Direction::Up => ticket::seal_request(&root, &head, &carriage, counting(0xc0), body, &mut out),
-        Direction::Down => ticket::seal_response(&root, &head, counting(0xc0), body, &mut out),
+        Direction::Up => ticket::seal_request(&root, &header, &relay_auth, counting(0xc0), body, &mut out),
+        Direction::Down => ticket::seal_response(&root, &header, counting(0xc0), body, &mut out),
     }
     .unwrap();
     json!({
@@ -58,17 +58,17 @@ fn make_message(kind: Kind, direction: Direction, body: &[u8]) -> Value {
 }
 
 fn make() -> Value {
-    let mut room = [0; BODY_BYTES_MAX];
+    let mut buffer = [0; BODY_BYTES_MAX];
     let rows: Vec<NewRow> = [1u8, 2]
         .map(|n| NewRow {
             challenge: counting(16 * n),
             row_key: RowKey::from_bytes(counting(n)),
         })
         .to_vec();
-    let rows = ticket::write_rows(7, RowIndex(100), &rows, &mut room)
+    let rows = ticket::write_rows(7, RowIndex(100), &rows, &mut buffer)
         .unwrap()
         .to_vec();
-    let key = ticket::write_key(7, &RowKey::from_bytes(counting(9)), &mut room)
+    let key = ticket::write_key(7, &RowKey::from_bytes(counting(9)), &mut buffer)
         .unwrap()
         .to_vec();
     let state = EnrollmentState {
@@ -79,10 +79,10 @@ fn make() -> Value {
         rows_left: 12,
         number: 0x0203,
     };
-    let piece = EvidenceChunk::new(ReportId(counting(0x60)), 4_096, 1_024, b"evidence")
-        .and_then(|piece| piece.write(&mut room).map(<[u8]>::to_vec))
+    let chunk = EvidenceChunk::new(ReportId(counting(0x60)), 4_096, 1_024, b"evidence")
+        .and_then(|chunk| chunk.write(&mut buffer).map(<[u8]>::to_vec))
         .unwrap();
-    let taken = ChunkAck {
+    let chunk_ack = ChunkAck {
         outcome: Outcome::Done,
         received: 1_032,
     };
@@ -91,14 +91,14 @@ fn make() -> Value {
         "row_key": hex::encode(ROW_KEY),
         "session_key": hex::encode(SESSION_KEY),
         "serial": SERIAL,
-        "root": hex::encode(TicketRoot::derive(&RowKey::from_bytes(ROW_KEY), &opening()).as_bytes()),
+        "root": hex::encode(TicketRoot::derive(&RowKey::from_bytes(ROW_KEY), &session()).as_bytes()),
         "messages": [
             make_message(Kind::Status, Direction::Up, b""),
             make_message(Kind::Rows, Direction::Up, &rows),
             make_message(Kind::Key, Direction::Up, &key),
             make_message(Kind::Rows, Direction::Down, &state.to_wire()),
-            make_message(Kind::Evidence, Direction::Up, &piece),
-            make_message(Kind::Evidence, Direction::Down, &taken.to_wire()),
+            make_message(Kind::Evidence, Direction::Up, &chunk),
+            make_message(Kind::Evidence, Direction::Down, &chunk_ack.to_wire()),
         ],
     })
 }
@@ -112,8 +112,8 @@ fn the_file_matches_the_crate_and_its_messages_open() {
         let sealed = SealedTicket::parse(&message).unwrap();
         let root = TicketRoot::derive(&row_key, &sealed.header().session);
         assert_eq!(hex_of(&file, "root"), root.as_bytes());
-        let mut room = PlaintextBuffer::default();
-        assert_eq!(sealed.open(&root, &mut room).unwrap(), hex_of(vector, "body"));
+        let mut buffer = PlaintextBuffer::default();
+        assert_eq!(sealed.open(&root, &mut buffer).unwrap(), hex_of(vector, "body"));
         let serial = sealed.verified_serial(&SessionKey::from_bytes(array_of(&file, "session_key")));
         let is_request = sealed.header().direction == Direction::Up;
         assert_eq!(serial, is_request.then(|| file["serial"].as_u64().unwrap()));

@@ -19,12 +19,13 @@ use crate::{
     health::{HealthError, HealthTest},
 };
 
-/// Bytes of a block: 4,096 cells, of which hundreds change between readouts, and 16 blocks in 8 KiB of firmware.
+/// Bytes of a block. Of its 4,096 cells, hundreds change between readouts. Firmware of 8 KiB fills 16 blocks.
 pub const BLOCK_BYTES: usize = 512;
 const BLOCK_CELLS: usize = 8 * BLOCK_BYTES;
 /// Smaller blocks are not checked by their values; no profile is that small.
 const STATISTICS_CELLS_MIN: usize = 1024;
-/// A block below this share of the typical number of changing cells has the defect `LowNoise`.
+/// A block whose number of changing cells is significantly below this share of the typical number has the defect
+/// `LowNoise`.
 const LOW_NOISE_SHARE: f64 = 0.25;
 
 /// Why a block is not power-up state.
@@ -36,9 +37,9 @@ pub enum Defect {
     LowNoise,
     /// Far more cells changed than noise changes: the content is rewritten each time, or belongs to another chip.
     Unrelated,
-    /// Too many cells have one value.
+    /// Too many cells have the same value.
     Weight,
-    /// Cells at equal positions of bytes, words or rows have one value: pointers, counters, text.
+    /// Cells at equal positions of bytes, words or rows have the same value: pointers, counters, text.
     Columns,
     /// Cells a byte, a word or a row apart depend on each other.
     Dependence,
@@ -63,7 +64,7 @@ impl fmt::Display for Defect {
     }
 }
 
-/// Consecutive blocks with one defect.
+/// Consecutive blocks with the same defect.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BadRange {
     /// The first byte.
@@ -84,15 +85,15 @@ impl fmt::Display for BadRange {
 /// All blocks of a memory that are not power-up state; at least one.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BadBlocks {
-    /// By address.
+    /// The ranges, by address.
     pub ranges: Vec<BadRange>,
-    /// Bytes of the memory.
+    /// Size of the memory, bytes.
     pub of_bytes: usize,
 }
 
 impl BadBlocks {
-    /// The same blocks at addresses of the whole memory, of which the readouts are the part that begins at byte
-    /// `start`.
+    /// Converts addresses of the readouts to addresses of the memory, if the readouts begin at byte `start` of the
+    /// memory.
     #[must_use]
     pub fn shifted_by(mut self, start: usize) -> Self {
         for range in &mut self.ranges {
@@ -139,9 +140,9 @@ pub fn examine(readouts: &[Bits], reference: &Bits, health: &HealthTest) -> Opti
         .map(|cells| changed_cells(readouts, cells))
         .collect();
     let share = |(cells, changed): (&Range<usize>, &usize)| *changed as f64 / cells.len() as f64;
-    let quiet_below = LOW_NOISE_SHARE * typical(blocks.iter().zip(&changed).map(share).collect());
+    let low_noise_share = LOW_NOISE_SHARE * typical(blocks.iter().zip(&changed).map(share).collect());
     let bad_range = |(cells, changed): (&Range<usize>, &usize)| -> Option<BadRange> {
-        let by_changes = || changes(readouts, cells, *changed, quiet_below, health);
+        let by_changes = || changes(readouts, cells, *changed, low_noise_share, health);
         let by_values = || statistics::find_defect(&reference.window(cells.start, cells.len())?, health);
         let defect = by_changes().or_else(by_values)?;
         Some(BadRange {
@@ -161,7 +162,7 @@ pub fn examine(readouts: &[Bits], reference: &Bits, health: &HealthTest) -> Opti
     (!ranges.is_empty()).then_some(BadBlocks { ranges, of_bytes })
 }
 
-/// The cells of each block; the last block includes the rest.
+/// The cells of each block; the last block includes the remaining cells.
 fn blocks_of(cells: usize) -> Vec<Range<usize>> {
     let count = (cells / BLOCK_CELLS).max(1);
     (0..count)
@@ -182,11 +183,11 @@ fn changed_cells(readouts: &[Bits], cells: &Range<usize>) -> usize {
         return 0;
     };
     word_masks(cells)
-        .map(|(at, mask)| {
-            let own = first.word_at(at);
+        .map(|(offset, mask)| {
+            let first_word = first.word_at(offset);
             let differing = later
                 .iter()
-                .fold(0, |sum, readout| sum | (readout.word_at(at) ^ own));
+                .fold(0, |sum, readout| sum | (readout.word_at(offset) ^ first_word));
             (differing & mask).count_ones() as usize
         })
         .sum()
@@ -198,10 +199,10 @@ fn word_masks(cells: &Range<usize>) -> impl Iterator<Item = (usize, u64)> + use<
     cells
         .clone()
         .step_by(64)
-        .map(move |at| (at, u64::MAX >> (64 - (end - at).min(64))))
+        .map(move |offset| (offset, u64::MAX >> (64 - (end - offset).min(64))))
 }
 
-/// The share that nine of ten blocks do not exceed. Even if most of a memory is constant, some blocks are not.
+/// The share that nine of ten blocks do not exceed: not the median, because most blocks of a memory may be constant.
 fn typical(mut shares: Vec<f64>) -> f64 {
     shares.sort_by(f64::total_cmp);
     shares.get(shares.len() * 9 / 10).copied().unwrap_or(0.0)
@@ -211,7 +212,7 @@ fn changes(
     readouts: &[Bits],
     cells: &Range<usize>,
     changed: usize,
-    quiet_below: f64,
+    low_noise_share: f64,
     health: &HealthTest,
 ) -> Option<Defect> {
     if readouts.len() < 2 {
@@ -220,7 +221,7 @@ fn changes(
     if changed == 0 {
         return Some(Defect::Constant);
     }
-    if lower_tail(cells.len() as u64, quiet_below, changed as u64) < health.false_alarm() {
+    if lower_tail(cells.len() as u64, low_noise_share, changed as u64) < health.false_alarm() {
         return Some(Defect::LowNoise);
     }
     let of_block = |readout: &Bits| readout.window(cells.start, cells.len());

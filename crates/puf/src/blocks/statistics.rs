@@ -18,8 +18,8 @@ const LAGS: [usize; 6] = [1, 8, 16, 32, 64, 128];
 /// Maximum deviation of the share of equal cells at one of these distances from a half: 0.2 for columns, the rest for
 /// chance.
 const DEPENDENCE_MAX: f64 = 0.26;
-/// Maximum number of 32-cell words that equal an earlier one of the block. By chance 0.1 do, with the worst columns
-/// allowed.
+/// Maximum number of 32-cell words that equal an earlier word of the block. By chance, a block with the most biased
+/// columns allowed has 0.1 such words on average.
 const REPEATED_WORDS_MAX: usize = 5;
 /// Bytes of a row of columns.
 const ROW_BYTES: usize = 16;
@@ -82,9 +82,9 @@ fn equal_share(block: &Bits, lag: usize) -> f64 {
     let pairs = block.len() - lag;
     let differing: u32 = (0..pairs)
         .step_by(64)
-        .map(|at| {
-            let mask = u64::MAX >> (64 - (pairs - at).min(64));
-            ((block.word_at(at) ^ block.word_at(at + lag)) & mask).count_ones()
+        .map(|offset| {
+            let mask = u64::MAX >> (64 - (pairs - offset).min(64));
+            ((block.word_at(offset) ^ block.word_at(offset + lag)) & mask).count_ones()
         })
         .sum();
     1.0 - f64::from(differing) / pairs as f64
@@ -104,20 +104,20 @@ fn repeated_words(bytes: &[u8]) -> usize {
 fn equal_bytes(bytes: &[u8]) -> (f64, f64) {
     let (rows, _) = bytes.as_chunks::<ROW_BYTES>();
     let pairs = |count: u32| f64::from(count) * (f64::from(count) - 1.0) / 2.0;
-    let all = pairs(rows.len() as u32).max(1.0);
-    let (mut found, mut expected) = (0.0, 0.0);
-    for place in 0..ROW_BYTES {
+    let all_pairs = pairs(rows.len() as u32).max(1.0);
+    let (mut equal_pairs, mut expected) = (0.0, 0.0);
+    for column in 0..ROW_BYTES {
         let mut values: HashMap<u8, u32> = HashMap::new();
         let mut ones = [0_u32; 8];
-        for byte in rows.iter().filter_map(|row| row.get(place)) {
+        for byte in rows.iter().filter_map(|row| row.get(column)) {
             *values.entry(*byte).or_default() += 1;
             for (bit, count) in ones.iter_mut().enumerate() {
                 *count += u32::from(byte >> bit & 1);
             }
         }
-        found += values.into_values().map(pairs).sum::<f64>();
-        let equal = |&ones: &u32| (pairs(ones) + pairs(rows.len() as u32 - ones)) / all;
-        expected += all * ones.iter().map(equal).product::<f64>();
+        equal_pairs += values.into_values().map(pairs).sum::<f64>();
+        let equal = |&ones: &u32| (pairs(ones) + pairs(rows.len() as u32 - ones)) / all_pairs;
+        expected += all_pairs * ones.iter().map(equal).product::<f64>();
     }
-    (found, expected)
+    (equal_pairs, expected)
 }

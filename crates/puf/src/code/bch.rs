@@ -1,14 +1,14 @@
 //! Narrow-sense primitive binary BCH codes of length 127 and 255.
 //!
-//! The codeword polynomial's coefficient of `x^p` is bit `p`. Encoding is systematic: bits `n-k … n-1` are
-//! the message, bits `0 … n-k-1` its remainder modulo the generator polynomial.
+//! The codeword polynomial's coefficient of `x^p` is bit `p`. Encoding is systematic: bits `n-k … n-1` are the
+//! message, and bits `0 … n-k-1` are the remainder of these message terms modulo the generator polynomial.
 
 use std::sync::OnceLock;
 
 use super::{decoder::DecoderTables, field::Field};
 use crate::bits::Bits;
 
-/// The words of a codeword.
+/// The bits of a codeword or message, the least significant word first; unused bits are zero.
 pub(super) type Word = [u64; 4];
 
 /// The most errors a supported code corrects.
@@ -24,7 +24,7 @@ pub struct CodeError {
     pub errors: usize,
 }
 
-/// A BCH code with its encoder and decoder tables (40 to 100 KiB, built once).
+/// A BCH code with its encoder and decoder tables (11 to 82 KiB, built once).
 #[derive(Debug)]
 pub struct BchCode {
     n: usize,
@@ -40,7 +40,7 @@ impl BchCode {
     /// The code of length `2^degree - 1` with designed distance `2 t + 1`.
     ///
     /// # Errors
-    /// [`CodeError`] if there is no such code, or none with room for a message.
+    /// [`CodeError`] if there is no such code, or if the code has no message bits.
     pub fn new(degree: u32, t: usize) -> Result<Self, CodeError> {
         let error = CodeError { degree, errors: t };
         if !(1..=ERRORS_MAX).contains(&t) {
@@ -103,7 +103,7 @@ impl BchCode {
 
     /// The codeword of a message: bits `0 … k-1` of `message`, whose other bits are zero.
     ///
-    /// Every row is read and masked, so time and addresses do not depend on the message.
+    /// Every row of the parity table is read and masked, so time and addresses do not depend on the message.
     pub(super) fn encode(&self, message: Word) -> Word {
         let mut codeword = shifted_up(message, self.n - self.k);
         for (i, row) in self.parities.iter().enumerate() {
@@ -123,8 +123,9 @@ impl BchCode {
 
     /// Corrects up to `t` errors in constant time.
     ///
-    /// Returns the word, and all ones if it is a codeword now. With more errors the word is nearly always reported as
-    /// not correctable (zero). Rarely it is within `t` of another codeword and becomes that one.
+    /// Returns the corrected word and a mask: all ones if the corrected word is a codeword, zero if `received` is not
+    /// correctable. A word with more errors is nearly always not correctable; rarely it is within `t` of another
+    /// codeword and becomes that codeword.
     pub(super) fn decode(&self, received: Word) -> (Word, u64) {
         self.decoder.decode(received)
     }
@@ -198,8 +199,8 @@ fn without_bit(mut word: Word, index: usize) -> Word {
     word
 }
 
-fn shifted_up(word: Word, by: usize) -> Word {
-    let (words, bits) = (by / 64, by % 64);
+fn shifted_up(word: Word, shift: usize) -> Word {
+    let (words, bits) = (shift / 64, shift % 64);
     std::array::from_fn(|i| {
         let part = |j: Option<usize>| j.and_then(|j| word.get(j)).copied().unwrap_or(0);
         let source = i.checked_sub(words);
@@ -207,8 +208,8 @@ fn shifted_up(word: Word, by: usize) -> Word {
     })
 }
 
-fn shifted_down(word: Word, by: usize) -> Word {
-    let (words, bits) = (by / 64, by % 64);
+fn shifted_down(word: Word, shift: usize) -> Word {
+    let (words, bits) = (shift / 64, shift % 64);
     std::array::from_fn(|i| {
         let part = |j: usize| word.get(j).copied().unwrap_or(0);
         part(i + words) >> bits | part(i + words + 1) << 1 << (63 - bits)

@@ -1,6 +1,6 @@
 //! Binomial tails without loss of precision.
 
-/// `ln n!`, exact sums below 256 and Stirling's series above (error below 1e-15 relative).
+/// `ln n!`, exact sums below 256 and Stirling's series from 256 on (error below 1e-15 relative).
 pub fn ln_factorial(n: u64) -> f64 {
     if n < 256 {
         return (2..=n).map(|i| (i as f64).ln()).sum();

@@ -6,7 +6,7 @@
 //!
 //! 1. *Syndromes* `S_j = r(α^j)`, `j = 1 … 2t`: each received bit masks a public row of powers.
 //! 2. *Locator* by the inversion-free Berlekamp-Massey algorithm (Burton, Inversionless decoding of binary
-//!    BCH codes, IEEE Trans. Inf. Theory 17(4), 1971), `t` iterations, for binary codes have no discrepancy
+//!    BCH codes, IEEE Trans. Inf. Theory 17(4), 1971), `t` iterations, because binary codes have no discrepancy
 //!    at odd steps.
 //! 3. *Roots* by evaluating the locator at all `n` points at once: it is linear in the bits of its
 //!    coefficients, so each coefficient bit masks a public row with one byte per position.
@@ -27,7 +27,7 @@ pub(super) struct DecoderTables {
     degree: u32,
     n: usize,
     t: usize,
-    /// For position `p`, the bytes α^(p j), `j = 1 … 2t`, in `2 L` words.
+    /// For position `p`, the bytes α^(p j), `j = 1 … 2t`, in twice [`lane_words`] words.
     syndrome_rows: Vec<u64>,
     /// For coefficient `j` and bit `b`, the bytes α^(b - p j) over the positions `p`.
     root_rows: Vec<PositionRow>,
@@ -77,9 +77,9 @@ impl DecoderTables {
         let syndromes = self.syndromes::<L>(received);
         let (locator, errors) = self.locator::<M, L>(&syndromes);
         let positions = self.roots::<M, L>(&locator);
-        let found: u64 = positions.iter().map(|w| u64::from(w.count_ones())).sum();
-        // More than t errors: the locator's degree is above t or it lacks roots.
-        let valid = is_zero(found ^ errors) & at_most(errors, self.t as u64);
+        let root_count: u64 = positions.iter().map(|w| u64::from(w.count_ones())).sum();
+        // If the word is not correctable, the locator's degree is above t or the locator has too few roots.
+        let valid = is_zero(root_count ^ errors) & at_most(errors, self.t as u64);
         let mut corrected = received;
         for (word, flips) in corrected.iter_mut().zip(positions) {
             *word ^= flips & valid;
@@ -87,7 +87,7 @@ impl DecoderTables {
         (corrected, valid)
     }
 
-    /// `S_1 … S_2t`, one byte each, in a buffer with zeros behind.
+    /// `S_1 … S_2t`, one byte each, followed by zeros.
     fn syndromes<const L: usize>(&self, received: Word) -> [u64; 8] {
         let mut sums = [0_u64; 8];
         for (p, row) in self.syndrome_rows.chunks_exact(2 * L).enumerate() {
@@ -99,7 +99,7 @@ impl DecoderTables {
         sums
     }
 
-    /// The coefficients of the error locator polynomial, scaled by some factor, and its length.
+    /// The coefficients of the error locator polynomial, scaled by a nonzero factor, and the polynomial's length.
     fn locator<const M: u32, const L: usize>(&self, syndromes: &[u64; 8]) -> ([u64; L], u64) {
         let reversed = self.reversed(syndromes);
         let mut locator = [0; L];
@@ -128,13 +128,13 @@ impl DecoderTables {
         (locator, length)
     }
 
-    /// `S_2t … S_1` and zeros.
+    /// `S_2t … S_1`, followed by zeros.
     fn reversed(&self, syndromes: &[u64; 8]) -> [u8; 128] {
         let mut reversed = [0; 128];
         let in_order = syndromes.iter().flat_map(|w| w.to_le_bytes()).take(2 * self.t);
-        let places = reversed.iter_mut().take(2 * self.t).rev();
-        for (place, syndrome) in places.zip(in_order) {
-            *place = syndrome;
+        let targets = reversed.iter_mut().take(2 * self.t).rev();
+        for (target, syndrome) in targets.zip(in_order) {
+            *target = syndrome;
         }
         reversed
     }
@@ -168,7 +168,7 @@ impl DecoderTables {
 fn positions_in_use(n: usize, i: usize) -> u64 {
     match n.saturating_sub(64 * i) {
         0 => 0,
-        used if used < 64 => (1 << used) - 1,
+        bits if bits < 64 => (1 << bits) - 1,
         _ => u64::MAX,
     }
 }
@@ -210,7 +210,7 @@ fn shifted_lane<const L: usize>(lanes: [u64; L]) -> [u64; L] {
 
 /// All ones if the lowest bit is set, else zero.
 ///
-/// The barrier keeps the compiler from seeing that only two values occur, and so from making a branch of it.
+/// Without the barrier, the compiler could detect that only two values occur, and generate a branch.
 #[inline(always)]
 fn bit_mask(bit: u64) -> u64 {
     0_u64.wrapping_sub(black_box(bit & 1))

@@ -41,7 +41,7 @@ impl Failure {
 pub struct Design {
     /// The highest failure probability of a rebuild.
     pub failure: f64,
-    /// The bit error rate at which it must hold.
+    /// The bit error rate at which `failure` must hold.
     pub bit_error_rate: f64,
     /// The bias up to which enough entropy must be left: the probability of the more frequent bit value.
     pub bias: f64,
@@ -50,8 +50,8 @@ pub struct Design {
 }
 
 impl Design {
-    /// Pool mode: failure at most 1e-6 at a bit error rate of 10 %, 128 bits left with up to 54 % of one
-    /// value.
+    /// Pool mode: failure at most 1e-6 at a bit error rate of 10 %, and 128 bits of min-entropy left if up to 54 % of
+    /// the bits have one value.
     pub const POOL: Self = Self {
         failure: 1e-6,
         bit_error_rate: 0.10,
@@ -59,8 +59,8 @@ impl Design {
         min_entropy_bits: 128.0,
     };
 
-    /// Key mode: failure at most 1e-9 at a bit error rate of 15 % (a chip far from its enrollment temperature,
-    /// facts of the literature), 128 bits left with up to 55 % of one value.
+    /// Key mode: failure at most 1e-9 at a bit error rate of 15 % (reported in the literature for chips far from
+    /// their enrollment temperature), and 128 bits of min-entropy left if up to 55 % of the bits have one value.
     pub const KEY: Self = Self {
         failure: 1e-9,
         bit_error_rate: 0.15,
@@ -69,16 +69,16 @@ impl Design {
     };
 }
 
-/// The profile that meets `design` with the fewest PUF bits, and among those the one that fails least.
+/// Of the profiles that meet `design` with the fewest PUF bits, the profile with the lowest failure probability.
 ///
-/// `None` if no supported profile does.
+/// `None` if no supported profile meets `design`.
 pub fn choose(design: &Design) -> Option<Profile> {
     let mut best: Option<(usize, f64, Profile)> = None;
     for candidate in candidates(design) {
         let size = candidate.response_bits();
         let failure = candidate.failure(design.bit_error_rate).rebuild;
-        let better = best.is_none_or(|(s, f, _)| (size, failure) < (s, f));
-        if failure <= design.failure && better {
+        let is_better = best.is_none_or(|(s, f, _)| (size, failure) < (s, f));
+        if failure <= design.failure && is_better {
             best = Some((size, failure, candidate));
         }
     }

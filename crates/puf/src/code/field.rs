@@ -13,7 +13,7 @@ pub struct Field {
 /// x^7 + x^3 + 1, the polynomial of Lin and Costello, Error Control Coding, for m = 7, without its leading
 /// term.
 const REDUCTION_7: u64 = 0x09;
-/// x^8 + x^4 + x^3 + x^2 + 1, likewise for m = 8.
+/// x^8 + x^4 + x^3 + x^2 + 1, the polynomial of Lin and Costello for m = 8, without its leading term.
 const REDUCTION_8: u64 = 0x1d;
 
 /// The lowest bit of each lane.

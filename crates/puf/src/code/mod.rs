@@ -1,6 +1,6 @@
 //! Error correction: a repetition code inside a binary BCH code, decoded in constant time.
 //!
-//! * [`field`]: arithmetic in GF(2^7) and GF(2^8), eight lanes to a word, without tables.
+//! * [`field`]: arithmetic in GF(2^7) and GF(2^8); for secret data eight lanes to a word, without tables.
 //! * [`bch`]: generator polynomials, systematic encoding, constant-time decoding.
 //! * [`profile`]: the concatenated code, its identifier and its codec.
 //! * [`design`]: exact failure probabilities, and parameters for a required failure rate.

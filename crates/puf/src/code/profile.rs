@@ -29,7 +29,7 @@ pub enum ProfileError {
     /// No blocks or too many.
     #[error("invalid number of blocks {0}; use 1 to 16")]
     Blocks(u32),
-    /// There is no such outer code.
+    /// The outer code does not exist.
     #[error(transparent)]
     Code(#[from] CodeError),
     /// The identifier has undefined bits set.
@@ -51,7 +51,7 @@ pub struct Profile {
 impl Profile {
     /// Pool mode: 7 × BCH(255, 187, 9), 1,785 response bits, a secret of 187 bits.
     ///
-    /// What [`choose`](super::choose) gives for [`Design::POOL`](super::Design::POOL).
+    /// The result of [`choose`](super::choose) for [`Design::POOL`](super::Design::POOL).
     pub const POOL: Self = Self {
         degree: 8,
         errors: 9,
@@ -61,7 +61,7 @@ impl Profile {
 
     /// Key mode: two blocks of 9 × BCH(255, 147, 14), 4,590 cells, a secret of 294 bits.
     ///
-    /// What [`choose`](super::choose) gives for [`Design::KEY`](super::Design::KEY).
+    /// The result of [`choose`](super::choose) for [`Design::KEY`](super::Design::KEY).
     pub const KEY: Self = Self {
         degree: 8,
         errors: 14,
@@ -70,7 +70,7 @@ impl Profile {
     };
 
     /// A profile of `blocks` blocks of a BCH code over GF(2^degree) that corrects `errors` errors, each code
-    /// bit held `repetition` times.
+    /// bit repeated `repetition` times.
     ///
     /// # Errors
     /// [`ProfileError`] if a parameter is out of range.
@@ -107,7 +107,7 @@ impl Profile {
     /// The outer code.
     ///
     /// # Errors
-    /// None for a profile made by [`Profile::new`] or [`Profile::from_id`].
+    /// Never for a profile from [`Profile::new`] or [`Profile::from_id`].
     pub fn code(self) -> Result<&'static BchCode, CodeError> {
         BchCode::shared(self.degree, self.errors as usize)
     }
@@ -206,8 +206,12 @@ impl Profile {
 /// `len` bits from `offset`, at most 256.
 fn word_of(bits: &Bits, offset: usize, len: usize) -> Word {
     std::array::from_fn(|i| {
-        let used = len.saturating_sub(64 * i).min(64);
-        let mask = if used == 64 { u64::MAX } else { (1 << used) - 1 };
+        let bits_used = len.saturating_sub(64 * i).min(64);
+        let mask = if bits_used == 64 {
+            u64::MAX
+        } else {
+            (1 << bits_used) - 1
+        };
         bits.word_at(offset + 64 * i) & mask
     })
 }

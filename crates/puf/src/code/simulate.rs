@@ -21,7 +21,7 @@ const CHUNK: u64 = 4096;
 /// The counts of [`simulate_failure`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FailureReport {
-    /// The profile, in words.
+    /// The profile, as text.
     pub profile: String,
     /// The bit error rate of the readings.
     pub bit_error_rate: f64,
@@ -45,7 +45,8 @@ impl FailureReport {
         self.uncorrectable + self.wrong
     }
 
-    /// Whether the count is likely under the computed probability: both tails at least `significance`.
+    /// Whether the count is likely under the computed probability: both tail probabilities are at least
+    /// `significance`.
     pub fn agrees(&self, significance: f64) -> bool {
         let failures = self.failures();
         let at_most = super::binomial::lower_tail(self.decodes, self.computed, failures);
@@ -91,11 +92,11 @@ pub fn simulate_failure(
     };
     std::thread::scope(|scope| {
         let workers: Vec<_> = (1..threads.max(1)).map(|_| scope.spawn(work)).collect();
-        let own = work();
+        let own_result = work();
         let mut results = workers
             .into_iter()
             .map(|w| w.join().unwrap_or(Err(ExtractorError::Interrupted)));
-        results.try_fold((), |(), result| result).and(own)
+        results.try_fold((), |(), result| result).and(own_result)
     })?;
     Ok(counts.report(profile, bit_error_rate))
 }
@@ -156,13 +157,13 @@ fn run_chunk(
             Ok(rebuilt) if rebuilt == secret => {}
             Ok(_) => drop(counts.wrong.fetch_add(1, Ordering::Relaxed)),
             Err(ExtractorError::Uncorrectable) => drop(counts.uncorrectable.fetch_add(1, Ordering::Relaxed)),
-            Err(other) => return Err(other),
+            Err(error) => return Err(error),
         }
     }
     Ok(())
 }
 
-/// 64 independent bits, each one with probability `p`.
+/// 64 independent bits; each bit is one with probability `p`.
 ///
 /// Compares 64 uniform numbers with `p` bit by bit from the most significant one, until all are decided.
 fn errors<R: Rng + ?Sized>(p: f64, rng: &mut R) -> u64 {
@@ -188,7 +189,7 @@ fn errors<R: Rng + ?Sized>(p: f64, rng: &mut R) -> u64 {
     ones
 }
 
-/// The probability at which so few failures would have probability `alpha`.
+/// The failure probability at which at most `failures` failures have probability `alpha`.
 fn upper_limit(decodes: u64, failures: u64, alpha: f64) -> f64 {
     if decodes == 0 {
         return 1.0;

@@ -17,7 +17,7 @@ pub fn most_common_value(ones: usize, len: usize) -> f64 {
     -limit.log2()
 }
 
-/// Some cells of a memory with their values, both as strings of the memory's length.
+/// Some cells of a memory: the mask of the cells and the values of the cells, both of the memory's length.
 #[derive(Clone, Debug)]
 pub struct CellSample {
     present: Bits,
@@ -35,8 +35,8 @@ impl CellSample {
         }
     }
 
-    /// The given cells of a readout.
-    pub fn some(readout: &Bits, cells: &[u32]) -> Self {
+    /// The cells with these indices in a readout.
+    pub fn of_cells(readout: &Bits, cells: &[u32]) -> Self {
         let mut sample = Self {
             present: Bits::zeros(readout.len()),
             values: Bits::zeros(readout.len()),
@@ -70,11 +70,11 @@ impl CellSample {
     pub fn markov(&self, lag: usize) -> Option<f64> {
         let mut counts = [0_usize; 4];
         for i in 0..self.present.len().saturating_sub(lag).div_ceil(64) {
-            let both = self.present.word_at(64 * i) & self.present.word_at(64 * i + lag);
-            let (from, to) = (self.values.word_at(64 * i), self.values.word_at(64 * i + lag));
-            let kinds = [!from & !to, !from & to, from & !to, from & to];
+            let pairs_present = self.present.word_at(64 * i) & self.present.word_at(64 * i + lag);
+            let (first, second) = (self.values.word_at(64 * i), self.values.word_at(64 * i + lag));
+            let kinds = [!first & !second, !first & second, first & !second, first & second];
             for (count, kind) in counts.iter_mut().zip(kinds) {
-                *count += (both & kind).count_ones() as usize;
+                *count += (pairs_present & kind).count_ones() as usize;
             }
         }
         if counts.iter().sum::<usize>() < 2048 {
@@ -86,9 +86,9 @@ impl CellSample {
     /// Min-entropy per bit, given that the cells at addresses equal modulo `period` have a common bias:
     /// memories are built of columns, whose cells differ from those of other columns.
     ///
-    /// The mean over the columns of the product of their biases in even and odd rows is an unbiased estimate
-    /// of the mean square bias `E[(2 p_c - 1)²]`. From its upper confidence limit `c` comes `p = 1/2 +
-    /// sqrt(c) / 2`, and `-log2 p`. The square mean is what counts where several cells carry one bit. `None`
+    /// The mean over the columns of the product of their biases in even and odd rows is an unbiased estimate of the
+    /// mean square bias `E[(2 p_c - 1)²]`. From its upper confidence limit `c` comes `p = 1/2 + sqrt(c) / 2`, and
+    /// `-log2 p`. The mean square is used because it determines the entropy of a bit that several cells carry. `None`
     /// where the confidence limits alone would give `c > 0.004`, that is `p > 0.53`.
     pub fn columns(&self, period: usize) -> Option<f64> {
         let rows = self.len() as f64 / period as f64;
@@ -135,9 +135,15 @@ pub fn markov(bits: &Bits) -> f64 {
     markov_of_counts(counts, bits.count_ones(), bits.len())
 }
 
-/// From the counts of the steps 00, 01, 10, 11 and the share of ones.
+/// The Markov estimate from the counts of the steps 00, 01, 10, 11 and the share of ones.
 fn markov_of_counts(counts: [usize; 4], ones: usize, len: usize) -> f64 {
-    let ratio = |count: usize, of: usize| if of == 0 { 0.0 } else { count as f64 / of as f64 };
+    let ratio = |count: usize, total: usize| {
+        if total == 0 {
+            0.0
+        } else {
+            count as f64 / total as f64
+        }
+    };
     let [zero_zero, zero_one, one_zero, one_one] = counts;
     let one_after_zero = ratio(zero_one, zero_zero + zero_one);
     let one_after_one = ratio(one_one, one_zero + one_one);
@@ -164,27 +170,27 @@ fn most_likely_sequence(one: f64, one_after_zero: f64, one_after_one: f64) -> f6
 }
 
 /// The mean min-entropy per position over several devices: `-log2 max(p_i, 1 - p_i)` with `p_i` the share of
-/// devices that have a one at position `i` (most common value by bit, without confidence limits). `histogram`: how many positions
-/// have a one in none, in one, .. of at least two devices.
+/// devices that have a one at position `i` (most common value by bit, without confidence limits). Element `n` of
+/// `histogram` is the number of positions with a one in exactly `n` of at least two devices.
 ///
 /// With few devices the largest share is overestimated, so this errs to the safe side: fair bits give 0.58
 /// for 4 devices, 0.82 for 32, 0.93 for 256.
 pub fn by_position(histogram: &[u64]) -> f64 {
     let count = histogram.len().saturating_sub(1);
-    let of = |(ones, positions): (usize, &u64)| {
+    let weighted_entropy = |(ones, positions): (usize, &u64)| {
         -(ones.max(count - ones) as f64 / count.max(1) as f64).log2() * *positions as f64
     };
     let positions = histogram.iter().sum::<u64>().max(1) as f64;
-    histogram.iter().enumerate().map(of).sum::<f64>() / positions
+    histogram.iter().enumerate().map(weighted_entropy).sum::<f64>() / positions
 }
 
-/// The average of [`by_position`] for fair, independent bits of this many devices: the highest value that can be
+/// The average of [`by_position`] for fair, independent bits of `devices` devices: the highest value that can be
 /// expected.
 pub fn by_position_of_fair_bits(devices: usize) -> f64 {
     let count = devices as u64;
-    let of =
+    let term =
         |ones: u64| -probability(count, 0.5, ones) * (ones.max(count - ones) as f64 / count as f64).log2();
-    (0..=count).map(of).sum()
+    (0..=count).map(term).sum()
 }
 
 #[cfg(test)]
@@ -220,7 +226,7 @@ mod tests {
     #[test]
     fn predictable_bits_have_no_entropy() {
         assert_eq!(markov(&Bits::zeros(1000)), 0.0);
-        // Only the first bit of an alternating sequence is open.
+        // Only the first bit of an alternating sequence is unknown.
         let alternating = Bits::from_bools((0..1000).map(|i| i % 2 == 0));
         assert!((markov(&alternating) - 1.0 / 128.0).abs() < 1e-12);
         assert_eq!(most_common_value(0, 1000), 0.0);
@@ -247,12 +253,13 @@ mod tests {
         let fair = CellSample::all(&striped(64, 0.5));
         assert!(fair.columns(64).unwrap() > 0.97 && fair.columns(512).unwrap() > 0.95);
         let few: Vec<u32> = (0..4000).collect();
-        assert_eq!(CellSample::some(&striped(64, 0.6), &few).columns(64), None);
+        assert_eq!(CellSample::of_cells(&striped(64, 0.6), &few).columns(64), None);
     }
 
     #[test]
     fn sparse_samples_use_the_given_cells_only() {
-        // Cells divisible by 3 are copies of their neighbor 3 below in 4 of 5 cases, the others are fair.
+        // A cell whose index is divisible by 3 equals the cell 3 positions earlier in 4 of 5 cases; the other cells
+        // are fair.
         let mut rng = ChaCha8Rng::seed_from_u64(5);
         let mut bits = Bits::zeros(60_000);
         for i in 0..60_000 {
@@ -260,7 +267,7 @@ mod tests {
             bits.set(i, if copy { bits.get(i - 3) } else { rng.random() });
         }
         let thirds: Vec<u32> = (0..60_000).step_by(3).collect();
-        let sample = CellSample::some(&bits, &thirds);
+        let sample = CellSample::of_cells(&bits, &thirds);
         assert_eq!(sample.len(), 20_000);
         assert_eq!(sample.markov(1), None);
         let h = sample.markov(3).unwrap();

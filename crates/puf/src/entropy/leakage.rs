@@ -1,7 +1,7 @@
 //! Min-entropy of the response that remains after the helper data are published.
 //!
-//! Helper data of the code-offset construction show the response up to a codeword. For the concatenated code
-//! that is, in two steps:
+//! Helper data of the code-offset construction reveal the response except for a codeword. For the concatenated code,
+//! the loss has two parts:
 //!
 //! 1. *Repetition.* Of the `r` bits behind one code bit the `r - 1` differences are public. The remainder is
 //!    the choice between a pattern and its complement. For independent bits of bias `p`, `q = 1 - p`, a
@@ -13,10 +13,11 @@
 //!    HOST 2014; exact sums of this kind in Delvaux, Gu, Verbauwhede, Hiller, Yu: Efficient fuzzy extraction
 //!    of PUF-induced secrets, CHES 2016).
 //! 2. *BCH.* A block of `n` such bits gives away its `n - k` parity bits; each costs at most one bit of average
-//!    min-entropy (Dodis, Ostrovsky, Reyzin, Smith: Fuzzy extractors, 2008, Lemma 2.2b), whence at least
+//!    min-entropy (Dodis, Ostrovsky, Reyzin, Smith: Fuzzy extractors, 2008, Lemma 2.2b), so there remain at least
 //!    `n h - (n - k)`.
 //!
-//! Blocks use disjoint PUF bits, so `B (n h - (n - k))` in all, never more than the `B k` bits of the secret.
+//! Blocks use disjoint PUF bits, so `B (n h - (n - k))` bits remain in all, never more than the `B k` bits of the
+//! secret.
 
 use crate::code::{Profile, binomial::ln_factorial};
 

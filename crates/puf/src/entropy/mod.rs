@@ -8,8 +8,8 @@
 //! estimators cannot detect that a strong PUF has few parameters: an XOR arbiter PUF is determined by some
 //! hundred real numbers, so against an unbounded attacker with the helper data of many rows the responses have
 //! no more entropy than these numbers.
-//! There the secret is protected because raw responses are never shown and learning from parities of
-//! responses is hard, not by counting.
+//! For such a PUF, the secret is safe because raw responses are never revealed and learning from parities of
+//! responses is hard, not because of these figures.
 
 pub mod estimate;
 pub mod leakage;
@@ -31,9 +31,9 @@ const CELL_LAGS: [usize; 13] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 204
 /// The result of an entropy estimate.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct EntropyAssessment {
-    /// Min-entropy per response bit, the least that any estimator gave.
+    /// Min-entropy per response bit: the lowest estimate.
     pub per_bit: f64,
-    /// The estimator that gave it.
+    /// The estimator with the lowest estimate.
     pub limited_by: String,
     /// Response bits behind one secret.
     pub response_bits: usize,
@@ -44,18 +44,18 @@ pub struct EntropyAssessment {
 }
 
 impl EntropyAssessment {
-    /// Whether enrollment accepts it.
+    /// Whether enrollment accepts the secret.
     pub fn is_enough(&self) -> bool {
         self.residual_bits >= MIN_ENTROPY_BITS
     }
 
     /// Combines the estimates for one profile.
     fn of(profile: Profile, estimates: impl IntoIterator<Item = (String, f64)>) -> Self {
-        let none = ("nothing: no bits to assess".to_owned(), 0.0);
+        let no_estimate = ("nothing: no bits to assess".to_owned(), 0.0);
         let (limited_by, per_bit) = estimates
             .into_iter()
             .min_by(|a, b| a.1.total_cmp(&b.1))
-            .unwrap_or(none);
+            .unwrap_or(no_estimate);
         Self {
             per_bit,
             limited_by,
@@ -67,7 +67,7 @@ impl EntropyAssessment {
     }
 }
 
-/// Assesses the responses of a strong PUF: bits to unrelated challenges. `sample` contains all that are available.
+/// Assesses the responses of a strong PUF: bits to unrelated challenges. `sample` contains all available responses.
 ///
 /// `fleet_per_bit` is a min-entropy per bit known from other devices, for example from [`estimate::by_position`]; the
 /// lower figure counts.
@@ -81,15 +81,16 @@ pub fn assess_responses(profile: Profile, sample: &Bits, fleet_per_bit: Option<f
 /// How the cells of a secret were selected from their population.
 #[derive(Clone, Copy, Debug)]
 pub enum CellDraw<'a> {
-    /// By address, so they may be more biased than the population; these are their values, if they are known.
+    /// The cells are selected by address, so they may be more biased than the population. Contains the values of the
+    /// cells, if known.
     InOrder(Option<&'a Bits>),
-    /// At random. Dependence between cells counts only as far as both were drawn: these are the addresses of
-    /// all cells whose values follow from the secret's response bits.
+    /// The cells are selected at random. A dependence between two cells counts only if both were drawn. Contains the
+    /// addresses of all cells whose values follow from the secret's response bits.
     Random(&'a [u32]),
 }
 
-/// Assesses cells of a memory. `population` contains the cells from which those of the secret were taken, so that
-/// there are enough for an estimate.
+/// Assesses cells of a memory. `population` contains all cells from which the secret's cells were drawn: the
+/// secret's cells alone are too few for an estimate.
 ///
 /// Where cells `lag` apart have min-entropy `h` given each other, and a random draw has `f` such pairs per
 /// response bit, the figure for that dependence is `1 - min(f, 1) (1 - h)` (chain rule).
@@ -118,7 +119,7 @@ pub fn assess_cells(
     EntropyAssessment::of(profile, estimates.into_iter().chain(fleet(fleet_per_bit)))
 }
 
-/// How many cells have another one `lag` addresses below.
+/// The number of pairs of cells that are `lag` addresses apart.
 fn pairs(cells: &[u32], lag: usize) -> usize {
     let present: HashSet<usize> = cells.iter().map(|&cell| cell as usize).collect();
     present
@@ -132,11 +133,11 @@ fn sequence_estimates(bits: &Bits, subject: &'static str) -> impl Iterator<Item 
         format!("bias of the {subject}"),
         estimate::most_common_value(bits.count_ones(), bits.len()),
     );
-    let order = (
+    let dependence = (
         format!("dependence of neighboring {subject}"),
         estimate::markov(bits),
     );
-    [bias, order].into_iter()
+    [bias, dependence].into_iter()
 }
 
 fn fleet(per_bit: Option<f64>) -> impl Iterator<Item = (String, f64)> {

@@ -22,14 +22,14 @@ pub(super) fn refuse_copied_cells(reference: &Bits) -> Result<(), ExtractorError
     let Some(last) = reference.len().checked_sub(BLOCK_BITS) else {
         return Ok(());
     };
-    let mut seen = HashMap::new();
+    let mut first_positions = HashMap::new();
     for at in (0..=last).step_by(BLOCK_BITS) {
-        if let Some(earlier) = seen.insert(block(at), at) {
+        if let Some(earlier) = first_positions.insert(block(at), at) {
             return Err(ExtractorError::Copied { earlier, at });
         }
     }
     for at in (0..=last).step_by(STEP_BITS) {
-        match seen.get(&block(at)) {
+        match first_positions.get(&block(at)) {
             Some(&first_cell) if first_cell != at => {
                 let (earlier, at) = (first_cell.min(at), first_cell.max(at));
                 return Err(ExtractorError::Copied { earlier, at });
@@ -41,7 +41,7 @@ pub(super) fn refuse_copied_cells(reference: &Bits) -> Result<(), ExtractorError
 }
 
 /// Refuses a strong PUF that gives the same response to two challenges, within the difference of two readings of one
-/// challenge: rows with one response reveal each other.
+/// challenge: two rows with the same response reveal each other.
 ///
 /// # Errors
 /// [`ExtractorError::ChallengeIgnored`].
@@ -49,7 +49,8 @@ pub(super) fn refuse_equal_responses<'a>(
     references: impl Iterator<Item = &'a Bits> + Clone,
     distance_max: f64,
 ) -> Result<(), ExtractorError> {
-    /// Number of earlier rows with which each row is compared. A PUF with few responses repeats one soon.
+    /// Each row is compared with the rows before it, but only with this many of the first rows. A PUF with few
+    /// responses soon repeats a response.
     const EARLIER: usize = 64;
     for (index, reference) in references.clone().enumerate() {
         for earlier in references.clone().take(index.min(EARLIER)) {

@@ -21,7 +21,7 @@ pub struct KeyEnrollment {
     pub profile: Profile,
     /// Which cells to use.
     pub selection: CellSelection,
-    /// Limits for each readout and each pair of consecutive ones.
+    /// Limits for each readout and each pair of consecutive readouts.
     pub health: HealthTest,
     /// Min-entropy per cell as seen across other devices of the kind, if known
     /// ([`crate::entropy::estimate::by_position`]).
@@ -59,18 +59,19 @@ pub struct Enrolled {
 /// Minimum number of readouts that shows which cells change.
 const READOUTS_MIN: usize = 2;
 
-/// Enrolls a weak PUF from one or several readouts of its cells, consecutive power-ups of the same range.
+/// Enrolls a weak PUF from at least two readouts of its cells, consecutive power-ups of the same range.
 ///
 /// The reference value of a cell is its majority over the readouts.
 ///
 /// # Errors
-/// [`ExtractorError`] if a readout fails its health test, is a copy of another or of another chip, a block of the memory
-/// is not power-up state ([`blocks`]), there are too few readouts or stable cells, or the secret would keep less than
-/// 128 bits of min-entropy. Of several faults, one of the readouts comes before one of the memory's size.
-pub fn enroll<R: CryptoRng + ?Sized>(
+/// [`ExtractorError`] if a readout fails its health test, is a copy of another readout or comes from another chip, if a
+/// block of the memory is not power-up state ([`blocks`]), if there are too few readouts or stable cells, or if the
+/// secret would keep less than 128 bits of min-entropy. A fault of the readouts is returned before a fault of the memory's
+/// size.
+pub fn enroll(
     readouts: &[Bits],
     options: &KeyEnrollment,
-    rng: &mut R,
+    rng: &mut dyn CryptoRng,
 ) -> Result<Enrolled, ExtractorError> {
     let reference = reference_of(readouts, options)?;
     let needed = options.profile.response_bits();
@@ -84,25 +85,30 @@ pub fn enroll<R: CryptoRng + ?Sized>(
         });
     };
     refuse_copied_cells(&reference)?;
-    let chosen = select::select(options.selection, readouts, &reference, needed, rng)?;
-    let used = chosen.values(&reference, needed);
+    let selected = select::select(options.selection, readouts, &reference, needed, rng)?;
+    let used_values = selected.values(&reference, needed);
     let fleet = options.fleet_min_entropy_per_bit;
-    let assessed = entropy::assess_cells(options.profile, &chosen.population, chosen.draw(&used), fleet);
+    let assessed = entropy::assess_cells(
+        options.profile,
+        &selected.population,
+        selected.draw(&used_values),
+        fleet,
+    );
     let entropy = require_entropy(assessed, 0.0)?;
-    let (secret, offset) = code_offset(options.profile, &used, rng)?;
-    let helper = HelperData::new(options.profile, readout_bits, chosen.cells, offset);
-    let is_apart = options.selection != CellSelection::First;
+    let (secret, offset) = code_offset(options.profile, &used_values, rng)?;
+    let helper = HelperData::new(options.profile, readout_bits, selected.cells, offset);
+    let has_fingerprint = options.selection != CellSelection::First;
     Ok(Enrolled {
         secret,
         helper,
         entropy,
-        fingerprint: is_apart.then(|| Fingerprint::of_memory(&reference, options.start)),
+        fingerprint: has_fingerprint.then(|| Fingerprint::of_memory(&reference, options.start)),
     })
 }
 
-/// The majority of readouts that are new power-ups of one chip, of power-up state in every block.
+/// Checks that the readouts are new power-ups of one chip and power-up state in every block; returns their majority.
 ///
-/// A fault of some blocks is reported with their addresses, one of the whole memory by the health test.
+/// A fault of some blocks is reported with their addresses; a fault of the whole memory is reported by the health test.
 fn reference_of(readouts: &[Bits], options: &KeyEnrollment) -> Result<Bits, ExtractorError> {
     let too_few = ExtractorError::TooFewReadouts {
         given: readouts.len(),
@@ -130,12 +136,12 @@ fn reference_of(readouts: &[Bits], options: &KeyEnrollment) -> Result<Bits, Extr
 ///
 /// # Errors
 /// As [`enroll`], and if the PUF cannot be read.
-pub fn enroll_puf<R: CryptoRng + ?Sized>(
+pub fn enroll_puf(
     puf: &mut dyn Puf,
     cells: usize,
     readouts: usize,
     options: &KeyEnrollment,
-    rng: &mut R,
+    rng: &mut dyn CryptoRng,
 ) -> Result<Enrolled, ExtractorError> {
     let readings: Result<Vec<Bits>, _> = (0..readouts)
         .map(|_| puf.read(Challenge::PowerUp, cells))
@@ -207,7 +213,8 @@ fn check_lengths(readouts: &[Bits]) -> Result<(), ExtractorError> {
     }
 }
 
-/// Equal lengths, each healthy, consecutive ones not too far apart, no two identical.
+/// Checks that the readouts have equal lengths and are healthy, that consecutive readouts do not differ too much, and
+/// that no two readouts are identical.
 pub(super) fn check_readouts(readouts: &[Bits], health: &HealthTest) -> Result<(), ExtractorError> {
     check_lengths(readouts)?;
     for readout in readouts {
@@ -224,7 +231,7 @@ pub(super) fn check_readouts(readouts: &[Bits], health: &HealthTest) -> Result<(
     }
 }
 
-/// Finds two identical readouts; by number, from 1.
+/// Finds two identical readouts; returns their numbers, from 1.
 fn identical_pair(readouts: &[Bits]) -> Option<(usize, usize)> {
     (1..).zip(readouts).find_map(|(second, readout)| {
         let earlier = readouts

@@ -41,13 +41,13 @@ pub enum Problem {
     /// The data end early.
     #[error("{needed} bytes are missing; the data are truncated")]
     Truncated {
-        /// How many bytes more would be needed.
+        /// Number of missing bytes.
         needed: usize,
     },
     /// Data follow the end.
     #[error("{extra} bytes follow the end; the data are damaged")]
     Trailing {
-        /// How many.
+        /// Number of these bytes.
         extra: usize,
     },
     /// The number of cells does not fit the profile.
@@ -58,12 +58,12 @@ pub enum Problem {
         /// Cells that the profile takes.
         expected: usize,
     },
-    /// The readout is shorter than the profile needs, or longer than any that is read.
-    #[error("the readout has {found} bits, but the profile needs {expected}")]
+    /// The readout is shorter than the profile needs, or longer than the largest supported readout.
+    #[error("the readout has {found} bits; allowed are {expected} to {max}", max = 8 * crate::readout::DUMP_BYTES_MAX)]
     ReadoutLength {
-        /// Bits of a readout.
+        /// Bits of a readout, according to the helper data.
         found: usize,
-        /// Bits that the profile takes.
+        /// Bits that the profile takes: the minimum.
         expected: usize,
     },
     /// A cell is listed twice.
@@ -116,7 +116,7 @@ pub struct FormatError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// The operating system refused.
+    /// The operating system returned an error.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
         /// The file.
@@ -132,7 +132,7 @@ pub enum FileError {
     Format {
         /// The file.
         path: PathBuf,
-        /// Where and what.
+        /// The position and the problem.
         #[source]
         source: FormatError,
     },

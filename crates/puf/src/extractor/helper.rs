@@ -46,7 +46,7 @@ impl HelperData {
         self.readout_bits as usize
     }
 
-    /// The cells in use, ascending; empty if they are the first ones.
+    /// The cells in use, ascending; empty if the first cells are in use.
     pub fn cells(&self) -> &[u32] {
         &self.cells
     }

@@ -3,11 +3,11 @@
 //! Code-offset construction (Dodis, Ostrovsky, Reyzin, Smith: Fuzzy extractors, SIAM J. Comput. 38(1), 2008, Section
 //! 4.2): enrollment draws a random message `R`, encodes it and publishes `helper = response xor codeword`; the device
 //! decodes `reading xor helper` back to `R`. The response bits serve only as a mask and are never part of the secret,
-//! so the published flaw of using the same bits as key and mask cannot occur. HKDF (LAP/1 1.1) extracts from `R`. As
-//! a random message `R` is uniform; given the helper data, [`crate::entropy`] computes its min-entropy.
+//! so the published flaw of using the same bits as key and mask cannot occur. HKDF (LAP/1 1.1) extracts from `R`. `R`
+//! is drawn at random and thus uniform; [`crate::entropy`] computes the min-entropy of `R` given the helper data.
 //!
-//! Altered helper data fail closed. Their digest is the HKDF salt, so even if decoding succeeds, the keys differ, and
-//! an attacker does not learn which bits were corrected.
+//! Altered helper data fail closed. The digest of the helper data is the HKDF salt, so even if decoding succeeds, the
+//! keys differ, and an attacker does not learn which bits were corrected.
 //!
 //! * Key mode (weak PUF): [`enroll()`] and [`reproduce`] with [`HelperData`].
 //! * Pool mode (strong PUF): [`enroll_pool`] and [`PoolHelper::reproduce`].
@@ -68,7 +68,7 @@ pub enum ExtractorError {
         needed_bits: f64,
         /// Min-entropy per response bit.
         per_bit: f64,
-        /// The estimator that gave it.
+        /// The estimator with the lowest estimate.
         limited_by: String,
     },
     /// Parts of the memory are not power-up state, or the readouts belong to different chips there.
@@ -81,9 +81,9 @@ pub enum ExtractorError {
         "readouts {first} and {second} are identical: one is a copy, not a new power-up; take new readouts"
     )]
     CopiedReadout {
-        /// The number of the earlier one, from 1.
+        /// The number of the earlier readout, from 1.
         first: usize,
-        /// The number of the later one.
+        /// The number of the later readout.
         second: usize,
     },
     /// Cells occur twice.
@@ -92,7 +92,7 @@ pub enum ExtractorError {
          or a fill pattern; read each cell once"
     )]
     Copied {
-        /// Position of the earlier ones.
+        /// Position of the first occurrence.
         earlier: usize,
         /// Position of the copy.
         at: usize,
@@ -100,13 +100,13 @@ pub enum ExtractorError {
     /// A strong PUF gives the same response to different challenges.
     #[error(
         "the responses to two challenges differ only in {share:.3} of their bits, like two readings of one challenge; check that the PUF \
-         get the challenge?"
+         receives the challenge"
     )]
     ChallengeIgnored {
         /// The share of differing bits.
         share: f64,
     },
-    /// Enrollment got no readouts, or readouts of different lengths.
+    /// Enrollment got readouts of different lengths.
     #[error(
         "enrollment needs readouts of one length, but readout {index} has {bits} bits and the first {expected}"
     )]
@@ -125,7 +125,7 @@ pub enum ExtractorError {
         given: usize,
         /// Readouts needed.
         needed: usize,
-        /// Why they are needed.
+        /// Why the readouts are needed.
         purpose: &'static str,
     },
     /// Fewer usable cells than the profile needs.
@@ -182,10 +182,10 @@ pub enum ExtractorError {
 }
 
 /// Draws a secret for a response and returns it with its public offset.
-pub(crate) fn code_offset<R: CryptoRng + ?Sized>(
+pub(crate) fn code_offset(
     profile: Profile,
     response: &Bits,
-    rng: &mut R,
+    rng: &mut dyn CryptoRng,
 ) -> Result<(Secret, Bits), ExtractorError> {
     let bits = profile.secret_bits()?;
     let message = Bits::from_words((0..bits.div_ceil(64)).map(|_| rng.next_u64()).collect(), bits);

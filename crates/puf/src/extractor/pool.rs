@@ -33,8 +33,9 @@ const ROW_DOMAIN: &[u8] = b"LWHR\x01";
 /// With [`Profile::POOL`] a row takes 232 bytes.
 ///
 /// **Salt of row idx.** The digest of a row is SHA-256 of `"LWHR" | version u8 = 1 | profile u32 | idx u32 |
-/// challenge[8] | offset`. It is the `SHA-256(helper)` of LAP/1 1.1 for this row. It does not depend on the other
-/// rows, so rows can be added without changing enrolled ones. It contains the index, so rows cannot be exchanged.
+/// challenge[8] | offset`. The digest is the `SHA-256(helper)` of LAP/1 1.1 for this row. The digest does not depend
+/// on the other rows, so rows can be added without a change of the enrolled rows. The digest covers the index, so
+/// rows cannot be exchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolHelper {
     profile: Profile,
@@ -85,14 +86,14 @@ impl PoolHelper {
         self.rows
     }
 
-    /// The number after the last row.
+    /// The index after the last row.
     pub fn end_idx(&self) -> u32 {
         // Every constructor has checked that this index exists.
         self.first_idx.saturating_add(self.rows)
     }
 
-    /// These rows and those that follow, with unchanged digests; `None` if the others are of another profile or do
-    /// not begin where these end.
+    /// Appends the rows of `others`, with unchanged digests; `None` if `others` has another profile or does not begin
+    /// at [`Self::end_idx`].
     #[must_use]
     pub fn followed_by(&self, others: &Self) -> Option<Self> {
         let fits = others.profile == self.profile && others.first_idx == self.end_idx();
@@ -104,7 +105,7 @@ impl PoolHelper {
         })
     }
 
-    /// One row, if it is there.
+    /// One row; `None` if there is no such row.
     pub fn row(&self, idx: u32) -> Option<PoolRow<'_>> {
         let position = idx.checked_sub(self.first_idx).filter(|&p| p < self.rows)? as usize;
         let packed = self.packed.chunks_exact(row_bytes(self.profile)).nth(position)?;
@@ -117,18 +118,18 @@ impl PoolHelper {
         })
     }
 
-    /// The HKDF salt of a row, if it is there.
+    /// The HKDF salt of a row; `None` if there is no such row.
     pub fn digest(&self, idx: u32) -> Option<[u8; 32]> {
         self.row(idx).map(|row| row.digest())
     }
 
     /// The device's side: reads the PUF on the row's challenge and rebuilds the row's secret.
     ///
-    /// `challenge` comes from the CHALLENGE message. Only the enrolled one is evaluated, so an attacker cannot make
-    /// the device evaluate its PUF on other challenges.
+    /// `challenge` comes from the CHALLENGE message. Only the enrolled challenge is evaluated, so an attacker cannot
+    /// make the device evaluate its PUF on other challenges.
     ///
     /// # Errors
-    /// [`ExtractorError`] if there is no such row, the challenge is another, the PUF cannot be read, or the
+    /// [`ExtractorError`] if there is no such row, the challenge differs, the PUF cannot be read, or the
     /// reading fails its health test or has too many errors.
     pub fn reproduce(
         &self,
@@ -217,7 +218,7 @@ fn row_bytes(profile: Profile) -> usize {
     8 + profile.response_bits().div_ceil(8)
 }
 
-/// At least one row, and no index reaches the largest one, at which LAP/1 stops.
+/// Whether there is at least one row and no index reaches the largest `u32`, at which LAP/1 stops.
 fn rows_fit(first_idx: u32, rows: u32) -> bool {
     rows > 0 && first_idx.checked_add(rows).is_some()
 }
@@ -226,10 +227,10 @@ fn rows_fit(first_idx: u32, rows: u32) -> bool {
 /// has a standard deviation of `0.5 / sqrt(n)`, here 0.002, which is 2.6 bits of the secret's min-entropy near the
 /// limit.
 const ENTROPY_SAMPLE_BITS: usize = 65_536;
-/// Required by a first enrollment in addition to the 128 bits of every enrollment (LAP/1 1.1): four standard
-/// deviations of the difference between two estimates of one chip. A later enrollment refuses an accepted chip with
-/// probability 3·10⁻⁵ if the chip is just at this limit, and 10⁻⁸ over all chips. Of simulated chips (4-XOR arbiter,
-/// 64 stages), 1 in 1,000 is below it.
+/// Min-entropy that a first enrollment requires in addition to the 128 bits of every enrollment (LAP/1 1.1): four
+/// standard deviations of the difference between two estimates of one chip. A later enrollment refuses an accepted
+/// chip with probability 3·10⁻⁵ if the chip is just at this limit, and with 10⁻⁸ averaged over all chips. Of
+/// simulated chips (4-XOR arbiter, 64 stages), 1 in 1,000 is below this limit.
 const FIRST_MARGIN_BITS: f64 = 15.0;
 
 /// Options for the enrollment of a strong PUF.
@@ -251,7 +252,7 @@ pub struct PoolEnrollment {
     pub entropy_sample_bits: usize,
     /// Min-entropy per response bit as seen across other devices of the kind, if known.
     pub fleet_min_entropy_per_bit: Option<f64>,
-    /// The PUF was enrolled before: the margin of a first enrollment is not required again.
+    /// Whether the PUF was enrolled before; then the margin of a first enrollment is not required.
     pub is_reenrollment: bool,
 }
 
@@ -295,15 +296,17 @@ pub struct EnrolledPool {
     pub entropy: EntropyAssessment,
 }
 
-/// Enrolls a strong PUF: draws a challenge for each row, reads it and makes the row's secret and helper data.
+/// Enrolls a strong PUF: draws a challenge for each row, reads the PUF on the challenge and creates the row's secret
+/// and helper data.
 ///
 /// # Errors
-/// [`ExtractorError`] if the PUF cannot be read, a reading fails its health test, or a secret would keep less
-/// than 128 bits of min-entropy, 143 at a first enrollment.
-pub fn enroll_pool<R: CryptoRng + ?Sized>(
+/// [`ExtractorError`] if the range of rows is not valid, the PUF cannot be read, a reading fails its health test, two
+/// challenges have the same response, or a secret would keep less than 128 bits of min-entropy, 143 at a first
+/// enrollment.
+pub fn enroll_pool(
     puf: &mut dyn Puf,
     options: &PoolEnrollment,
-    rng: &mut R,
+    rng: &mut dyn CryptoRng,
 ) -> Result<EnrolledPool, ExtractorError> {
     let PoolEnrollment {
         profile,
@@ -384,7 +387,7 @@ pub fn enroll_pool<R: CryptoRng + ?Sized>(
 }
 
 /// Any challenge except that of fingerprints, whose response must not contribute to a secret.
-fn random_challenge<R: CryptoRng + ?Sized>(rng: &mut R) -> [u8; 8] {
+fn random_challenge(rng: &mut dyn CryptoRng) -> [u8; 8] {
     loop {
         let mut challenge = [0; 8];
         rng.fill_bytes(&mut challenge);
@@ -407,12 +410,12 @@ pub(crate) fn read_reference(
         .collect();
     let readings = readings?;
     check_readouts(&readings, health)?;
-    let none = ExtractorError::TooFewReadouts {
+    let no_readings = ExtractorError::TooFewReadouts {
         given: 0,
         needed: 1,
         purpose: "enroll",
     };
-    let reference = Bits::majority(&readings).ok_or(none)?;
+    let reference = Bits::majority(&readings).ok_or(no_readings)?;
     if reference.len() != bits {
         return Err(ExtractorError::WrongReadingLength {
             bits: reference.len(),

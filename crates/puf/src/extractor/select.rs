@@ -15,15 +15,15 @@ pub enum CellSelection {
     /// The first cells of the readout, in order, without a cell list in the helper data. Such an enrollment has no
     /// fingerprint.
     First,
-    /// Cells that agree in all enrollment readouts, drawn at random from these, except the [reserved](is_reserved)
-    /// ones.
+    /// Cells that agree in all enrollment readouts, drawn at random from these cells, except the
+    /// [reserved](is_reserved) cells.
     Stable,
     /// Stable cells, debiased by von Neumann's method (Maes, van der Leest, van der Sluis, Willems: Secure key
     /// generation from biased PUFs, CHES 2015): consecutive stable cells of one memory column form a pair. The first
     /// cell of a pair with different values is a candidate; pairs with equal values are skipped. Cells of a column
     /// share their bias, so the first cell of a 01 or 10 pair is one or zero with the same probability, independent
-    /// of the bias. Both cells must be stable: stability depends on the value if there is bias, and requiring it of
-    /// one cell only would restore the bias. Takes about five cells for one bit.
+    /// of the bias. Both cells must be stable: stability depends on the value if there is bias, and a pair of which
+    /// only one cell must be stable would restore the bias. One bit takes about five cells.
     Debiased,
 }
 
@@ -53,7 +53,7 @@ impl SelectedCells {
         }
     }
 
-    /// How the cells were taken, for the entropy estimate; `used` are their values.
+    /// How the cells were selected, for the entropy estimate; `used` are their values.
     pub(super) fn draw<'a>(&'a self, used: &'a Bits) -> CellDraw<'a> {
         match self.involved.as_slice() {
             [] => CellDraw::InOrder(Some(used)),
@@ -62,13 +62,13 @@ impl SelectedCells {
     }
 }
 
-/// Chooses `needed` cells; `reference` has at least as many, and at most 2^32.
-pub(super) fn select<R: CryptoRng + ?Sized>(
+/// Selects `needed` cells; `reference` has at least `needed` and at most 2^32 cells.
+pub(super) fn select(
     selection: CellSelection,
     readouts: &[Bits],
     reference: &Bits,
     needed: usize,
-    rng: &mut R,
+    rng: &mut dyn CryptoRng,
 ) -> Result<SelectedCells, ExtractorError> {
     match selection {
         CellSelection::First => {
@@ -81,7 +81,7 @@ pub(super) fn select<R: CryptoRng + ?Sized>(
         }
         CellSelection::Stable => {
             let stable = stable_cells(readouts)?;
-            let population = CellSample::some(reference, &stable);
+            let population = CellSample::of_cells(reference, &stable);
             let cells = draw(stable, needed, rng)?;
             Ok(SelectedCells {
                 involved: cells.clone(),
@@ -92,7 +92,7 @@ pub(super) fn select<R: CryptoRng + ?Sized>(
         CellSelection::Debiased => {
             let pairs = unequal_pairs(&stable_cells(readouts)?, reference);
             let first_cells: Vec<u32> = pairs.iter().map(|(first, _)| *first).collect();
-            let population = CellSample::some(reference, &first_cells);
+            let population = CellSample::of_cells(reference, &first_cells);
             let drawn = draw(pairs, needed, rng)?;
             let involved = drawn
                 .iter()
@@ -132,11 +132,11 @@ fn unequal_pairs(stable: &[u32], reference: &Bits) -> Vec<(u32, u32)> {
     let mut waiting: [Option<u32>; COLUMNS] = [None; COLUMNS];
     let mut pairs = Vec::new();
     for &cell in stable {
-        let Some(place) = waiting.get_mut(cell as usize % COLUMNS) else {
+        let Some(unpaired) = waiting.get_mut(cell as usize % COLUMNS) else {
             continue;
         };
-        match place.take() {
-            None => *place = Some(cell),
+        match unpaired.take() {
+            None => *unpaired = Some(cell),
             Some(first) if reference.get(first as usize) != reference.get(cell as usize) => {
                 pairs.push((first, cell))
             }
@@ -146,11 +146,11 @@ fn unequal_pairs(stable: &[u32], reference: &Bits) -> Vec<(u32, u32)> {
     pairs
 }
 
-/// `needed` of the candidates at random, ascending.
-fn draw<T: Ord, R: CryptoRng + ?Sized>(
+/// Draws `needed` candidates at random; returns them in ascending order.
+fn draw<T: Ord>(
     mut candidates: Vec<T>,
     needed: usize,
-    rng: &mut R,
+    rng: &mut dyn CryptoRng,
 ) -> Result<Vec<T>, ExtractorError> {
     if candidates.len() < needed {
         return Err(ExtractorError::TooFewCells {

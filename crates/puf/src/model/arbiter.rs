@@ -1,6 +1,7 @@
 //! One arbiter chain in the additive delay model, evaluated over batches of challenges.
 
 use rand::Rng;
+use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, StandardNormal};
 
 use crate::{bits::Bits, challenge::ChallengeStream};
@@ -8,8 +9,8 @@ use crate::{bits::Bits, challenge::ChallengeStream};
 /// The parity features of many challenges, packed.
 ///
 /// With challenge bits `c_0 … c_{n-1}`, feature `i` is `φ_i = Π_{j ≥ i} (-1)^{c_j}` (Lim et al., Extracting
-/// secret keys from integrated circuits, 2005). Its sign bit is the xor of `c_i … c_{n-1}`; that bit is what
-/// is stored, `ceil(n / 64)` words per challenge.
+/// secret keys from integrated circuits, 2005). Its sign bit is the xor of `c_i … c_{n-1}`; only the sign bits are
+/// stored, `ceil(n / 64)` words per challenge.
 #[derive(Clone, Debug)]
 pub struct ChallengeBatch {
     parities: Vec<u64>,
@@ -44,7 +45,7 @@ impl ChallengeBatch {
 
     /// The batch for `stages + 1` stages in which `inserted` supplies the challenge bit of stage `position`.
     ///
-    /// Works on parities: features at or before the new stage change sign with the inserted bit; those after it only
+    /// Works on parities: features at or before the new stage change sign with the inserted bit; features after it only
     /// move up by one.
     pub(super) fn interposed(&self, inserted: &Bits, stages: usize, position: usize) -> Self {
         let words_each = (stages + 1).div_ceil(64);
@@ -52,7 +53,7 @@ impl ChallengeBatch {
         for (challenge, bit) in self.parities.chunks_exact(self.words_each).zip(inserted.iter()) {
             let flip = 0_u64.wrapping_sub(u64::from(bit));
             let parity_at = |i: usize| challenge.get(i / 64).is_some_and(|w| w >> (i % 64) & 1 == 1);
-            let behind = u64::from(parity_at(position));
+            let later_parity = u64::from(parity_at(position));
             for word in 0..words_each {
                 let base = word * 64;
                 let straight = challenge.get(word).copied().unwrap_or(0);
@@ -60,11 +61,12 @@ impl ChallengeBatch {
                     .checked_sub(1)
                     .and_then(|w| challenge.get(w))
                     .map_or(0, |w| w >> 63);
-                let moved = straight << 1 | carry;
-                let before = ones_below(position.saturating_sub(base));
-                let through = ones_below((position + 1).saturating_sub(base));
-                let own = (through & !before) & 0_u64.wrapping_sub(behind ^ u64::from(bit));
-                parities.push((straight ^ flip) & before | own | moved & !through);
+                let shifted = straight << 1 | carry;
+                let before_stage = ones_below(position.saturating_sub(base));
+                let through_stage = ones_below((position + 1).saturating_sub(base));
+                let inserted_parity =
+                    (through_stage & !before_stage) & 0_u64.wrapping_sub(later_parity ^ u64::from(bit));
+                parities.push((straight ^ flip) & before_stage | inserted_parity | shifted & !through_stage);
             }
         }
         Self { parities, words_each }
@@ -76,7 +78,7 @@ fn ones_below(count: usize) -> u64 {
     if count >= 64 { u64::MAX } else { (1 << count) - 1 }
 }
 
-/// Replaces challenge bits by the xor of each bit with all later ones.
+/// Replaces each challenge bit by the xor of the bit with all later bits.
 fn to_parities(challenge: &mut [u64]) {
     let mut later = 0_u64;
     for word in challenge.iter_mut().rev() {
@@ -90,14 +92,14 @@ fn to_parities(challenge: &mut [u64]) {
 
 /// The weights of one arbiter chain: delay difference `Δ = Σ w_i φ_i + w_n`, response 1 if `Δ < 0`.
 ///
-/// Weights are independent standard normal variables, `stages` of them and a constant term.
+/// Weights are independent standard normal variables: one for each stage, and a constant term.
 #[derive(Clone, Debug)]
 pub struct ArbiterChain {
     weights: Vec<f32>,
     constant: f32,
 }
 
-/// The contribution of one byte of parities to the delay, by value.
+/// The contribution of one byte of parities to the delay, for each value of the byte.
 type ByteTable = [f32; 256];
 
 /// The table for each byte of a word of parities.
@@ -114,18 +116,18 @@ impl ArbiterChain {
     }
 
     /// Xors the chain's responses into `responses`, with Gaussian noise of standard deviation `sigma`.
-    pub(super) fn respond<R: Rng + ?Sized>(
+    pub(super) fn respond(
         &self,
         batch: &ChallengeBatch,
         sigma: f32,
-        noise: &mut R,
+        noise: &mut ChaCha8Rng,
         responses: &mut Bits,
     ) {
-        // Noise of more than 8 standard deviations has probability 1e-15; where only that could matter, none
-        // is drawn.
-        let decided = 8.0 * sigma;
+        // Noise of more than 8 standard deviations has probability 1e-15. A delay that only such noise could change
+        // gets no noise.
+        let noise_max = 8.0 * sigma;
         self.xor_into(batch, responses, |delay| {
-            if delay.abs() > decided {
+            if delay.abs() > noise_max {
                 return delay;
             }
             let error: f32 = StandardNormal.sample(noise);
@@ -157,7 +159,7 @@ impl ArbiterChain {
 
     /// Delays of up to 64 challenges. Eight table look-ups per 64 stages replace 64 multiplications. The tables (8
     /// KiB, in L1) cost as much as some 30 evaluations and exist only for one batch, so an idle device stores only
-    /// its weights. Not generic: compiled here, and not with each source of noise.
+    /// its weights. The function is not generic, so it is compiled once, and not for each source of noise.
     fn delays(&self, tables: &[WordTables], challenges: &[u64], words_each: usize) -> [f32; 64] {
         let mut delays = [self.constant; 64];
         for (delay, challenge) in delays.iter_mut().zip(challenges.chunks_exact(words_each)) {
@@ -199,8 +201,8 @@ fn byte_table(weights: &[f32]) -> ByteTable {
     }
     for i in 0..8 {
         let change = 2.0 * weights.get(i).copied().unwrap_or(0.0);
-        let (known, open) = table.split_at_mut(1 << i);
-        for (new, old) in open.iter_mut().zip(known) {
+        let (computed, remaining) = table.split_at_mut(1 << i);
+        for (new, old) in remaining.iter_mut().zip(computed) {
             *new = *old - change;
         }
     }

@@ -53,7 +53,7 @@ pub fn noisiness_for_interpose(
 ///
 /// A flip in the upper layer changes the sign of the features up to the middle. Of a lower chain's delay `A +
 /// B`, `A` with variance `a` over those features and `B` with variance `b`, `-A + B + noise` has correlation
-/// `(b - a) / sqrt((a + b)(a + b + σ²))` with it, whence the probability that its sign differs.
+/// `(b - a) / sqrt((a + b)(a + b + σ²))` with `A + B`; the correlation gives the probability that the signs differ.
 fn interpose_error_rate(stages: usize, up: usize, down: usize, noisiness: f64) -> f64 {
     let upper = xor_of(chain_flip_probability(stages, noisiness), up);
     let n = (stages + 1) as f64;
@@ -69,12 +69,12 @@ fn xor_of(p: f64, count: usize) -> f64 {
     (1.0 - (1.0 - 2.0 * p).powf(count as f64)) / 2.0
 }
 
-/// The mean and the standard deviation, in units of the noise, of the cell skews of an SRAM with the given
-/// share of ones and mean bit error rate against the more frequent value.
+/// The mean and the standard deviation of the cells' skews `v`, for an SRAM with the given share of ones and mean bit
+/// error rate against the more frequent value. The unit is the standard deviation of the noise.
 ///
-/// A cell powers up as one if `v + noise > 0`, noise standard normal, `v` normal over the cells: the fixed
-/// part of its one-probability `Φ(v)` (Maes, An accurate probabilistic reliability model for silicon PUFs,
-/// CHES 2013). Errors of a readout are then a generalised binomial variable (arXiv 1406.6143).
+/// A cell powers up as one if `v + noise > 0`, so its one-probability is `Φ(v)`. The noise is standard normal; the skew
+/// `v` of a cell is fixed, and is normally distributed over the cells (Maes, An accurate probabilistic reliability
+/// model for silicon PUFs, CHES 2013). Errors of a readout are then a generalised binomial variable (arXiv 1406.6143).
 ///
 /// # Errors
 /// [`PufError::BadParameter`] if the share of ones is not in 0.05 … 0.95 or the rate not in 0 … 0.3.
@@ -89,7 +89,7 @@ pub fn sram_spread(ones: f64, bit_error_rate: f64) -> Result<(f64, f64), PufErro
             "0 to 0.3 for SRAM cells",
         ));
     }
-    // Without noise: a spread so large that no cell is undecided.
+    // Without noise, the spread is so large that no cell is undecided.
     if bit_error_rate == 0.0 {
         let spread = 1e12;
         return Ok((normal_quantile(ones) * spread, spread));

@@ -21,7 +21,7 @@ pub struct InterposePuf {
 }
 
 impl InterposePuf {
-    /// The device instance of `seed`; `stages` are those of the upper layer.
+    /// The device instance of `seed`; `stages` is the number of stages of the upper layer.
     ///
     /// # Errors
     /// As [`XorArbiterPuf::new`], for either layer.
@@ -38,7 +38,7 @@ impl InterposePuf {
     /// response is `bit_error_rate`.
     ///
     /// # Errors
-    /// [`PufError::BadParameter`] as above, or if the rate is not in 0 … 0.45.
+    /// [`PufError::BadParameter`] as for [`InterposePuf::new`], or if the rate is not in 0 … 0.45.
     pub fn with_bit_error_rate(
         stages: usize,
         up: usize,
@@ -57,12 +57,7 @@ impl InterposePuf {
 }
 
 impl Model for InterposePuf {
-    fn respond<R: Rng + ?Sized>(
-        &self,
-        challenge: Challenge,
-        bits: usize,
-        noise: &mut R,
-    ) -> Result<Bits, PufError> {
+    fn respond(&self, challenge: Challenge, bits: usize, noise: &mut ChaCha8Rng) -> Result<Bits, PufError> {
         let batch = ChallengeBatch::from_seed(pool_seed(challenge)?, self.stages, bits);
         let inserted = self.up.respond_to(&batch, noise);
         Ok(self

@@ -1,6 +1,6 @@
 //! Simulated PUFs: the additive delay model with Gaussian noise, and SRAM with per-cell flip probabilities.
 //!
-//! A *model* is one device instance, determined by its seed. [`Simulated`] combines it with a noise source and
+//! A *model* is one device instance, determined by its seed. [`Simulated`] combines a model with a noise source and
 //! implements [`Puf`].
 
 mod arbiter;
@@ -15,7 +15,7 @@ pub use interpose::InterposePuf;
 pub use sram::{SramParameters, SramPuf};
 pub use xor::{ArbiterPuf, XorArbiterPuf};
 
-use rand::{Rng, SeedableRng};
+use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 use crate::{
@@ -28,13 +28,8 @@ pub trait Model: Send {
     /// A noisy reading; all randomness comes from `noise`.
     ///
     /// # Errors
-    /// [`PufError`] if the model cannot serve such a challenge or has fewer bits.
-    fn respond<R: Rng + ?Sized>(
-        &self,
-        challenge: Challenge,
-        bits: usize,
-        noise: &mut R,
-    ) -> Result<Bits, PufError>;
+    /// [`PufError`] if the model cannot serve this type of challenge, or has fewer bits.
+    fn respond(&self, challenge: Challenge, bits: usize, noise: &mut ChaCha8Rng) -> Result<Bits, PufError>;
 
     /// The reading without noise: the most frequent value of each bit.
     ///
@@ -71,7 +66,7 @@ impl<M: Model> Puf for Simulated<M> {
     }
 }
 
-/// The seed of a strong PUF's row, or the error with the right mode.
+/// The seed of a strong PUF's row, or an error that names the right mode.
 fn pool_seed(challenge: Challenge) -> Result<[u8; 8], PufError> {
     match challenge {
         Challenge::Pool(seed) => Ok(seed),

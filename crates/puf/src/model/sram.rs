@@ -24,8 +24,8 @@ pub struct SramParameters {
 
 /// One SRAM: each cell powers up as one with its own probability.
 ///
-/// See [`sram_spread`] for the distribution of these probabilities. With a rate of 4.95 % it predicts an
-/// error rate of 6.99 % between two readouts; the STM32F407 of the test data shows 6.97 %.
+/// See [`sram_spread`] for the distribution of these probabilities. With a bit error rate of 4.95 %, the distribution
+/// predicts an error rate of 6.99 % between two readouts; the STM32F407 of the test data shows 6.97 %.
 #[derive(Clone, Debug)]
 pub struct SramPuf {
     /// One-probabilities in units of 1 / 65535; both ends are exact, so a stable cell never flips.
@@ -78,12 +78,7 @@ impl SramPuf {
 }
 
 impl Model for SramPuf {
-    fn respond<R: Rng + ?Sized>(
-        &self,
-        challenge: Challenge,
-        bits: usize,
-        noise: &mut R,
-    ) -> Result<Bits, PufError> {
+    fn respond(&self, challenge: Challenge, bits: usize, noise: &mut ChaCha8Rng) -> Result<Bits, PufError> {
         let cells = self.cells(challenge, bits)?;
         let mut powers_up = |&p: &u16| match p {
             0 => false,

@@ -1,6 +1,6 @@
 //! Arbiter and k-XOR-arbiter PUFs.
 
-use rand::{Rng, SeedableRng};
+use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 use super::{ArbiterChain, ChallengeBatch, Model, noisiness_for_xor, pool_seed};
@@ -12,17 +12,17 @@ use crate::{
 /// The most stages a chain may have.
 pub(super) const STAGES_MAX: usize = 4096;
 
-/// A k-XOR-arbiter PUF: `k` chains see the same challenge, the response is the xor of theirs (Suh and
-/// Devadas, 2007).
+/// A k-XOR-arbiter PUF: `k` chains get the same challenge, and the response is the xor of the chains' responses (Suh
+/// and Devadas, 2007).
 ///
 /// Noise is Gaussian on each delay difference with `σ = noisiness · sqrt(stages) · σ_weight`, as pypuf
-/// defines it. Plain and XOR arbiter PUFs are learnt from raw challenge-response pairs; the protocol never
-/// shows any.
+/// defines it. Plain and XOR arbiter PUFs can be learned from raw challenge-response pairs; the protocol never reveals
+/// such a pair.
 ///
-/// **Use at least 5 chains for a fleet.** Chains see the same challenge, so the responses of two are
-/// correlated by `2/π · arcsin ρ` with `ρ`, the correlation of their weights, of the order `1 /
-/// sqrt(stages)`. With 64 stages that makes most 2-XOR and about one in a thousand 4-XOR instances so biased
-/// that enrollment refuses them; with 6 chains none in ten thousand (the example `enroll_bench` counts).
+/// **Use at least 5 chains for a fleet.** All chains get the same challenge, so the responses of two chains have the
+/// correlation `2/π · arcsin ρ`. `ρ` is the correlation of the two chains' weights, of the order `1 / sqrt(stages)`.
+/// With 64 stages, most 2-XOR and about one in a thousand 4-XOR instances are so biased that enrollment refuses them;
+/// with 6 chains, none in ten thousand (the example `enroll_bench` counts the refused instances).
 #[derive(Clone, Debug)]
 pub struct XorArbiterPuf {
     chains: Vec<ArbiterChain>,
@@ -53,7 +53,7 @@ impl XorArbiterPuf {
     /// response is `bit_error_rate`.
     ///
     /// # Errors
-    /// [`PufError::BadParameter`] as above, or if the rate is not in 0 … 0.45.
+    /// [`PufError::BadParameter`] as for [`XorArbiterPuf::new`], or if the rate is not in 0 … 0.45.
     pub fn with_bit_error_rate(
         stages: usize,
         chains: usize,
@@ -73,7 +73,7 @@ impl XorArbiterPuf {
         self.chains.len()
     }
 
-    pub(super) fn respond_to<R: Rng + ?Sized>(&self, batch: &ChallengeBatch, noise: &mut R) -> Bits {
+    pub(super) fn respond_to(&self, batch: &ChallengeBatch, noise: &mut ChaCha8Rng) -> Bits {
         let mut responses = Bits::zeros(batch.len());
         for chain in &self.chains {
             chain.respond(batch, self.sigma, noise, &mut responses);
@@ -91,12 +91,7 @@ impl XorArbiterPuf {
 }
 
 impl Model for XorArbiterPuf {
-    fn respond<R: Rng + ?Sized>(
-        &self,
-        challenge: Challenge,
-        bits: usize,
-        noise: &mut R,
-    ) -> Result<Bits, PufError> {
+    fn respond(&self, challenge: Challenge, bits: usize, noise: &mut ChaCha8Rng) -> Result<Bits, PufError> {
         let batch = ChallengeBatch::from_seed(pool_seed(challenge)?, self.stages, bits);
         Ok(self.respond_to(&batch, noise))
     }
@@ -112,8 +107,8 @@ impl Model for XorArbiterPuf {
 
 /// An arbiter PUF: a single chain.
 ///
-/// Its constant delay term biases most instances by several per cent, so enrollment refuses many of them for
-/// lack of entropy; it is here as the baseline of the literature.
+/// The constant delay term of the chain biases most instances by several per cent, so enrollment refuses many of them
+/// for lack of entropy. The type exists because the literature uses arbiter PUFs as the baseline.
 #[derive(Clone, Debug)]
 pub struct ArbiterPuf(XorArbiterPuf);
 
@@ -136,12 +131,7 @@ impl ArbiterPuf {
 }
 
 impl Model for ArbiterPuf {
-    fn respond<R: Rng + ?Sized>(
-        &self,
-        challenge: Challenge,
-        bits: usize,
-        noise: &mut R,
-    ) -> Result<Bits, PufError> {
+    fn respond(&self, challenge: Challenge, bits: usize, noise: &mut ChaCha8Rng) -> Result<Bits, PufError> {
         self.0.respond(challenge, bits, noise)
     }
 

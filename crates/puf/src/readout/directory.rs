@@ -43,7 +43,7 @@ pub fn read_dump(path: &Path) -> Result<Bits, ReadoutError> {
     Ok(Bits::from_bytes(&content))
 }
 
-/// Reads a part of all dumps of a directory, one device, in natural order of their names.
+/// Reads a part of each dump in the directory of one device, in natural order of the names.
 ///
 /// # Errors
 /// [`ReadoutError`] as for [`DumpSet`], or if the dumps end before that part.
@@ -89,20 +89,20 @@ pub(super) fn dump_files(directory: &Path) -> Result<Vec<(PathBuf, Kind)>, Reado
 /// [`ReadoutError`] if there are dumps on both levels, or on none.
 pub fn subdirectories(directory: &Path) -> Result<Vec<PathBuf>, ReadoutError> {
     let has_dumps = |path: &Path| dump_files(path).map(|files| !files.is_empty());
-    let mut found = Vec::new();
+    let mut directories = Vec::new();
     for path in entries(directory, Path::is_dir)? {
         if has_dumps(&path)? {
-            found.push(path);
+            directories.push(path);
         }
     }
-    match (has_dumps(directory)?, found.is_empty()) {
+    match (has_dumps(directory)?, directories.is_empty()) {
         (true, false) => Err(ReadoutError::MixedLevels {
             path: directory.to_owned(),
         }),
         (false, true) => Err(ReadoutError::NoDumps {
             path: directory.to_owned(),
         }),
-        _ => Ok(found),
+        _ => Ok(directories),
     }
 }
 

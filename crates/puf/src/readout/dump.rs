@@ -1,4 +1,4 @@
-//! Reads dumps in pieces, so that large ones need little memory.
+//! Reads dumps in pieces, so that large dumps need little memory.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
@@ -17,20 +17,20 @@ const CHUNK_BYTES: usize = 256 << 10;
 /// One readout from a file.
 #[derive(Clone, Debug)]
 pub struct Dump {
-    /// Where it was read from.
+    /// The file of the readout.
     pub path: PathBuf,
-    /// Its bits, from the least significant of the first byte on.
+    /// The bits, from the least significant bit of the first byte on.
     pub bits: Bits,
 }
 
-/// A file and the read position. It is open only during a read, because a fleet has more dumps than a process may
-/// open files.
+/// A file and the read position. The file is open only during a read, because a fleet may have more dumps than a
+/// process may have open files.
 #[derive(Debug)]
 struct Reader {
     path: PathBuf,
-    /// Of hex text.
+    /// The parser of hex text; `None` for binary files.
     parser: Option<HexParser>,
-    /// The next byte of the file.
+    /// Offset in the file at which the next read begins.
     position: u64,
     is_at_end: bool,
     /// Bytes of the memory that were read but not yet returned.
@@ -73,8 +73,8 @@ impl Reader {
         while self.ready.len() < bytes && !self.is_at_end {
             chunk.clear();
             let limit = CHUNK_BYTES as u64;
-            let read = (&mut file).take(limit).read_to_end(&mut chunk);
-            self.is_at_end = read.map_err(|error| self.io(error))? == 0;
+            let result = (&mut file).take(limit).read_to_end(&mut chunk);
+            self.is_at_end = result.map_err(|error| self.io(error))? == 0;
             self.position += chunk.len() as u64;
             let Some(parser) = &mut self.parser else {
                 self.ready.extend(&chunk);
@@ -128,17 +128,17 @@ impl DumpSet {
     /// The next bytes of each dump; fewer at the end of the memory, none after it.
     ///
     /// # Errors
-    /// [`ReadoutError`] if a dump cannot be read, is empty, or ends before the others.
+    /// [`ReadoutError`] if a dump cannot be read, is empty, or ends before the other dumps.
     pub fn next(&mut self, bytes: usize) -> Result<Vec<Dump>, ReadoutError> {
         let mut dumps: Vec<Dump> = Vec::with_capacity(self.readers.len());
-        let mut given = None;
+        let mut first_yielded = None;
         for reader in &mut self.readers {
             let content = reader.next(bytes)?;
             if reader.yielded == 0 {
                 let path = reader.path.clone();
                 return Err(ReadoutError::Empty { path });
             }
-            let expected = *given.get_or_insert(reader.yielded);
+            let expected = *first_yielded.get_or_insert(reader.yielded);
             let first = dumps.first().map(|first| first.path.clone());
             if let Some(first) = first.filter(|_| reader.yielded != expected) {
                 return Err(ReadoutError::LengthMismatch {

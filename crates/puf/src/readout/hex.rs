@@ -9,9 +9,9 @@ pub enum HexError {
         "{line}:{column}: found {found:?}; only hex digits, white space, commas and 0x before a byte are allowed"
     )]
     Character {
-        /// From 1.
+        /// Line, from 1.
         line: usize,
-        /// From 1, in bytes.
+        /// Column in bytes, from 1.
         column: usize,
         /// The character.
         found: char,
@@ -19,17 +19,17 @@ pub enum HexError {
     /// A byte has one digit only.
     #[error("{line}:{column}: the byte that begins here has only one hex digit; digits are missing")]
     HalfByte {
-        /// From 1.
+        /// Line, from 1.
         line: usize,
-        /// From 1, in bytes.
+        /// Column in bytes, from 1.
         column: usize,
     },
     /// Intel HEX instead of plain hex text.
     #[error("{line}:{column}: this is an Intel HEX file; convert it with objcopy -I ihex -O binary")]
     IntelHex {
-        /// From 1.
+        /// Line, from 1.
         line: usize,
-        /// From 1, in bytes.
+        /// Column in bytes, from 1.
         column: usize,
     },
 }
@@ -47,7 +47,7 @@ pub fn parse_hex(text: &[u8]) -> Result<Vec<u8>, HexError> {
     Ok(bytes)
 }
 
-/// The same for text that is read in pieces.
+/// A parser of hex text that arrives in pieces.
 #[derive(Debug)]
 pub(super) struct HexParser {
     line: usize,
@@ -68,7 +68,7 @@ impl HexParser {
         }
     }
 
-    /// The next piece.
+    /// Parses the next piece.
     pub(super) fn feed(&mut self, text: &[u8], bytes: &mut Vec<u8>) -> Result<(), HexError> {
         if text.is_empty() {
             return Ok(());
@@ -80,7 +80,7 @@ impl HexParser {
         }
     }
 
-    /// The end.
+    /// Ends the text; an incomplete byte is an error.
     pub(super) fn finish(&mut self, bytes: &mut Vec<u8>) -> Result<(), HexError> {
         if std::mem::take(&mut self.zero) {
             self.parse(b"0", true, bytes)?;
@@ -99,12 +99,12 @@ impl HexParser {
                 return Ok(());
             }
             let (line, column) = (self.line, self.column);
-            let prefixed = byte == b'0' && matches!(tail.first(), Some(b'x' | b'X'));
+            let is_prefix = byte == b'0' && matches!(tail.first(), Some(b'x' | b'X'));
             match (byte, self.high) {
                 (b'\n', _) => (self.line, self.column) = (line + 1, 0),
                 (b' ' | b'\t' | b'\r' | b',', _) => {}
-                (_, Some((_, line, column))) if prefixed => return Err(HexError::HalfByte { line, column }),
-                (_, None) if prefixed => {
+                (_, Some((_, line, column))) if is_prefix => return Err(HexError::HalfByte { line, column }),
+                (_, None) if is_prefix => {
                     rest = tail.split_first().map_or(tail, |(_, after)| after);
                     self.column += 2;
                     continue;

@@ -21,12 +21,12 @@ pub const DUMP_BYTES_MAX: usize = 64 << 20;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadoutError {
-    /// The operating system refused.
+    /// The operating system returned an error.
     #[error("cannot read {}: {source}", path.display())]
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
@@ -35,7 +35,7 @@ pub enum ReadoutError {
     Hex {
         /// The file.
         path: PathBuf,
-        /// Where and what.
+        /// The position and the error.
         #[source]
         source: HexError,
     },
@@ -53,11 +53,11 @@ pub enum ReadoutError {
     LengthMismatch {
         /// The file that differs.
         path: PathBuf,
-        /// Its bytes.
+        /// Length of this file, bytes.
         bytes: usize,
         /// The first file.
         first: PathBuf,
-        /// The first file's bytes.
+        /// Length of the first file, bytes.
         expected: usize,
     },
     /// A dump ends before the requested range.
@@ -65,7 +65,7 @@ pub enum ReadoutError {
     EndsBeforeRange {
         /// The file.
         path: PathBuf,
-        /// Its bytes.
+        /// Length of the file, bytes.
         bytes: usize,
         /// The requested range.
         span: Span,

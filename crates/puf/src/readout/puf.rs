@@ -8,7 +8,7 @@ use crate::{
     puf::{Challenge, Puf, PufError},
 };
 
-/// A weak PUF that serves stored readouts in turn, and starts again after the last.
+/// A weak PUF that serves stored readouts in order; after the last readout, it serves the first readout again.
 #[derive(Debug)]
 pub struct ReadoutPuf {
     first: Bits,
@@ -21,14 +21,14 @@ impl ReadoutPuf {
     /// maximum for enrollment.
     ///
     /// # Errors
-    /// [`ReadoutError`] if there are none, one cannot be read, or it has no byte `start`.
+    /// [`ReadoutError`] if there are no dumps, a dump cannot be read, or a dump has no byte `start`.
     pub fn open(path: &Path, start: usize) -> Result<Self, ReadoutError> {
         let span = Span { start, end: None };
         if !path.is_dir() {
             let bits = read_dump(path)?;
             let first = start.saturating_mul(8);
-            let rest = bits.len().saturating_sub(first).min(8 * SPAN_BYTES_MAX);
-            let part = bits.window(first, rest).filter(|part| !part.is_empty());
+            let part_bits = bits.len().saturating_sub(first).min(8 * SPAN_BYTES_MAX);
+            let part = bits.window(first, part_bits).filter(|part| !part.is_empty());
             let first = part.ok_or_else(|| ReadoutError::EndsBeforeRange {
                 path: path.to_owned(),
                 bytes: bits.len() / 8,

@@ -4,11 +4,11 @@ use std::{fmt, str::FromStr};
 
 use crate::fingerprint::BLOCK_BYTES;
 
-/// The longest part of a memory that enrollment accepts, bytes: a key needs some thousand.
+/// The longest part of a memory that enrollment accepts, bytes. A key needs only some thousand bytes.
 pub const SPAN_BYTES_MAX: usize = 1 << 20;
 
-/// A part of a memory, in bytes. Without an end it extends to the end of the memory, or for [`SPAN_BYTES_MAX`]. It
-/// begins at a multiple of [`BLOCK_BYTES`], like the bands of fingerprints.
+/// A part of a memory, in bytes. A part without an end extends to the end of the memory, but at most for
+/// [`SPAN_BYTES_MAX`] bytes. A part begins at a multiple of [`BLOCK_BYTES`], like the blocks of fingerprints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Span {
     /// The first byte.

@@ -13,8 +13,9 @@ use crate::{
     health::HealthTest,
 };
 
-/// Cells of different chips agree in at most 70 %, those of one chip in 90 % and more. For a block of 4,096 cells,
-/// chance deviates by 11 standard deviations to reach this value.
+/// Two memories with a higher share of equal cells in a block have common content. Different chips agree in at most
+/// 70 % of their cells, readouts of one chip in 90 % or more. In a block of 4,096 cells, this limit is 11 standard
+/// deviations above 70 %.
 const AGREEMENT_MAX: f64 = 0.78;
 
 /// The findings about one device.
@@ -28,12 +29,7 @@ pub(super) struct EnrollmentCheck {
 
 impl EnrollmentCheck {
     /// Enrolls the readouts like `device enroll`, and discards the secret.
-    pub(super) fn enroll<R: CryptoRng + ?Sized>(
-        &mut self,
-        readouts: &[Bits],
-        health: &HealthTest,
-        rng: &mut R,
-    ) {
+    pub(super) fn enroll(&mut self, readouts: &[Bits], health: &HealthTest, rng: &mut dyn CryptoRng) {
         let options = KeyEnrollment {
             health: *health,
             ..KeyEnrollment::default()
@@ -46,19 +42,19 @@ impl EnrollmentCheck {
 
     /// Tests the part of the memory that begins at byte `start`.
     pub(super) fn add(&mut self, start: usize, readouts: &[Bits], reference: &Bits, health: &HealthTest) {
-        let at = match start {
+        let location = match start {
             0 => String::new(),
             start => format!("from byte 0x{start:x} on, "),
         };
         let single = readouts.iter().enumerate().filter_map(|(i, readout)| {
             let error = health.check(readout).err()?;
-            Some(format!("{at}readout {}: {error}", i + 1))
+            Some(format!("{location}readout {}: {error}", i + 1))
         });
         self.health_findings.extend(single);
         let pairs = readouts.iter().zip(readouts.iter().skip(1)).enumerate();
         let pairs = pairs.filter_map(|(i, (a, b))| {
             let error = health.check_pair(a, b).err()?;
-            Some(format!("{at}readouts {} and {}: {error}", i + 1, i + 2))
+            Some(format!("{location}readouts {} and {}: {error}", i + 1, i + 2))
         });
         self.health_findings.extend(pairs);
         for bad in blocks::examine(readouts, reference, health).map_or(Vec::new(), |bad| bad.ranges) {
@@ -80,11 +76,11 @@ impl EnrollmentCheck {
 pub struct DuplicateDevices {
     /// The first device's name.
     pub first: String,
-    /// The second device's.
+    /// The second device's name.
     pub second: String,
-    /// The share of cells in which they agree.
+    /// The share of cells in which both devices agree.
     pub agreement: f64,
-    /// Bytes of the blocks in which they agree by more than chance.
+    /// Bytes of the blocks in which both devices agree more than by chance.
     pub common_bytes: usize,
     /// Offset of the first of these blocks.
     pub from_byte: usize,
@@ -95,7 +91,7 @@ impl fmt::Display for DuplicateDevices {
         write!(
             f,
             "{} and {} agree in {:.1} % of their bits, and in {} bytes (from 0x{:x} on) by more than chance: the same chip, or \
-             memory that is not power-up state; enrollment takes one of them",
+             memory that is not power-up state; enrollment accepts only one of them",
             self.first,
             self.second,
             100.0 * self.agreement,
@@ -147,14 +143,14 @@ impl Comparison {
             let (Some(a), Some(b)) = (references.get(pair.first), references.get(pair.second)) else {
                 continue;
             };
-            for from in (0..len).step_by(8 * BLOCK_BYTES) {
-                let cells = (len - from).min(8 * BLOCK_BYTES);
-                let differing = differing(a, b, from, cells);
+            for offset in (0..len).step_by(8 * BLOCK_BYTES) {
+                let cells = (len - offset).min(8 * BLOCK_BYTES);
+                let differing = differing(a, b, offset, cells);
                 pair.differing += differing;
-                // The rest at the end may be too short for a statement.
+                // The last block may be too short for a conclusion.
                 if 1.0 - differing as f64 / cells as f64 > AGREEMENT_MAX && 2 * cells >= 8 * BLOCK_BYTES {
                     pair.common_bytes += cells.div_ceil(8);
-                    pair.from_byte.get_or_insert(start + from / 8);
+                    pair.from_byte.get_or_insert(start + offset / 8);
                 }
             }
         }
@@ -168,7 +164,7 @@ impl Comparison {
 
     pub(super) fn duplicate_devices(&self) -> Vec<DuplicateDevices> {
         let name = |index: usize| self.names.get(index).cloned().unwrap_or_default();
-        let same = |pair: &Pair| {
+        let duplicate = |pair: &Pair| {
             Some(DuplicateDevices {
                 from_byte: pair.from_byte?,
                 first: name(pair.first),
@@ -177,15 +173,15 @@ impl Comparison {
                 common_bytes: pair.common_bytes,
             })
         };
-        self.pairs.iter().filter_map(same).collect()
+        self.pairs.iter().filter_map(duplicate).collect()
     }
 }
 
-/// The number of differing cells, starting at a word boundary.
-fn differing(a: &Bits, b: &Bits, from: usize, cells: usize) -> usize {
-    let words = (0..cells).step_by(64).map(|at| {
-        let mask = u64::MAX >> (64 - (cells - at).min(64));
-        ((a.word_at(from + at) ^ b.word_at(from + at)) & mask).count_ones() as usize
+/// The number of differing cells among `cells` cells from `start` on.
+fn differing(a: &Bits, b: &Bits, start: usize, cells: usize) -> usize {
+    let words = (0..cells).step_by(64).map(|offset| {
+        let mask = u64::MAX >> (64 - (cells - offset).min(64));
+        ((a.word_at(start + offset) ^ b.word_at(start + offset)) & mask).count_ones() as usize
     });
     words.sum()
 }

@@ -19,7 +19,7 @@ use crate::{
 
 /// The most rows of the map.
 const MAP_ROWS: usize = 32;
-/// Maximum number of windows of one chip that substitute devices: each is compared with each.
+/// Maximum number of windows of one chip that substitute devices; all pairs of windows are compared.
 const WINDOWS_MAX: usize = 512;
 
 /// A device under measurement.
@@ -36,7 +36,7 @@ pub(super) struct Measurement<'a> {
     options: &'a ReportOptions,
     devices: Vec<Device>,
     comparison: Comparison,
-    /// Number of positions by the number of devices that have a one there.
+    /// Element `n` is the number of positions at which exactly `n` devices have a one.
     aliasing: Vec<u64>,
     windows: Option<Vec<Bits>>,
     map: Vec<f64>,
@@ -89,18 +89,18 @@ impl<'a> Measurement<'a> {
             }
             references.push(reference);
         }
-        let is_over = references.is_empty();
+        let is_done = references.is_empty();
         self.compare(segment, references);
-        Ok(!is_over)
+        Ok(!is_done)
     }
 
     fn compare(&mut self, segment: usize, references: Vec<Bits>) {
-        if let ([_], [only], 0) = (self.devices.as_slice(), references.as_slice(), segment) {
-            let windows = windows(only, self.options.window_bits);
+        if let ([_], [reference], 0) = (self.devices.as_slice(), references.as_slice(), segment) {
+            let windows = windows(reference, self.options.window_bits);
             self.aliasing = Bits::ones_histogram(&windows);
             self.windows = Some(windows);
         }
-        // If one memory ends before the others, the rest is not compared.
+        // After the end of the shortest memory, nothing is compared.
         if self.devices.len() < 2 || references.len() < self.devices.len() {
             return;
         }
@@ -201,34 +201,34 @@ fn flip_cdf<'a>(histograms: impl Iterator<Item = &'a [u64]>) -> Vec<f64> {
         let cells = histogram.iter().enumerate();
         flips.extend(cells.map(|(ones, cells)| (ones.min(readouts - ones) as f64 / readouts as f64, *cells)));
     }
-    let all: u64 = flips.iter().map(|(_, cells)| cells).sum();
-    if all == 0 {
+    let total_cells: u64 = flips.iter().map(|(_, cells)| cells).sum();
+    if total_cells == 0 {
         return Vec::new();
     }
     let share = |limit: f64| {
         let below = flips.iter().filter(|(flips, _)| *flips <= limit);
-        below.map(|(_, cells)| *cells as f64).sum::<f64>() / all as f64
+        below.map(|(_, cells)| *cells as f64).sum::<f64>() / total_cells as f64
     };
     (0..=100).map(|i| share(f64::from(i) / 200.0 + 1e-9)).collect()
 }
 
-/// Rows are consecutive parts of the memory, columns the address modulo 64 within them.
+/// The share of ones: rows are consecutive parts of the memory, columns are the addresses modulo 64.
 fn ones_map(readouts: &[Bits]) -> Vec<f64> {
     let len = readouts.first().map_or(0, Bits::len);
     let lines = len.div_ceil(MAP_COLUMNS);
     let part = lines.div_ceil(MAP_ROWS).max(1);
     let mut map = Vec::new();
     for first in (0..lines).step_by(part) {
-        let own = first..(first + part).min(lines);
+        let part_lines = first..(first + part).min(lines);
         let mut ones = [0_u64; MAP_COLUMNS];
-        for line in own.clone() {
+        for line in part_lines.clone() {
             for word in readouts.iter().map(|readout| readout.word_at(line * MAP_COLUMNS)) {
                 for (column, ones) in ones.iter_mut().enumerate() {
                     *ones += word >> column & 1;
                 }
             }
         }
-        let cells = (own.len() * readouts.len()).max(1) as f64;
+        let cells = (part_lines.len() * readouts.len()).max(1) as f64;
         map.extend(ones.iter().map(|&ones| ones as f64 / cells));
     }
     map

@@ -33,7 +33,7 @@ use measure::Measurement;
 pub struct ReportOptions {
     /// Bits of a window, if windows of one chip substitute devices.
     pub window_bits: usize,
-    /// Number of readouts, from the first on, that the rebuild trials enroll from. The others are rebuilt from.
+    /// Number of first readouts from which the rebuild trials enroll. The trials rebuild from the later readouts.
     pub enrollment_readouts: usize,
     /// Seed of the secrets of the rebuild trials, which are discarded.
     pub seed: u64,
@@ -57,18 +57,18 @@ impl Default for ReportOptions {
 pub struct DeviceReport {
     /// The directory's name.
     pub name: String,
-    /// Its metrics.
+    /// The metrics of the device.
     pub metrics: DeviceMetrics,
-    /// The min-entropy of a key-mode secret from its unprocessed cells, if there are enough. Enrollment debiases them
-    /// first.
+    /// The min-entropy of a key-mode secret from the unprocessed cells of the device, if there are enough cells.
+    /// Enrollment debiases the cells first.
     pub entropy: Option<EntropyAssessment>,
-    /// Findings of the health test for its readouts; empty if there are none.
+    /// Findings of the health test for the device's readouts.
     pub health_findings: Vec<String>,
-    /// Parts of its memory that are not power-up state.
+    /// Parts of the device's memory that are not power-up state.
     pub bad_ranges: Vec<BadRange>,
-    /// Min-entropy of the secret that enrollment derives from its readouts, in bits.
+    /// Min-entropy of the secret that enrollment derives from the device's readouts, in bits.
     pub enrollment_bits: Option<f64>,
-    /// Why enrollment refuses its readouts, if it does.
+    /// Why enrollment refuses the device's readouts, if it does.
     pub refusal: Option<String>,
 }
 
@@ -109,7 +109,7 @@ pub struct PufReport {
     pub substitute_windows: Option<usize>,
     /// Inter-HD over all pairs.
     pub uniqueness: Option<Spread>,
-    /// The share of ones by position over the devices.
+    /// The share of devices with a one at each position.
     pub bit_aliasing: Option<Spread>,
     /// Min-entropy per bit across devices (most common value by position).
     pub min_entropy_across_devices: Option<f64>,
@@ -117,7 +117,7 @@ pub struct PufReport {
     pub intra_distances: Histogram,
     /// Distances between devices, in bins of 1 / 100.
     pub inter_distances: Histogram,
-    /// Of 101 points, the share of cells whose flip probability is at most `i / 200`.
+    /// 101 points: point `i` is the share of cells whose flip probability is at most `i / 200`.
     pub flip_probability_cdf: Vec<f64>,
     /// The share of ones over the first MiB of the first device's memory, in rows of 64: rows are consecutive parts
     /// of the memory, columns the address modulo 64, so that stripes are visible.
@@ -155,15 +155,15 @@ impl PufReport {
         Measurement::run(sets, options, progress)
     }
 
-    /// Reasons for which enrollment would refuse devices; empty if it would accept all. Pairs of devices with the
-    /// same PUF come first.
+    /// Reasons for which enrollment would refuse devices; empty if enrollment would accept all devices. Pairs of
+    /// devices with the same PUF come first.
     pub fn refusals(&self) -> Vec<String> {
-        let of_devices = self.devices.iter().filter_map(|device| {
+        let device_refusals = self.devices.iter().filter_map(|device| {
             let refusal = device.refusal.as_ref()?;
             Some(format!("{}: {refusal}", device.name))
         });
         let same_pufs = self.duplicate_devices.iter().map(ToString::to_string);
-        same_pufs.chain(of_devices).collect()
+        same_pufs.chain(device_refusals).collect()
     }
 
     /// The figures as table rows.

@@ -1,4 +1,4 @@
-//! Rebuild trials over stored readouts: enroll from the first few, rebuild from every other one.
+//! Rebuild trials over stored readouts: enroll from the first readouts, rebuild from each later one.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ pub enum TrialKind {
     /// The error correction of key mode on all cells, in windows of the profile's size: a test of the code, not of
     /// entropy.
     KeyCode,
-    /// The error correction of pool mode, likewise.
+    /// The error correction of pool mode on all cells, in windows of the profile's size.
     PoolCode,
 }
 
@@ -59,15 +59,15 @@ impl fmt::Display for TrialKind {
 pub struct RebuildResult {
     /// The kind.
     pub kind: TrialKind,
-    /// The error-correction profile, in words.
+    /// The error-correction profile, as text.
     pub profile: String,
-    /// Readouts each window was enrolled from.
+    /// Number of enrollment readouts of each window.
     pub enrollment_readouts: usize,
     /// Windows that were enrolled.
     pub windows: usize,
     /// Windows that enrollment refused.
     pub refused: usize,
-    /// Why the first of them was refused.
+    /// Why enrollment refused the first of these windows.
     pub first_refusal: Option<String>,
     /// Rebuilds tried: enrolled windows times remaining readouts.
     pub attempts: usize,
@@ -76,7 +76,7 @@ pub struct RebuildResult {
     /// Upper limit of the failure rate with 95 % confidence (Clopper, Pearson 1934). `None` if nothing was tried.
     /// Rebuilds of one chip at one temperature are not independent, so the true limit may be higher.
     pub failure_rate_below: Option<f64>,
-    /// Number of readouts of the device with the most.
+    /// The largest number of readouts of a device.
     pub readouts: usize,
     /// The smallest min-entropy of an enrolled window's secret; `None` if only the code is tried.
     pub residual_bits_min: Option<f64>,
@@ -124,8 +124,8 @@ impl Trials {
         self.result.kind
     }
 
-    /// Tries windows of a segment of a device's memory, numbered from 0. Each later half of the segments gets half as
-    /// many windows.
+    /// Tries windows of a segment of a device's memory; segments are numbered from 0. The maximum number of windows is
+    /// halved from each segment to the next.
     pub(super) fn add(&mut self, segment: usize, readouts: &[Bits]) {
         self.result.readouts = self.result.readouts.max(readouts.len());
         let size = self.result.kind.window_bits();
@@ -149,8 +149,8 @@ impl Trials {
                 result.windows += 1;
                 result.attempts += later.len();
                 result.failures += trial.failures;
-                let both = [result.residual_bits_min, trial.residual_bits];
-                result.residual_bits_min = both.into_iter().flatten().reduce(f64::min);
+                let minimums = [result.residual_bits_min, trial.residual_bits];
+                result.residual_bits_min = minimums.into_iter().flatten().reduce(f64::min);
             }
             Err(refusal) => {
                 result.refused += 1;
@@ -168,7 +168,7 @@ impl Trials {
     }
 }
 
-/// The failure rate at which so few failures or fewer occur in 5 % of all series, by bisection.
+/// The failure rate at which at most `failures` failures occur in 5 % of all series, by bisection.
 fn rate_below(failures: usize, attempts: usize) -> f64 {
     let (mut low, mut high) = (0.0, 1.0);
     for _ in 0..60 {
@@ -181,7 +181,7 @@ fn rate_below(failures: usize, attempts: usize) -> f64 {
     high
 }
 
-/// Enrolls from the first readouts and counts the later ones from which the secret is not rebuilt.
+/// Enrolls from `enrollment` and counts the readouts in `later` from which the secret is not rebuilt.
 fn trial(
     kind: TrialKind,
     enrollment: &[Bits],
@@ -212,15 +212,15 @@ fn code_trial(
     later: &[Bits],
     rng: &mut ChaCha20Rng,
 ) -> Result<Trial, ExtractorError> {
-    let none = ExtractorError::TooFewReadouts {
+    let no_readouts = ExtractorError::TooFewReadouts {
         given: 0,
         needed: 1,
         purpose: "enroll",
     };
-    let reference = Bits::majority(enrollment).ok_or(none)?;
+    let reference = Bits::majority(enrollment).ok_or(no_readouts)?;
     let (secret, offset) = extractor::code_offset(profile, &reference, rng)?;
     let rebuilt = |readout: &Bits| extractor::rebuild(profile, readout, &offset);
-    let failed = |readout: &&Bits| !rebuilt(readout).is_ok_and(|found| found == secret);
+    let failed = |readout: &&Bits| !rebuilt(readout).is_ok_and(|rebuilt_secret| rebuilt_secret == secret);
     Ok(Trial {
         failures: later.iter().filter(failed).count(),
         residual_bits: None,

@@ -101,7 +101,7 @@ fn flips(report: &PufReport, area: &Area<'_>) -> DrawResult {
     chart
         .configure_mesh()
         .x_desc("probability of the rarer value")
-        .y_desc("share of cells at or below")
+        .y_desc("share of cells with at most this probability")
         .label_style(("sans-serif", TEXT))
         .light_line_style(TRANSPARENT)
         .draw()
@@ -151,7 +151,7 @@ fn map(report: &PufReport, area: &Area<'_>) -> DrawResult {
     Ok(())
 }
 
-/// From blue (0.35 or less) over white (0.5) to orange (0.65 or more).
+/// The color of a share of ones: from blue (0.35 or less) through white (0.5) to orange (0.65 or more).
 fn tile_color(share: f64) -> RGBColor {
     let deviation = ((share - 0.5) / 0.15).clamp(-1.0, 1.0);
     let end = if deviation < 0.0 { INTRA } else { INTER };
@@ -160,6 +160,6 @@ fn tile_color(share: f64) -> RGBColor {
         clippy::cast_sign_loss,
         reason = "between two color values"
     )]
-    let blend = |to: u8| (255.0 + (f64::from(to) - 255.0) * deviation.abs()).round() as u8;
+    let blend = |component: u8| (255.0 + (f64::from(component) - 255.0) * deviation.abs()).round() as u8;
     RGBColor(blend(end.0), blend(end.1), blend(end.2))
 }

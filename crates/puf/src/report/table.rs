@@ -38,9 +38,9 @@ pub(super) fn rows(report: &PufReport) -> Vec<Row> {
     rows
 }
 
-/// The values for fair, independent bits depend on the number of devices, so they are included.
+/// The target column shows the values for fair, independent bits, which depend on the number of devices.
 fn comparison_rows(report: &PufReport) -> Vec<Row> {
-    let (compared, over) = match report.substitute_windows {
+    let (compared, scope) = match report.substitute_windows {
         Some(windows) => (windows, format!(" ({windows} windows of one chip, not chips)")),
         None => (
             report.devices.len(),
@@ -49,17 +49,17 @@ fn comparison_rows(report: &PufReport) -> Vec<Row> {
     };
     let mut rows = Vec::new();
     if let Some(s) = report.uniqueness {
-        rows.push(row(format!("uniqueness{over}"), with_deviation(s), "0.500"));
+        rows.push(row(format!("uniqueness{scope}"), with_deviation(s), "0.500"));
     }
     if let Some(s) = report.bit_aliasing {
         let fair = format!("0.500, standard deviation {:.4}", 0.5 / (compared as f64).sqrt());
-        rows.push(row(format!("bit-aliasing{over}"), with_deviation(s), fair));
+        rows.push(row(format!("bit-aliasing{scope}"), with_deviation(s), fair));
     }
     if let Some(h) = report.min_entropy_across_devices {
         let fair = estimate::by_position_of_fair_bits(compared);
-        let target = format!("{fair:.3}, as of {compared} fair ones");
+        let target = format!("{fair:.3} for fair bits");
         rows.push(row(
-            format!("min-entropy per bit by position{over}"),
+            format!("min-entropy per bit by position{scope}"),
             format!("{h:.3}"),
             target,
         ));
@@ -151,7 +151,7 @@ fn device_rows(name: &str, device: &DeviceReport) -> Vec<Row> {
         rows.push(row(
             metric("min-entropy of a secret from raw cells"),
             value,
-            "128 bits, else debias",
+            "128 bits; if lower, debias",
         ));
     }
     let health = match device.health_findings.as_slice() {

@@ -13,7 +13,7 @@ pub(super) fn text_chart(report: &PufReport) -> String {
         None => "between devices",
     };
     let axis = (0..COLUMNS / 5)
-        .map(|ten| format!("{:<5}", ten * 10))
+        .map(|step| format!("{:<5}", step * 10))
         .collect::<String>();
     format!(
         "Hamming distances, % of the bits\n{:>16} {}\n{between:>16} {}\n{:>16} {axis}100",
@@ -32,11 +32,11 @@ fn bars(histogram: &Histogram) -> String {
         .chunks(width)
         .map(|bins| bins.iter().sum())
         .collect();
-    let most = columns.iter().copied().max().unwrap_or(0).max(1);
+    let highest = columns.iter().copied().max().unwrap_or(0).max(1);
     let bar = |count: &u64| match count.checked_mul(BARS.len() as u64) {
         Some(0) => ' ',
         // 1 to 8 eighths.
-        Some(eighths) => usize::try_from(eighths.div_ceil(most))
+        Some(eighths) => usize::try_from(eighths.div_ceil(highest))
             .ok()
             .and_then(|height| BARS.get(height.saturating_sub(1)))
             .copied()

@@ -25,17 +25,17 @@ pub fn chip_readouts(bytes: usize, bit_error_rate: f64, seed: u64, count: usize)
         .collect()
 }
 
-/// The same with the given data from a byte on, in each readout.
-pub fn overwritten(readouts: &[Bits], from: usize, data: &[u8]) -> Vec<Bits> {
+/// The readouts with `data` written at byte `start` of each readout.
+pub fn overwritten(readouts: &[Bits], start: usize, data: &[u8]) -> Vec<Bits> {
     let write = |readout: &Bits| {
         let mut bytes = readout.to_bytes();
-        bytes[from..from + data.len()].copy_from_slice(data);
+        bytes[start..start + data.len()].copy_from_slice(data);
         Bits::from_bytes(&bytes)
     };
     readouts.iter().map(write).collect()
 }
 
-/// The same with a share of the bits of some bytes inverted, different bits in each readout.
+/// The readouts with a share of the bits of some bytes inverted, different bits in each readout.
 pub fn with_noise(readouts: &[Bits], bytes: Range<usize>, share: f64, seed: u64) -> Vec<Bits> {
     let mut rng = ChaCha20Rng::seed_from_u64(seed);
     let mut noisy = readouts.to_vec();
@@ -50,8 +50,9 @@ pub fn with_noise(readouts: &[Bits], bytes: Range<usize>, share: f64, seed: u64)
 
 /// The directory of the real readouts, if it exists.
 pub fn real_data() -> Option<PathBuf> {
-    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/sram-puf-stm32f407");
-    let directory = std::env::var_os("LINEWARDEN_PUF_DATA").map_or_else(beside, PathBuf::from);
+    let default_path =
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/sram-puf-stm32f407");
+    let directory = std::env::var_os("LINEWARDEN_PUF_DATA").map_or_else(default_path, PathBuf::from);
     if directory.is_dir() {
         return Some(directory);
     }

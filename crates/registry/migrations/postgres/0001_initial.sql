@@ -1,5 +1,5 @@
 
--- Equivalents of two SQLite features: a position of each row that is independent of its columns, and the type of a value.
+-- Equivalents of two SQLite features: a position of each record that is independent of its columns, and the type of a value.
 ALTER TABLE device ADD COLUMN rowid BIGINT GENERATED ALWAYS AS IDENTITY UNIQUE;
 ALTER TABLE prover ADD COLUMN rowid BIGINT GENERATED ALWAYS AS IDENTITY UNIQUE;
 ALTER TABLE attest_round ADD COLUMN rowid BIGINT GENERATED ALWAYS AS IDENTITY UNIQUE;

@@ -1,4 +1,4 @@
--- All objects in the current schema that make up a registry's tables or act on them: kind, name, properties.
+-- All objects in the current schema that are part of a registry's tables or act on these tables: kind, name, properties.
 WITH own AS (
     SELECT c.oid, c.relname, c.relkind, c.relrowsecurity, c.relpersistence
     FROM pg_class AS c

@@ -10,25 +10,25 @@ use super::enrollment::EnrollmentTime;
 use super::provers::{ProverLocation, ProverRecord};
 use super::{Pages, address_from_column, address_to_column, seconds};
 use crate::column::ColumnValue;
+use crate::conversion::{id_from_column, id_to_column};
 use crate::enroll::{IDS_PER_QUERY, PushIds as _};
 use crate::error::{RegistryError, Result};
 use crate::lease::damage;
-use crate::record_mac::{RecordMac, RowCode};
-use crate::row::{id_from_column, id_to_column};
+use crate::record_tag::{RecordAuthenticator, TagBuilder};
 use crate::sql::{self, Builder, Connection};
 use crate::store::Registry;
 
 const LABEL: &[u8] = b"linewarden registry table appraisal v1";
-/// The round number of an appraisal that was written at enrollment, before any round. The row distinguishes a prover
-/// that was never attested from one whose appraisal was deleted.
+/// The round number of an appraisal that was written at enrollment, before any round. This appraisal distinguishes a
+/// prover that was never attested from a prover whose appraisal was deleted.
 const NO_ROUND: u32 = 0;
 /// The maximum number of missed rounds that an appraisal records.
 pub const MISSED_ROUNDS_MAX: usize = 64;
 
-/// The columns of [`AppraisalRow`], in its order, as a literal for `concat!`.
+/// The column names of [`AppraisalColumns`], in the same order, as a literal for `concat!`.
 macro_rules! appraisal_columns {
     () => {
-        "device_id, gateway_id, address, state, since_s, since_round, configuration, missed_rounds, rounds_total, mac"
+        "device_id, gateway_id, address, state, since_s, since_round, configuration, missed_rounds, rounds_total, tag"
     };
 }
 
@@ -43,7 +43,7 @@ pub enum AttestationState {
     Late,
     /// No valid proof in the newest round.
     Missed,
-    /// In quarantine: too many missed rounds.
+    /// In quarantine.
     Quarantined,
 }
 
@@ -61,21 +61,21 @@ impl AttestationState {
     }
 }
 
-/// The attestation state of a prover since its newest change. Whether the verifier is still running is visible only
-/// in its rounds.
+/// The attestation state of a prover since its newest change. An old state does not mean that the verifier has stopped;
+/// only the rounds show whether it still runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Appraisal {
-    /// Which device.
+    /// The device.
     pub device: DeviceId,
     /// The gateway that attested the device.
     pub gateway: GatewayId,
-    /// The device's address in that round.
+    /// The device's address in the last round with a proof; before the first proof, its address in the first round.
     pub address: Option<IpAddr>,
     /// The state.
     pub state: AttestationState,
     /// Time of the last state change, seconds since 1970-01-01 UTC.
     pub since_s: u64,
-    /// Round of that gateway that changed the state, from 1.
+    /// Number of the round of `gateway` that changed the state; the first round of a gateway has number 1.
     pub since_round: u32,
     /// The configuration of the last valid proof.
     pub configuration: Configuration,
@@ -97,7 +97,7 @@ pub struct AppraisalPage {
 }
 
 impl Appraisal {
-    /// The reason why this gateway may not store the appraisal.
+    /// The reason why `gateway` may not store the appraisal; `None` if it may.
     pub(super) fn problem(&self, gateway: GatewayId) -> Option<String> {
         let device = self.device;
         if self.gateway != gateway {
@@ -115,8 +115,9 @@ impl Appraisal {
                 "{count} missed rounds of device {device}; the maximum is {MISSED_ROUNDS_MAX}"
             ));
         }
-        let at = seconds(self.since_s).err();
-        at.map(|problem| format!("the time of the appraisal of device {device} is invalid: {problem}"))
+        let time_problem = seconds(self.since_s).err();
+        time_problem
+            .map(|problem| format!("the time of the appraisal of device {device} is invalid: {problem}"))
     }
 }
 
@@ -126,7 +127,7 @@ impl Registry {
     /// # Errors
     /// A damaged record, or a failure of the database.
     pub async fn appraisal(&self, device: DeviceId) -> Result<Option<Appraisal>> {
-        let row: Option<AppraisalRow> = sql::query(concat!(
+        let record: Option<AppraisalColumns> = sql::query(concat!(
             "SELECT ",
             appraisal_columns!(),
             " FROM appraisal WHERE device_id = $1"
@@ -134,17 +135,16 @@ impl Registry {
         .bind(id_to_column(device))
         .fetch_optional(self.reader())
         .await?;
-        let appraisal = row.map(|row| appraisal_from_row(self.record_mac(), &row));
+        let appraisal = record.map(|record| appraisal_from_record(self.authenticator(), &record));
         Ok(appraisal.transpose()?.filter(Appraisal::has_round))
     }
 
-    /// Those of these provers that have sent no valid proof since their enrollment and were not in quarantine then.
-    /// Missing and damaged records are skipped.
+    /// Those of `devices` that are [`AttestationState::Unproven`]. Missing and damaged records are skipped.
     ///
     /// # Errors
     /// A failure of the database.
     pub async fn unproven(&self, devices: &[DeviceId]) -> Result<HashSet<DeviceId>> {
-        let mut found = HashSet::new();
+        let mut unproven_devices = HashSet::new();
         for batch in devices.chunks(IDS_PER_QUERY) {
             let mut query = Builder::new(concat!(
                 "SELECT ",
@@ -152,14 +152,14 @@ impl Registry {
                 " FROM appraisal WHERE device_id IN "
             ));
             query.push_ids(batch.iter().copied());
-            let rows: Vec<AppraisalRow> = query.build().fetch_all(self.reader()).await?;
-            let appraisals = rows
+            let records: Vec<AppraisalColumns> = query.build().fetch_all(self.reader()).await?;
+            let appraisals = records
                 .iter()
-                .filter_map(|row| appraisal_from_row(self.record_mac(), row).ok());
+                .filter_map(|record| appraisal_from_record(self.authenticator(), record).ok());
             let unproven = appraisals.filter(|appraisal| appraisal.state == AttestationState::Unproven);
-            found.extend(unproven.map(|appraisal| appraisal.device));
+            unproven_devices.extend(unproven.map(|appraisal| appraisal.device));
         }
-        Ok(found)
+        Ok(unproven_devices)
     }
 
     /// The number of provers in this state; `None`: provers without a round since their enrollment. Records are
@@ -184,7 +184,7 @@ impl Registry {
         Ok(u64::try_from(count).unwrap_or(0))
     }
 
-    /// Those of these devices that another gateway than this one appraised last.
+    /// Those of `devices` of which the last appraisal is from another gateway than `gateway`.
     ///
     /// # Errors
     /// A failure of the database.
@@ -193,19 +193,19 @@ impl Registry {
         gateway: GatewayId,
         devices: &[DeviceId],
     ) -> Result<HashSet<DeviceId>> {
-        let mut found = HashSet::new();
+        let mut elsewhere = HashSet::new();
         for batch in devices.chunks(IDS_PER_QUERY) {
             let mut query = Builder::new("SELECT device_id FROM appraisal WHERE gateway_id <> ");
             query.push_bind(i64::from(gateway.0)).push(" AND device_id IN ");
             query.push_ids(batch.iter().copied());
-            let rows: Vec<(i64,)> = query.build().fetch_all(self.reader()).await?;
-            found.extend(rows.into_iter().map(|(device,)| id_from_column(device)));
+            let records: Vec<(i64,)> = query.build().fetch_all(self.reader()).await?;
+            elsewhere.extend(records.into_iter().map(|(device,)| id_from_column(device)));
         }
-        Ok(found)
+        Ok(elsewhere)
     }
 
-    /// Those of these devices that the gateway may report on: devices with a lease at this gateway, or appraised by
-    /// this gateway last.
+    /// Those of `devices` that the gateway may report on: devices with a lease at this gateway, and devices of which the
+    /// last appraisal is from this gateway.
     ///
     /// # Errors
     /// A failure of the database.
@@ -214,21 +214,21 @@ impl Registry {
         gateway: GatewayId,
         devices: &[DeviceId],
     ) -> Result<HashSet<DeviceId>> {
-        let mut found = HashSet::new();
+        let mut reportable = HashSet::new();
         for batch in devices.chunks(IDS_PER_QUERY) {
             for table in ["lease", "appraisal"] {
                 let mut query = Builder::new("SELECT device_id FROM ");
                 query.push(table).push(" WHERE gateway_id = ");
                 query.push_bind(i64::from(gateway.0)).push(" AND device_id IN ");
                 query.push_ids(batch.iter().copied());
-                let rows: Vec<(i64,)> = query.build().fetch_all(self.reader()).await?;
-                found.extend(rows.into_iter().map(|(device,)| id_from_column(device)));
+                let records: Vec<(i64,)> = query.build().fetch_all(self.reader()).await?;
+                reportable.extend(records.into_iter().map(|(device,)| id_from_column(device)));
             }
         }
-        Ok(found)
+        Ok(reportable)
     }
 
-    /// The next `limit` appraisals after that of a device, by ascending id. Start with `None` and continue with
+    /// The next `limit` appraisals after that of the device `after`, by ascending id. Start with `None` and continue with
     /// [`AppraisalPage::next`] until that is `None`.
     ///
     /// # Errors
@@ -237,15 +237,15 @@ impl Registry {
         let mut connection = self.reader().acquire().await?;
         let limit = limit.max(1);
         let start = after.map_or(0, |id| id.0);
-        let mut rows: Vec<AppraisalRow> = Vec::new();
-        // Bit-cast, the upper half of the ids is negative: the lower half is listed first, then the upper.
+        let mut records: Vec<AppraisalColumns> = Vec::new();
+        // Ids are stored bit-cast to i64, so the upper half of the ids is negative. The lower half is listed first.
         for half in [0..=i64::MAX, i64::MIN..=-1] {
-            let missing = i64::from(limit) - i64::try_from(rows.len()).unwrap_or(i64::MAX);
-            if missing <= 0 || half.end().cast_unsigned() <= start {
+            let remaining = i64::from(limit) - i64::try_from(records.len()).unwrap_or(i64::MAX);
+            if remaining <= 0 || half.end().cast_unsigned() <= start {
                 continue;
             }
             let floor = (*half.start()).cast_unsigned().max(start.saturating_add(1));
-            rows.extend(
+            records.extend(
                 sql::query(concat!(
                     "SELECT ",
                     appraisal_columns!(),
@@ -253,19 +253,22 @@ impl Registry {
                 ))
                 .bind(floor.cast_signed())
                 .bind(*half.end())
-                .bind(missing)
+                .bind(remaining)
                 .fetch_all(&mut connection)
                 .await?,
             );
         }
-        let full = u32::try_from(rows.len()).is_ok_and(|count| count >= limit);
+        let is_full = u32::try_from(records.len()).is_ok_and(|count| count >= limit);
         let mut page = AppraisalPage {
-            next: rows.last().filter(|_| full).map(|row| id_from_column(row.0.0)),
-            appraisals: Vec::with_capacity(rows.len()),
+            next: records
+                .last()
+                .filter(|_| is_full)
+                .map(|record| id_from_column(record.0.0)),
+            appraisals: Vec::with_capacity(records.len()),
             damaged: Vec::new(),
         };
-        for row in rows {
-            match appraisal_from_row(self.record_mac(), &row) {
+        for record in records {
+            match appraisal_from_record(self.authenticator(), &record) {
                 Ok(appraisal) => page
                     .appraisals
                     .extend(Some(appraisal).filter(Appraisal::has_round)),
@@ -298,7 +301,7 @@ impl Registry {
 
     /// The appraisal, if its record authenticates.
     async fn appraisal_in(&self, connection: &mut Connection, device: DeviceId) -> Result<Option<Appraisal>> {
-        let row: Option<AppraisalRow> = sql::query(concat!(
+        let record: Option<AppraisalColumns> = sql::query(concat!(
             "SELECT ",
             appraisal_columns!(),
             " FROM appraisal WHERE device_id = $1"
@@ -306,7 +309,7 @@ impl Registry {
         .bind(id_to_column(device))
         .fetch_optional(connection)
         .await?;
-        Ok(row.and_then(|row| appraisal_from_row(self.record_mac(), &row).ok()))
+        Ok(record.and_then(|record| appraisal_from_record(self.authenticator(), &record).ok()))
     }
 
     /// Writes the first appraisal of a prover at its enrollment.
@@ -318,7 +321,7 @@ impl Registry {
     ) -> Result<()> {
         let appraisal = Appraisal {
             device: prover.device,
-            gateway: prover.location.map_or(GatewayId(0), |home| home.gateway),
+            gateway: prover.location.map_or(GatewayId(0), |location| location.gateway),
             address: None,
             state,
             since_s: prover.enrolled_at_s,
@@ -327,12 +330,12 @@ impl Registry {
             missed_rounds: Vec::new(),
             rounds_total: 0,
         };
-        let first = [(appraisal, prover.enrolled_at())];
-        self.write_appraisals(connection, &first).await
+        let initial = [(appraisal, prover.enrolled_at())];
+        self.write_appraisals(connection, &initial).await
     }
 
-    /// Writes appraisals of a round for these enrollments. Appraisals of devices that are no longer provers, or were
-    /// enrolled again since, are ignored. A gateway does not set the state of a prover back to unproven.
+    /// Writes appraisals with the enrollments that they are about. Appraisals of devices that are no longer provers, or
+    /// were enrolled again since, are ignored. The state of a prover is not set back to unproven.
     pub(super) async fn write_appraisals(
         &self,
         connection: &mut Connection,
@@ -345,23 +348,23 @@ impl Registry {
                 ", enrolled_at_s) AS ("
             ));
             insert.push_values(batch, |mut values, (appraisal, enrolled_at)| {
-                let row = row_from_appraisal(appraisal);
-                values.push_bind(row.0.0);
-                values.push_bind(row.1.0);
-                values.push_bind(row.2.0.clone());
-                values.push_bind(row.3.0);
-                values.push_bind(row.4.0);
-                values.push_bind(row.5.0);
-                values.push_bind(row.6.0);
-                values.push_bind(row.7.0.clone());
-                values.push_bind(row.8.0);
-                values.push_bind(code(self.record_mac(), &row).finish());
+                let record = columns_from_appraisal(appraisal);
+                values.push_bind(record.0.0);
+                values.push_bind(record.1.0);
+                values.push_bind(record.2.0.clone());
+                values.push_bind(record.3.0);
+                values.push_bind(record.4.0);
+                values.push_bind(record.5.0);
+                values.push_bind(record.6.0);
+                values.push_bind(record.7.0.clone());
+                values.push_bind(record.8.0);
+                values.push_bind(tag(self.authenticator(), &record).finish());
                 values.push_bind(enrolled_at.0.cast_signed());
             });
             insert.push(
                 ") INSERT INTO appraisal (device_id, gateway_id, address, state, since_s, since_round, \
-                 configuration, missed_rounds, rounds_total, mac) SELECT input.device_id, input.gateway_id, input.address, input.state, \
-                 input.since_s, input.since_round, input.configuration, input.missed_rounds, input.rounds_total, input.mac FROM input \
+                 configuration, missed_rounds, rounds_total, tag) SELECT input.device_id, input.gateway_id, input.address, input.state, \
+                 input.since_s, input.since_round, input.configuration, input.missed_rounds, input.rounds_total, input.tag FROM input \
                  JOIN prover ON prover.device_id = input.device_id AND prover.enrolled_at_s = input.enrolled_at_s \
                  WHERE prover.removed = 0 AND NOT (input.state = ",
             );
@@ -373,7 +376,7 @@ impl Registry {
                 ")) ON CONFLICT (device_id) DO UPDATE SET gateway_id = excluded.gateway_id, address = excluded.address, \
                  state = excluded.state, since_s = excluded.since_s, since_round = excluded.since_round, \
                  configuration = excluded.configuration, missed_rounds = excluded.missed_rounds, rounds_total = excluded.rounds_total, \
-                 mac = excluded.mac",
+                 tag = excluded.tag",
             );
             insert.build().execute(&mut *connection).await?;
         }
@@ -381,10 +384,10 @@ impl Registry {
     }
 
     pub(super) async fn damaged_appraisals(&self, connection: &mut Connection) -> Result<Vec<RegistryError>> {
-        let mut found = Vec::new();
+        let mut errors = Vec::new();
         let mut pages = Pages::new();
-        while let Some(rows) = pages
-            .next::<AppraisalRow>(
+        while let Some(records) = pages
+            .next::<AppraisalColumns>(
                 connection,
                 concat!(
                     "SELECT ",
@@ -394,10 +397,10 @@ impl Registry {
             )
             .await?
         {
-            let damaged = |row| appraisal_from_row(self.record_mac(), row).err();
-            found.extend(rows.iter().filter_map(damaged));
+            let damaged = |record| appraisal_from_record(self.authenticator(), record).err();
+            errors.extend(records.iter().filter_map(damaged));
         }
-        Ok(found)
+        Ok(errors)
     }
 }
 
@@ -410,8 +413,8 @@ impl Appraisal {
 /// The stored value of [`AttestationState::Unproven`].
 const UNPROVEN_COLUMN: i64 = 5;
 
-/// A row of `appraisal`.
-type AppraisalRow = (
+/// The columns of `appraisal`.
+type AppraisalColumns = (
     ColumnValue<i64>,
     ColumnValue<i64>,
     ColumnValue<Option<Vec<u8>>>,
@@ -434,8 +437,8 @@ fn state_to_column(state: AttestationState) -> i64 {
     }
 }
 
-/// Without the MAC.
-fn row_from_appraisal(appraisal: &Appraisal) -> AppraisalRow {
+/// The columns of an appraisal, with an empty tag.
+fn columns_from_appraisal(appraisal: &Appraisal) -> AppraisalColumns {
     let missed_rounds = appraisal
         .missed_rounds
         .iter()
@@ -458,26 +461,31 @@ fn row_from_appraisal(appraisal: &Appraisal) -> AppraisalRow {
     )
 }
 
-fn code(mac: &RecordMac, row: &AppraisalRow) -> RowCode {
-    let (device, gateway, address, state, since, round, configuration, missed_rounds, rounds_total, _) = row;
+fn tag(authenticator: &RecordAuthenticator, record: &AppraisalColumns) -> TagBuilder {
+    let (device, gateway, address, state, since, round, configuration, missed_rounds, rounds_total, _) =
+        record;
     [device, gateway, state, since, round, configuration, rounds_total]
         .into_iter()
-        .fold(mac.row(LABEL), |code, number| code.number(number.0))
+        .fold(authenticator.begin(LABEL), |tag, number| tag.number(number.0))
         .bytes_or_null(address.0.as_deref())
         .bytes_or_null(missed_rounds.0.as_deref())
 }
 
-fn appraisal_from_row(mac: &RecordMac, row: &AppraisalRow) -> Result<Appraisal> {
-    let damaged = || damage(id_from_column(row.0.0), "appraisal");
-    if !code(mac, row).matches(&row.9.0) {
+fn appraisal_from_record(
+    authenticator: &RecordAuthenticator,
+    record: &AppraisalColumns,
+) -> Result<Appraisal> {
+    let damaged = || damage(id_from_column(record.0.0), "appraisal");
+    if !tag(authenticator, record).matches(&record.9.0) {
         return Err(damaged());
     }
-    appraisal_from_columns(row).ok_or_else(damaged)
+    appraisal_from_columns(record).ok_or_else(damaged)
 }
 
-/// Decodes a row that authenticates; `None` for unknown values.
-fn appraisal_from_columns(row: &AppraisalRow) -> Option<Appraisal> {
-    let (device, gateway, address, state, since, round, configuration, missed_rounds, rounds_total, _) = row;
+/// Decodes a record that authenticates; `None` for unknown values.
+fn appraisal_from_columns(record: &AppraisalColumns) -> Option<Appraisal> {
+    let (device, gateway, address, state, since, round, configuration, missed_rounds, rounds_total, _) =
+        record;
     let missed_rounds = missed_rounds.0.as_deref().unwrap_or_default().as_chunks::<4>().0;
     Some(Appraisal {
         device: id_from_column(device.0),

@@ -14,9 +14,9 @@ use super::provers::{
 };
 use super::{next_attest_revision, seconds};
 use crate::column::ColumnValue;
+use crate::conversion::id_from_column;
 use crate::enroll::{IDS_PER_QUERY, PushIds as _};
 use crate::error::{RegistryError, Result};
-use crate::row::id_from_column;
 use crate::sql::{Builder, Connection};
 use crate::store::Registry;
 
@@ -47,8 +47,8 @@ pub struct NewProver {
     /// The overlay: the device's own entries, merged over those of its group (`Configuration::encode` of
     /// `linewarden-measurement`).
     pub overlay: Option<Vec<u8>>,
-    /// The first location; `None`: the gateway of its session, or for a device in quarantine the location of its last
-    /// round.
+    /// The location as long as neither a session nor a round shows another one. `None`: the gateway of the device's
+    /// session, or for a device in quarantine the location of its last round.
     pub location: Option<ProverLocation>,
     /// The UDP port for attestation requests.
     pub port: u16,
@@ -100,9 +100,9 @@ fn check_length(device: DeviceId, field: &'static str, bytes: &[u8], bytes_max: 
     }
 }
 
-/// Refuses an overlay that cannot be merged with the reference value of the group or with its roll-out. The
-/// controller could not compute the expected proof, now or after the roll-out is accepted. A reference value or
-/// roll-out that does not fit an existing overlay is refused when it is set.
+/// Refuses an overlay that cannot be merged with the reference value of the group or with its roll-out: the controller
+/// could not compute the expected proof. [`Registry::change_group`] refuses the opposite case, a new reference value or
+/// roll-out that does not fit an existing overlay.
 pub(super) fn check_overlay_fits(device: DeviceId, overlay: Option<&[u8]>, group: &Group) -> Result<()> {
     let Some(overlay) = overlay else {
         return Ok(());
@@ -113,15 +113,15 @@ pub(super) fn check_overlay_fits(device: DeviceId, overlay: Option<&[u8]>, group
         .as_ref()
         .map(|reference| (reference, "has as its reference value", String::new()));
     let roll_out = group.roll_out.as_ref().map(|roll_out| {
-        let withdraw = format!(", or withdraw the roll-out of group {}", group.name);
-        (&roll_out.reference, "is rolling out", withdraw)
+        let alternative = format!(", or withdraw the roll-out of group {}", group.name);
+        (&roll_out.reference, "is rolling out", alternative)
     });
-    for (base, role, otherwise) in reference.into_iter().chain(roll_out) {
-        let laid =
+    for (base, role, alternative) in reference.into_iter().chain(roll_out) {
+        let merged =
             Configuration::decode(base).and_then(|base| base.with_overlay(&Configuration::decode(overlay)?));
-        laid.map_err(|error| {
+        merged.map_err(|error| {
             let problem = format!(
-                "cannot be merged with the configuration that group {} {role}: {error}; {advice}{otherwise}",
+                "cannot be merged with the configuration that group {} {role}: {error}; {advice}{alternative}",
                 group.name
             );
             invalid_field(device, "overlay", problem)
@@ -140,11 +140,11 @@ pub(super) fn check_overlay(device: DeviceId, overlay: Option<&[u8]>) -> Result<
 }
 
 impl Registry {
-    /// Enrolls a device as a prover and replaces an earlier enrollment. The earlier state and evidence are deleted,
-    /// except the location of the last round of a device in quarantine. The new [`EnrollmentTime`] always differs from
-    /// the earlier one. Returns the revision under which gateways learn of the change. A device in quarantine stays
-    /// in quarantine. Any other is [`AttestationState::Unproven`] until its first valid proof, unless it is already a prover
-    /// with the same key and has sent a valid proof with that key.
+    /// Enrolls a device as a prover and replaces an earlier enrollment. Returns the revision under which gateways learn
+    /// of the change. The earlier state and evidence are deleted, except the location of the last round of a device in
+    /// quarantine. The new [`EnrollmentTime`] always differs from the earlier one. A device in quarantine stays in
+    /// quarantine. Any other device is [`AttestationState::Unproven`] until its first valid proof, unless it is already a
+    /// prover with the same key and has sent a valid proof with that key.
     ///
     /// # Errors
     /// An unknown or revoked device, an unknown group, an invalid field, an overlay that does not fit the group, a
@@ -200,19 +200,19 @@ impl Registry {
                 out.extend_from_slice(prover.key.as_bytes());
             })?;
         let before = match self.prover_in(connection, device).await {
-            Ok(found) => found.map(|(record, _)| record),
+            Ok(stored) => stored.map(|(record, _)| record),
             Err(RegistryError::DamagedRecord { .. }) => None,
             Err(error) => return Err(error),
         };
         // A device in quarantine has no session that would reveal its gateway. Any other device may have roamed.
-        let home = match prover.location {
+        let location = match prover.location {
             None if info.quarantine.is_some() => {
                 let last = self.last_location_in(connection, device).await?;
                 last.or(before.as_ref().and_then(|before| before.location))
             }
-            home => home,
+            location => location,
         };
-        // The column is signed.
+        // The column is a signed integer.
         let next_s = before
             .as_ref()
             .map_or(0, |before| before.enrolled_at_s.cast_signed().saturating_add(1));
@@ -223,75 +223,75 @@ impl Registry {
             protection: prover.protection,
             binding: prover.binding,
             overlay: prover.overlay,
-            location: home,
+            location,
             port: prover.port,
             enrolled_at_s: now_s.max(next_s.cast_unsigned()),
             enrolled_period: prover.enrolled_period,
             revision: next_attest_revision(connection).await?.cast_unsigned(),
             removed: false,
         };
-        let begins = match info.quarantine.is_some() {
+        let state = match info.quarantine.is_some() {
             // The device must prove its configuration to leave quarantine.
             true => AttestationState::Quarantined,
             false => self.initial_state(connection, &record, before.as_ref()).await?,
         };
         delete_attestation_data(connection, device).await?;
         self.write_prover(connection, &record, Some(&sealed)).await?;
-        self.write_initial_appraisal(connection, &record, begins).await?;
+        self.write_initial_appraisal(connection, &record, state).await?;
         Ok(record.revision)
     }
 
     /// The first state of an enrollment. A prover that is enrolled again with the same key, for example for another
-    /// location, is not new if it has sent a valid proof with that key, or if its record is damaged.
+    /// location, is not unproven if it has sent a valid proof with that key, or if its appraisal is damaged.
     async fn initial_state(
         &self,
         connection: &mut Connection,
         new: &ProverRecord,
         before: Option<&ProverRecord>,
     ) -> Result<AttestationState> {
-        let has_key =
+        let has_same_key =
             before.is_some_and(|before| !before.removed && before.key.as_bytes() == new.key.as_bytes());
-        let is_known = has_key && !self.is_unproven_in(connection, new.device).await?;
-        Ok(if is_known {
+        let is_proven = has_same_key && !self.is_unproven_in(connection, new.device).await?;
+        Ok(if is_proven {
             AttestationState::Missed
         } else {
             AttestationState::Unproven
         })
     }
 
-    /// Those of these devices that were enrolled again since, or are no longer provers: the results of the earlier
-    /// enrollment do not apply. Records that do not authenticate, are missing, or show an older enrollment are not
-    /// reported: write access to the file must not excuse a missed round.
+    /// Those of the devices that were enrolled again after the given enrollment, or are no longer provers: results of the
+    /// earlier enrollment do not apply to them. A device is not returned if its record does not authenticate, is missing,
+    /// or shows an older enrollment: write access to the database must not excuse a missed round.
     ///
     /// # Errors
     /// A failure of the database.
-    pub async fn superseded(&self, seen: &[(DeviceId, EnrollmentTime)]) -> Result<HashSet<DeviceId>> {
+    pub async fn superseded(&self, enrollments: &[(DeviceId, EnrollmentTime)]) -> Result<HashSet<DeviceId>> {
         let mut connection = self.reader().acquire().await?;
-        let mut overtaken = HashSet::new();
-        for batch in seen.chunks(IDS_PER_QUERY) {
-            let of: HashMap<DeviceId, EnrollmentTime> = batch.iter().copied().collect();
+        let mut superseded = HashSet::new();
+        for batch in enrollments.chunks(IDS_PER_QUERY) {
+            let enrollment_times: HashMap<DeviceId, EnrollmentTime> = batch.iter().copied().collect();
             let mut query =
                 Builder::new("SELECT device_id, enrolled_at_s, removed FROM prover WHERE device_id IN ");
             query.push_ids(batch.iter().map(|(device, _)| *device));
-            let rows: Vec<(i64, ColumnValue<i64>, ColumnValue<i64>)> =
+            let records: Vec<(i64, ColumnValue<i64>, ColumnValue<i64>)> =
                 query.build().fetch_all(&mut connection).await?;
-            // Few records differ: only those are authenticated.
-            for (device, at_s, removed) in rows {
+            // Only records that differ, which are few, are authenticated.
+            for (device, at_s, removed) in records {
                 let device = id_from_column(device);
-                let Some(of) = of.get(&device) else {
+                let Some(enrolled_at) = enrollment_times.get(&device) else {
                     continue;
                 };
-                let is_same = at_s.0.cast_unsigned() == of.0 && removed.0 == 0;
-                if !is_same && self.is_superseded(&mut connection, device, *of).await? {
-                    overtaken.insert(device);
+                let is_same = at_s.0.cast_unsigned() == enrolled_at.0 && removed.0 == 0;
+                if !is_same && self.is_superseded(&mut connection, device, *enrolled_at).await? {
+                    superseded.insert(device);
                 }
             }
         }
-        Ok(overtaken)
+        Ok(superseded)
     }
 
-    /// Whether an authentic record shows this enrollment of the device. Used before a release from quarantine, so a
-    /// record that does not authenticate counts as not enrolled, unlike in [`Registry::superseded`].
+    /// Whether an authentic record shows this enrollment of the device. `false` for a record that does not authenticate,
+    /// because the result decides about a release from quarantine; [`Registry::superseded`] differs in this.
     pub(crate) async fn is_enrolled(
         &self,
         connection: &mut Connection,
@@ -299,8 +299,8 @@ impl Registry {
         enrolled_at: EnrollmentTime,
     ) -> Result<bool> {
         match self.prover_in(connection, device).await {
-            Ok(found) => {
-                Ok(found.is_some_and(|(record, _)| !record.removed && record.enrolled_at() == enrolled_at))
+            Ok(stored) => {
+                Ok(stored.is_some_and(|(record, _)| !record.removed && record.enrolled_at() == enrolled_at))
             }
             Err(RegistryError::DamagedRecord { .. }) => Ok(false),
             Err(error) => Err(error),
@@ -312,13 +312,13 @@ impl Registry {
         &self,
         connection: &mut Connection,
         device: DeviceId,
-        seen: EnrollmentTime,
+        enrolled_at: EnrollmentTime,
     ) -> Result<bool> {
         match self.prover_in(connection, device).await {
             Ok(Some((record, _))) if record.removed => {
-                Ok(record.enrolled_at() >= seen || record.enrolled_at_s == UNKNOWN_TIME_S)
+                Ok(record.enrolled_at() >= enrolled_at || record.enrolled_at_s == UNKNOWN_TIME_S)
             }
-            Ok(found) => Ok(found.is_some_and(|(record, _)| record.enrolled_at() > seen)),
+            Ok(stored) => Ok(stored.is_some_and(|(record, _)| record.enrolled_at() > enrolled_at)),
             Err(RegistryError::DamagedRecord { .. }) => Ok(false),
             Err(error) => Err(error),
         }

@@ -5,9 +5,9 @@ use zeroize::Zeroizing;
 
 use super::{Pages, seconds};
 use crate::column::ColumnValue;
+use crate::conversion::{id_from_column, id_to_column};
 use crate::error::{RegistryError, Result};
 use crate::lease::damage;
-use crate::row::{id_from_column, id_to_column};
 use crate::sql::{self, Connection};
 use crate::store::Registry;
 
@@ -15,8 +15,8 @@ const LABEL: &[u8] = b"linewarden registry table evidence v1";
 /// Maximum length of a document, bytes.
 pub const EVIDENCE_BYTES_MAX: usize = 2 << 20;
 
-/// A row of `evidence`: device, number, at, sealed.
-type EvidenceRow = (
+/// The columns of `evidence`: device, number, time, sealed document.
+type EvidenceColumns = (
     ColumnValue<i64>,
     ColumnValue<i64>,
     ColumnValue<i64>,
@@ -67,7 +67,7 @@ impl Registry {
         .bind(sealed)
         .execute(&mut *transaction)
         .await?;
-        // A value that is no number sorts above all numbers and would remain the newest document forever.
+        // A damaged number that is a text would sort above all numbers and remain the newest document forever.
         sql::query(
             "DELETE FROM evidence WHERE device_id = $1 AND (number < $2 - 1 OR typeof(number) <> 'integer')",
         )
@@ -96,21 +96,22 @@ impl Registry {
         self.evidence_at(device, 1).await
     }
 
-    async fn evidence_at(&self, device: DeviceId, before: i64) -> Result<Option<(u64, Zeroizing<Vec<u8>>)>> {
-        let row: Option<EvidenceRow> = sql::query(
+    /// The document that is older than exactly `newer` documents of the device: 0 selects the newest document.
+    async fn evidence_at(&self, device: DeviceId, newer: i64) -> Result<Option<(u64, Zeroizing<Vec<u8>>)>> {
+        let record: Option<EvidenceColumns> = sql::query(
             "SELECT device_id, number, at_s, sealed FROM evidence WHERE device_id = $1 \
              ORDER BY number DESC LIMIT 1 OFFSET $2",
         )
         .bind(id_to_column(device))
-        .bind(before)
+        .bind(newer)
         .fetch_optional(self.reader())
         .await?;
-        row.map(|row| self.open_evidence(&row)).transpose()
+        record.map(|record| self.open_evidence(&record)).transpose()
     }
 
     fn open_evidence(
         &self,
-        (device, number, at_s, sealed): &EvidenceRow,
+        (device, number, at_s, sealed): &EvidenceColumns,
     ) -> Result<(u64, Zeroizing<Vec<u8>>)> {
         let opened = self.sealer().open(&aad(device.0, number.0, at_s.0), &sealed.0);
         let at_s = u64::try_from(at_s.0);
@@ -121,24 +122,24 @@ impl Registry {
     }
 
     pub(super) async fn damaged_evidence(&self, connection: &mut Connection) -> Result<Vec<RegistryError>> {
-        let (mut found, mut pages) = (Vec::new(), Pages::new());
+        let (mut damaged, mut pages) = (Vec::new(), Pages::new());
         // Documents are long, so they are opened one by one.
-        let places = "SELECT rowid AS position FROM evidence WHERE rowid >= $1 ORDER BY rowid LIMIT $2";
-        while let Some(rows) = pages.next::<(i64,)>(connection, places).await? {
-            for (place,) in rows {
-                let row: EvidenceRow =
+        let positions = "SELECT rowid AS position FROM evidence WHERE rowid >= $1 ORDER BY rowid LIMIT $2";
+        while let Some(records) = pages.next::<(i64,)>(connection, positions).await? {
+            for (position,) in records {
+                let record: EvidenceColumns =
                     sql::query("SELECT device_id, number, at_s, sealed FROM evidence WHERE rowid = $1")
-                        .bind(place)
+                        .bind(position)
                         .fetch_one(&mut *connection)
                         .await?;
-                found.extend(self.open_evidence(&row).err());
+                damaged.extend(self.open_evidence(&record).err());
             }
         }
-        Ok(found)
+        Ok(damaged)
     }
 }
 
-/// Binds a sealed document to its device, number and time.
+/// The associated data that binds a sealed document to its device, number and time.
 fn aad(device: i64, number: i64, at_s: i64) -> Vec<u8> {
     [
         LABEL,

@@ -7,9 +7,9 @@ use linewarden_measurement::configuration::Configuration;
 
 use super::{next_attest_revision, seconds};
 use crate::column::ColumnValue;
+use crate::conversion::id_from_column;
 use crate::error::{RegistryError, Result};
-use crate::record_mac::{RecordMac, RowCode};
-use crate::row::id_from_column;
+use crate::record_tag::{RecordAuthenticator, TagBuilder};
 use crate::sql::{self, Connection};
 use crate::store::Registry;
 
@@ -18,11 +18,11 @@ const NAME_BYTES_MAX: usize = 64;
 /// Maximum number of rounds in the quarantine window.
 const WINDOW_ROUNDS_MAX: u32 = 64;
 
-/// The columns of [`GroupRow`], in its order, as a literal for `concat!`.
+/// The column names of [`GroupColumns`], in the same order, as a literal for `concat!`.
 macro_rules! group_columns {
     () => {
         "name, every_s, jitter_s, proof_timeout_ms, missed_limit, window_rounds, late_is_missed, release_mode, reference, roll_out, \
-         roll_out_until_s, rounds_requested, revision, mac"
+         roll_out_until_s, rounds_requested, revision, tag"
     };
 }
 
@@ -55,7 +55,7 @@ impl GroupName {
         &self.0
     }
 
-    /// Replaces a name that is lost.
+    /// The name in place of a name that was lost.
     pub(super) fn unknown() -> Self {
         Self("unknown".to_owned())
     }
@@ -98,9 +98,9 @@ pub struct GroupPolicy {
     pub jitter_s: u32,
     /// Time after which a proof is late, ms.
     pub proof_timeout_ms: u32,
-    /// Number of missed rounds that puts a device into quarantine ..
+    /// A device that misses this number of its last `window_rounds` rounds is put into quarantine.
     pub missed_limit: u32,
-    /// .. within this number of its last rounds.
+    /// Number of the last rounds of a device in which missed rounds are counted.
     pub window_rounds: u32,
     /// Whether a late proof counts as a missed round.
     pub late_is_missed: bool,
@@ -131,7 +131,7 @@ impl GroupPolicy {
         2 * u64::from(self.every_s) + u64::from(self.jitter_s) + u64::from(self.proof_timeout_ms) / 500 + 1
     }
 
-    /// The invalid field and its accepted values.
+    /// The first invalid field and its accepted values; `None` if the policy is valid.
     fn problem(&self) -> Option<(&'static str, String)> {
         let Self {
             every_s,
@@ -232,12 +232,12 @@ impl NewGroup {
         if let Some(problem) = self.policy.problem() {
             return refuse(problem);
         }
-        let decodes = |bytes: &Vec<u8>| {
+        let check = |bytes: &Vec<u8>| {
             Configuration::decode(bytes)
                 .map(drop)
                 .map_err(|error| error.to_string())
         };
-        if let Some(Err(problem)) = self.reference.as_ref().map(decodes) {
+        if let Some(Err(problem)) = self.reference.as_ref().map(check) {
             return refuse(("reference", problem));
         }
         let Some(roll_out) = &self.roll_out else {
@@ -249,7 +249,7 @@ impl NewGroup {
                 "the group has no reference value; set one first".to_owned(),
             ));
         }
-        match (decodes(&roll_out.reference), seconds(roll_out.until_s)) {
+        match (check(&roll_out.reference), seconds(roll_out.until_s)) {
             (Err(problem), _) => refuse(("roll_out", problem)),
             (_, Err(problem)) => refuse(("roll_out", format!("invalid end: {problem}"))),
             _ => Ok(()),
@@ -272,9 +272,9 @@ impl Registry {
     /// result is stored.
     ///
     /// # Errors
-    /// The error of `change`; [`RegistryError::InvalidGroup`], also for a new roll-out that has expired at `now_s`,
-    /// for a new reference value or roll-out that does not fit the overlay of a prover, and for another name; or a
-    /// failure of the database. Nothing is changed then.
+    /// The error of `change`; [`RegistryError::InvalidGroup`], also for a new roll-out that has expired at `now_s`, for
+    /// a new reference value or roll-out that does not fit the overlay of a prover, and if the name of the result is
+    /// not `name`; or a failure of the database. Nothing is changed then.
     pub async fn change_group<E: From<RegistryError>>(
         &self,
         name: &GroupName,
@@ -287,10 +287,10 @@ impl Registry {
             before => before,
         };
         let is_damaged = before.is_err();
-        let known = before.as_ref().ok().cloned().flatten();
+        let existing = before.as_ref().ok().cloned().flatten();
         let group = change(before)?;
         group.validate()?;
-        self.check_change(&mut transaction, name, known.as_ref(), &group, now_s)
+        self.check_change(&mut transaction, name, existing.as_ref(), &group, now_s)
             .await?;
         let revision = next_attest_revision(&mut transaction).await?;
         let stored = Group {
@@ -298,9 +298,9 @@ impl Registry {
             policy: group.policy,
             reference: group.reference,
             roll_out: group.roll_out,
-            rounds_requested: match (known, is_damaged) {
-                (Some(known), _) => known.rounds_requested,
-                // Each request took a revision, so the lost count is not higher.
+            rounds_requested: match (existing, is_damaged) {
+                (Some(existing), _) => existing.rounds_requested,
+                // The lost number of requests is not higher than the revision, because each request takes a revision.
                 (None, true) => revision.cast_unsigned(),
                 (None, false) => 0,
             },
@@ -316,7 +316,7 @@ impl Registry {
         &self,
         connection: &mut Connection,
         name: &GroupName,
-        known: Option<&Group>,
+        existing: Option<&Group>,
         group: &NewGroup,
         now_s: u64,
     ) -> Result<()> {
@@ -331,25 +331,25 @@ impl Registry {
                 "the name of a group cannot be changed".to_owned(),
             ));
         }
-        let known_roll_out = known.and_then(|known| known.roll_out.as_ref());
+        let existing_roll_out = existing.and_then(|existing| existing.roll_out.as_ref());
         let roll_out = group
             .roll_out
             .as_ref()
-            .filter(|roll_out| Some(*roll_out) != known_roll_out);
+            .filter(|roll_out| Some(*roll_out) != existing_roll_out);
         if roll_out.is_some_and(|roll_out| roll_out.until_s <= now_s) {
             let problem = "the end has passed; choose a later end".to_owned();
             return Err(invalid("roll_out", problem));
         }
-        let known_reference = known.and_then(|known| known.reference.as_ref());
+        let existing_reference = existing.and_then(|existing| existing.reference.as_ref());
         let reference = group
             .reference
             .as_ref()
-            .filter(|reference| Some(*reference) != known_reference);
-        let fresh = [
+            .filter(|reference| Some(*reference) != existing_reference);
+        let changes = [
             ("reference", reference),
             ("roll_out", roll_out.map(|roll_out| &roll_out.reference)),
         ];
-        for (field, encoding) in fresh {
+        for (field, encoding) in changes {
             let Some(encoding) = encoding else {
                 continue;
             };
@@ -409,11 +409,11 @@ impl Registry {
                 device: id_from_column(device),
             });
         }
-        let done = sql::query("DELETE FROM attest_group WHERE name = $1")
+        let deleted = sql::query("DELETE FROM attest_group WHERE name = $1")
             .bind(name.as_str())
             .execute(&mut *transaction)
             .await?;
-        if done == 0 {
+        if deleted == 0 {
             return Err(RegistryError::UnknownGroup { group: name.clone() });
         }
         next_attest_revision(&mut transaction).await?;
@@ -421,8 +421,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Requests an immediate round of a group; returns the number of rounds requested so far. Gateways learn of the
-    /// request as of any other change to the group.
+    /// Requests an immediate round of a group; returns the number of rounds requested so far. Gateways receive the
+    /// request as a change to the group.
     ///
     /// # Errors
     /// [`RegistryError::UnknownGroup`], [`RegistryError::DamagedGroup`], or a failure of the database.
@@ -444,7 +444,7 @@ impl Registry {
         connection: &mut Connection,
         name: &GroupName,
     ) -> Result<Option<Group>> {
-        let row: Option<GroupRow> = sql::query(concat!(
+        let record: Option<GroupColumns> = sql::query(concat!(
             "SELECT ",
             group_columns!(),
             " FROM attest_group WHERE name = $1"
@@ -452,19 +452,24 @@ impl Registry {
         .bind(name.as_str())
         .fetch_optional(connection)
         .await?;
-        row.map(|row| group_from_row(self.record_mac(), row)).transpose()
+        record
+            .map(|record| group_from_record(self.authenticator(), record))
+            .transpose()
     }
 
     pub(super) async fn groups_in(&self, connection: &mut Connection) -> Result<Vec<Result<Group>>> {
-        let rows: Vec<GroupRow> = sql::query(concat!(
+        let records: Vec<GroupColumns> = sql::query(concat!(
             "SELECT ",
             group_columns!(),
             " FROM attest_group ORDER BY name"
         ))
         .fetch_all(connection)
         .await?;
-        let mac = self.record_mac();
-        Ok(rows.into_iter().map(|row| group_from_row(mac, row)).collect())
+        let authenticator = self.authenticator();
+        Ok(records
+            .into_iter()
+            .map(|record| group_from_record(authenticator, record))
+            .collect())
     }
 
     pub(super) async fn damaged_groups(&self, connection: &mut Connection) -> Result<Vec<RegistryError>> {
@@ -473,18 +478,18 @@ impl Registry {
     }
 
     async fn write_group(&self, connection: &mut Connection, group: &Group) -> Result<()> {
-        let row = row_from_group(group);
-        let code = code(self.record_mac(), &row).finish();
+        let record = columns_from_group(group);
+        let tag = tag(self.authenticator(), &record).finish();
         let policy = group.policy;
         sql::query(
             "INSERT INTO attest_group (name, every_s, jitter_s, proof_timeout_ms, missed_limit, window_rounds, late_is_missed, release_mode, \
-             reference, roll_out, roll_out_until_s, rounds_requested, revision, mac) \
+             reference, roll_out, roll_out_until_s, rounds_requested, revision, tag) \
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) \
              ON CONFLICT (name) DO UPDATE SET every_s = excluded.every_s, jitter_s = excluded.jitter_s, \
              proof_timeout_ms = excluded.proof_timeout_ms, missed_limit = excluded.missed_limit, window_rounds = excluded.window_rounds, \
              late_is_missed = excluded.late_is_missed, release_mode = excluded.release_mode, reference = excluded.reference, \
              roll_out = excluded.roll_out, roll_out_until_s = excluded.roll_out_until_s, \
-             rounds_requested = excluded.rounds_requested, revision = excluded.revision, mac = excluded.mac",
+             rounds_requested = excluded.rounds_requested, revision = excluded.revision, tag = excluded.tag",
         )
         .bind(group.name.as_str())
         .bind(i64::from(policy.every_s))
@@ -494,20 +499,20 @@ impl Registry {
         .bind(i64::from(policy.window_rounds))
         .bind(i64::from(policy.late_is_missed))
         .bind(release_mode_to_column(policy.release_mode))
-        .bind(row.8.0)
-        .bind(row.9.0)
-        .bind(row.10.0)
-        .bind(row.11.0)
-        .bind(row.12.0)
-        .bind(code)
+        .bind(record.8.0)
+        .bind(record.9.0)
+        .bind(record.10.0)
+        .bind(record.11.0)
+        .bind(record.12.0)
+        .bind(tag)
         .execute(connection)
         .await?;
         Ok(())
     }
 }
 
-/// A row of `attest_group`.
-type GroupRow = (
+/// The columns of `attest_group`.
+type GroupColumns = (
     ColumnValue<Vec<u8>>,
     ColumnValue<i64>,
     ColumnValue<i64>,
@@ -524,15 +529,15 @@ type GroupRow = (
     ColumnValue<Vec<u8>>,
 );
 
-fn release_mode_to_column(reopen: ReleaseMode) -> i64 {
-    match reopen {
+fn release_mode_to_column(mode: ReleaseMode) -> i64 {
+    match mode {
         ReleaseMode::Automatic => 1,
         ReleaseMode::Manual => 2,
     }
 }
 
-/// Without its code.
-fn row_from_group(group: &Group) -> GroupRow {
+/// The columns of a group, with an empty tag.
+fn columns_from_group(group: &Group) -> GroupColumns {
     let policy = group.policy;
     let number = |value: u32| ColumnValue(i64::from(value));
     let roll_out = group.roll_out.as_ref();
@@ -554,7 +559,7 @@ fn row_from_group(group: &Group) -> GroupRow {
     )
 }
 
-fn code(mac: &RecordMac, row: &GroupRow) -> RowCode {
+fn tag(authenticator: &RecordAuthenticator, record: &GroupColumns) -> TagBuilder {
     let (
         name,
         every,
@@ -570,7 +575,7 @@ fn code(mac: &RecordMac, row: &GroupRow) -> RowCode {
         requested,
         revision,
         _,
-    ) = row;
+    ) = record;
     [
         every,
         jitter,
@@ -581,8 +586,8 @@ fn code(mac: &RecordMac, row: &GroupRow) -> RowCode {
         release_mode,
     ]
     .into_iter()
-    .fold(mac.row(LABEL).bytes(&name.0), |code, number| {
-        code.number(number.0)
+    .fold(authenticator.begin(LABEL).bytes(&name.0), |tag, number| {
+        tag.number(number.0)
     })
     .bytes_or_null(reference.0.as_deref())
     .bytes_or_null(roll_out.0.as_deref())
@@ -591,18 +596,18 @@ fn code(mac: &RecordMac, row: &GroupRow) -> RowCode {
     .number(revision.0)
 }
 
-fn group_from_row(mac: &RecordMac, row: GroupRow) -> Result<Group> {
+fn group_from_record(authenticator: &RecordAuthenticator, record: GroupColumns) -> Result<Group> {
     let damaged = || RegistryError::DamagedGroup {
-        group: String::from_utf8_lossy(&row.0.0).into_owned(),
+        group: String::from_utf8_lossy(&record.0.0).into_owned(),
     };
-    if !code(mac, &row).matches(&row.13.0) {
+    if !tag(authenticator, &record).matches(&record.13.0) {
         return Err(damaged());
     }
-    group_from_columns(&row).ok_or_else(damaged)
+    group_from_columns(&record).ok_or_else(damaged)
 }
 
-/// The group of an authentic row; `None` if its values are invalid.
-fn group_from_columns(row: &GroupRow) -> Option<Group> {
+/// The group of an authentic record; `None` if its values are invalid.
+fn group_from_columns(record: &GroupColumns) -> Option<Group> {
     let (
         name,
         every,
@@ -618,7 +623,7 @@ fn group_from_columns(row: &GroupRow) -> Option<Group> {
         requested,
         revision,
         _,
-    ) = row;
+    ) = record;
     let number = |value: &ColumnValue<i64>| u32::try_from(value.0).ok();
     Some(Group {
         name: GroupName::from_column(&name.0)?,

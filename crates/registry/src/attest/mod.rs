@@ -1,14 +1,15 @@
 //! Attestation: provers, reference values and results (LAP/1 3.2, 3.3).
 //!
-//! A *prover* is a device with an attestation key. It belongs to a *group*, which has a schedule and a reference
-//! value. *Periods* are common to all gateways: a number and a salt, which is created ahead of time and secret until
-//! the period starts. The numbers of a gateway's *rounds* are reserved ahead of time, so that none is used twice.
+//! A *prover* is a device with an attestation key. A prover belongs to a *group*, which has a schedule and a reference
+//! value. A *period* is common to all gateways and has a number and a salt. The salt is created ahead of time and is
+//! secret until the period starts. The numbers of a gateway's *rounds* are reserved ahead of time, so that no number is
+//! used twice.
 //! *Appraisals* record the attestation states of provers; *evidence* is a document that explains a device's
 //! measurement.
 //!
 //! Keys, salts and evidence are sealed; all other columns are authenticated, each table under its own label. Provers
-//! and groups share one counter of revisions: a gateway requests the changes after the last revision that it has
-//! seen.
+//! and groups share one counter of revisions; a gateway requests the changes after the last revision that it has
+//! received.
 
 mod appraisals;
 mod enrollment;
@@ -37,13 +38,13 @@ use crate::gateway::FencingToken;
 use crate::sql::{self, Connection, FromRow, Row};
 use crate::store::Registry;
 
-/// Rows per page.
-const PAGE_ROWS: i64 = 5_000;
+/// Records per page.
+const PAGE_RECORDS: i64 = 5_000;
 
-/// Reads all rows of a table, page by page, in the order of their positions. The order does not depend on column
-/// values, so no damaged row is missed.
+/// Reads all records of a table, page by page, in the order of their positions. The order does not depend on column
+/// values, so no damaged record is missed.
 struct Pages {
-    /// The next position; `None` at the end.
+    /// The position at which the next page starts; `None` at the end.
     next: Option<i64>,
 }
 
@@ -52,36 +53,38 @@ impl Pages {
         Self { next: Some(i64::MIN) }
     }
 
-    /// The next rows; `None` at the end. The query starts at position $1, returns at most $2 rows in the order of
+    /// The next records; `None` at the end. The query starts at position $1, returns at most $2 records in the order of
     /// `rowid`, and returns `rowid` as `position`.
     async fn next<R>(&mut self, connection: &mut Connection, query: &'static str) -> Result<Option<Vec<R>>>
     where
         R: FromRow,
     {
-        let Some(from) = self.next else {
+        let Some(start) = self.next else {
             return Ok(None);
         };
-        let rows: Vec<PositionedRow<R>> = sql::query(query)
-            .bind(from)
-            .bind(PAGE_ROWS)
+        let records: Vec<PositionedRecord<R>> = sql::query(query)
+            .bind(start)
+            .bind(PAGE_RECORDS)
             .fetch_all(connection)
             .await?;
-        self.next = rows.last().and_then(|last| last.position.checked_add(1));
-        Ok(Some(rows.into_iter().map(|placed| placed.row).collect()))
+        self.next = records.last().and_then(|last| last.position.checked_add(1));
+        Ok(Some(
+            records.into_iter().map(|positioned| positioned.record).collect(),
+        ))
     }
 }
 
-/// A row and its position in its table.
-struct PositionedRow<R> {
+/// A record and its position in its table.
+struct PositionedRecord<R> {
     position: i64,
-    row: R,
+    record: R,
 }
 
-impl<R: FromRow> FromRow for PositionedRow<R> {
+impl<R: FromRow> FromRow for PositionedRecord<R> {
     fn from_row(row: &Row<'_>) -> sqlx::Result<Self> {
         Ok(Self {
             position: row.last()?,
-            row: R::from_row(row)?,
+            record: R::from_row(row)?,
         })
     }
 }
@@ -98,9 +101,9 @@ impl Registry {
         Ok(u64::try_from(revision).unwrap_or_default())
     }
 
-    /// Raises the revision counter to the highest revision of all authentic provers and groups, in case the counter
-    /// was set back: later changes are then new to gateways again. Returns the newest revision. Reads all provers and
-    /// groups.
+    /// Raises the revision counter to at least the highest revision of all authentic provers and groups, in case the
+    /// counter was set back: gateways would not receive later changes. Returns the newest revision. Reads all provers
+    /// and groups.
     ///
     /// # Errors
     /// [`RegistryError::StaleFencingToken`], or a failure of the database.
@@ -108,9 +111,9 @@ impl Registry {
         let mut transaction = self.write().await?;
         self.check_fencing_token(&mut transaction, fencing_token).await?;
         let groups = self.groups_in(&mut transaction).await?;
-        let of_groups = groups.iter().flatten().map(|group| group.revision).max();
-        let of_provers = self.newest_prover_revision(&mut transaction).await?;
-        let newest = of_groups.unwrap_or_default().max(of_provers);
+        let newest_of_groups = groups.iter().flatten().map(|group| group.revision).max();
+        let newest_of_provers = self.newest_prover_revision(&mut transaction).await?;
+        let newest = newest_of_groups.unwrap_or_default().max(newest_of_provers);
         let (revision,): (i64,) = sql::query(
             "UPDATE registry SET attest_revision = CASE WHEN attest_revision < $1 THEN $1 ELSE attest_revision END RETURNING attest_revision",
         )
@@ -121,19 +124,19 @@ impl Registry {
         Ok(u64::try_from(revision).unwrap_or_default())
     }
 
-    /// Records that do not authenticate or open, for [`Registry::check`].
+    /// Errors of all records that do not authenticate or do not open, for [`Registry::check`].
     pub(crate) async fn damaged_attestation(
         &self,
         connection: &mut Connection,
     ) -> Result<Vec<RegistryError>> {
-        let mut found = self.damaged_groups(connection).await?;
-        found.extend(self.damaged_provers(connection).await?);
-        found.extend(deleted_provers(connection).await?);
-        found.extend(self.damaged_periods(connection).await?);
-        found.extend(self.damaged_rounds(connection).await?);
-        found.extend(self.damaged_appraisals(connection).await?);
-        found.extend(self.damaged_evidence(connection).await?);
-        Ok(found)
+        let mut damaged = self.damaged_groups(connection).await?;
+        damaged.extend(self.damaged_provers(connection).await?);
+        damaged.extend(deleted_provers(connection).await?);
+        damaged.extend(self.damaged_periods(connection).await?);
+        damaged.extend(self.damaged_rounds(connection).await?);
+        damaged.extend(self.damaged_appraisals(connection).await?);
+        damaged.extend(self.damaged_evidence(connection).await?);
+        Ok(damaged)
     }
 }
 
@@ -159,7 +162,7 @@ fn address_from_column(bytes: &[u8]) -> Option<IpAddr> {
     v4.or(v6).ok()
 }
 
-/// Converts a time; the error names the problem.
+/// Converts a time to its column value; the error names the problem.
 fn seconds(at_s: u64) -> std::result::Result<i64, String> {
     i64::try_from(at_s).map_err(|_| "not a valid time in seconds since 1970".to_owned())
 }

@@ -7,7 +7,7 @@ use linewarden_protocol::ids::Period;
 use super::seconds;
 use crate::column::ColumnValue;
 use crate::error::{RegistryError, Result};
-use crate::record_mac::{RecordMac, RowCode};
+use crate::record_tag::{RecordAuthenticator, TagBuilder};
 use crate::sql::{self, Connection};
 use crate::store::Registry;
 
@@ -15,10 +15,10 @@ const LABEL: &[u8] = b"linewarden registry table period v1";
 /// Number of periods that are kept: more than a year of periods of an hour each.
 pub const PERIODS_MAX: u32 = 10_000;
 
-/// The columns of [`PeriodRow`], in its order, as a literal for `concat!`.
+/// The column names of [`PeriodColumns`], in the same order, as a literal for `concat!`.
 macro_rules! period_columns {
     () => {
-        "number, sealed, created_at_s, started_at_s, mac"
+        "number, sealed, created_at_s, started_at_s, tag"
     };
 }
 
@@ -71,8 +71,8 @@ impl Registry {
         self.period_in(&mut connection, number).await
     }
 
-    /// The period after `after`: the existing one with the lowest number, or a new one with this salt. A new period
-    /// is durable before the function returns.
+    /// The first existing period after `after`, or a new period with this salt if there is none. A new period is durable
+    /// before the function returns.
     ///
     /// # Errors
     /// [`RegistryError::Damaged`] if the numbers are used up, or a failure of the database.
@@ -82,10 +82,10 @@ impl Registry {
         salt: [u8; 8],
         now_s: u64,
     ) -> Result<PeriodRecord> {
-        let drawn_at_s = seconds(now_s).map_err(|detail| RegistryError::Damaged { detail })?;
+        let created_at_s = seconds(now_s).map_err(|detail| RegistryError::Damaged { detail })?;
         let after = i64::try_from(after.map_or(0, |after| after.0)).unwrap_or(i64::MAX);
         let mut transaction = self.write().await?;
-        let above: Vec<PeriodRow> = sql::query(concat!(
+        let later: Vec<PeriodColumns> = sql::query(concat!(
             "SELECT ",
             period_columns!(),
             " FROM period WHERE number > $1 AND number <= 9223372036854775807 ORDER BY number"
@@ -93,20 +93,23 @@ impl Registry {
         .bind(after)
         .fetch_all(&mut *transaction)
         .await?;
-        // A damaged period cannot be started: the next one is used instead.
-        if let Some(period) = above.iter().find_map(|row| self.period_from_row(row).ok()) {
+        // A damaged period cannot be started: the first authentic period is used.
+        if let Some(period) = later
+            .iter()
+            .find_map(|record| self.period_from_record(record).ok())
+        {
             // Gateways call this function twice a second: the rollback completes before the next writer starts.
             transaction.rollback().await?;
             return Ok(period);
         }
-        let highest = above.last().map_or(after, |row| row.0.0.max(after));
+        let highest = later.last().map_or(after, |record| record.0.0.max(after));
         let number = highest.checked_add(1).ok_or_else(|| RegistryError::Damaged {
             detail: "no period number is left".to_owned(),
         })?;
         let period = PeriodRecord {
             number: Period(number.cast_unsigned()),
             salt,
-            created_at_s: drawn_at_s.cast_unsigned(),
+            created_at_s: created_at_s.cast_unsigned(),
             started_at_s: None,
         };
         let sealed = self.sealer().seal(&aad(period.number), salt.len(), |out| {
@@ -126,14 +129,14 @@ impl Registry {
     /// # Errors
     /// [`RegistryError::UnknownPeriod`], [`RegistryError::DamagedPeriod`], or a failure of the database.
     pub async fn start_period(&self, number: Period, now_s: u64) -> Result<PeriodRecord> {
-        let begun_at_s = seconds(now_s).map_err(|detail| RegistryError::Damaged { detail })?;
+        let started_at_s = seconds(now_s).map_err(|detail| RegistryError::Damaged { detail })?;
         let mut transaction = self.write().await?;
-        let row = period_row(&mut transaction, number).await?;
-        let row = row.ok_or(RegistryError::UnknownPeriod { period: number })?;
-        let mut period = self.period_from_row(&row)?;
+        let record = stored_period(&mut transaction, number).await?;
+        let record = record.ok_or(RegistryError::UnknownPeriod { period: number })?;
+        let mut period = self.period_from_record(&record)?;
         if period.started_at_s.is_none() {
-            period.started_at_s = Some(begun_at_s.cast_unsigned());
-            self.write_period(&mut transaction, &period, row.1.0).await?;
+            period.started_at_s = Some(started_at_s.cast_unsigned());
+            self.write_period(&mut transaction, &period, record.1.0).await?;
             transaction.commit().await?;
         } else {
             transaction.rollback().await?;
@@ -141,43 +144,44 @@ impl Registry {
         Ok(period)
     }
 
-    async fn newest_matching_period(&self, started: bool) -> Result<Option<PeriodRecord>> {
+    /// The newest authentic period; with `is_started` only of the periods that have started.
+    async fn newest_matching_period(&self, is_started: bool) -> Result<Option<PeriodRecord>> {
         let mut connection = self.reader().acquire().await?;
-        let mut below = i64::MAX;
-        // Damaged periods are skipped.
+        let mut upper_bound = i64::MAX;
+        // The loop skips damaged periods.
         loop {
-            let row: Option<PeriodRow> = sql::query(concat!(
+            let record: Option<PeriodColumns> = sql::query(concat!(
                 "SELECT ",
                 period_columns!(),
                 " FROM period WHERE number < $1 AND typeof(number) = 'integer' AND (started_at_s IS NOT NULL OR NOT $2) \
                  ORDER BY number DESC LIMIT 1"
             ))
-            .bind(below)
-            .bind(started)
+            .bind(upper_bound)
+            .bind(is_started)
             .fetch_optional(&mut connection)
             .await?;
-            let Some(row) = row else {
+            let Some(record) = record else {
                 return Ok(None);
             };
-            if let Ok(period) = self.period_from_row(&row) {
+            if let Ok(period) = self.period_from_record(&record) {
                 return Ok(Some(period));
             }
-            below = row.0.0;
+            upper_bound = record.0.0;
         }
     }
 
     async fn period_in(&self, connection: &mut Connection, number: Period) -> Result<Option<PeriodRecord>> {
-        let row = period_row(connection, number).await?;
-        row.map(|row| self.period_from_row(&row)).transpose()
+        let record = stored_period(connection, number).await?;
+        record.map(|record| self.period_from_record(&record)).transpose()
     }
 
     pub(super) async fn damaged_periods(&self, connection: &mut Connection) -> Result<Vec<RegistryError>> {
-        let rows: Vec<PeriodRow> = sql::query(concat!("SELECT ", period_columns!(), " FROM period"))
+        let records: Vec<PeriodColumns> = sql::query(concat!("SELECT ", period_columns!(), " FROM period"))
             .fetch_all(connection)
             .await?;
-        Ok(rows
+        Ok(records
             .iter()
-            .filter_map(|row| self.period_from_row(row).err())
+            .filter_map(|record| self.period_from_record(record).err())
             .collect())
     }
 
@@ -187,48 +191,48 @@ impl Registry {
         period: &PeriodRecord,
         sealed: Vec<u8>,
     ) -> Result<()> {
-        let row = (
+        let record = (
             ColumnValue(period.number.0.cast_signed()),
             ColumnValue(sealed),
             ColumnValue(period.created_at_s.cast_signed()),
             ColumnValue(period.started_at_s.map(u64::cast_signed)),
             ColumnValue(Vec::new()),
         );
-        let code = code(self.record_mac(), &row).finish();
+        let tag = tag(self.authenticator(), &record).finish();
         sql::query(
-            "INSERT INTO period (number, sealed, created_at_s, started_at_s, mac) VALUES ($1, $2, $3, $4, $5) \
-             ON CONFLICT (number) DO UPDATE SET started_at_s = excluded.started_at_s, mac = excluded.mac",
+            "INSERT INTO period (number, sealed, created_at_s, started_at_s, tag) VALUES ($1, $2, $3, $4, $5) \
+             ON CONFLICT (number) DO UPDATE SET started_at_s = excluded.started_at_s, tag = excluded.tag",
         )
-        .bind(row.0.0)
-        .bind(row.1.0)
-        .bind(row.2.0)
-        .bind(row.3.0)
-        .bind(code)
+        .bind(record.0.0)
+        .bind(record.1.0)
+        .bind(record.2.0)
+        .bind(record.3.0)
+        .bind(tag)
         .execute(connection)
         .await?;
         Ok(())
     }
 
-    fn period_from_row(&self, row: &PeriodRow) -> Result<PeriodRecord> {
-        let period = Period(row.0.0.cast_unsigned());
+    fn period_from_record(&self, record: &PeriodColumns) -> Result<PeriodRecord> {
+        let period = Period(record.0.0.cast_unsigned());
         let decoded = || {
-            if !code(self.record_mac(), row).matches(&row.4.0) {
+            if !tag(self.authenticator(), record).matches(&record.4.0) {
                 return None;
             }
-            let plain = self.sealer().open(&aad(period), &row.1.0).ok()?;
+            let plain = self.sealer().open(&aad(period), &record.1.0).ok()?;
             Some(PeriodRecord {
                 number: period,
                 salt: plain.as_slice().try_into().ok()?,
-                created_at_s: u64::try_from(row.2.0).ok()?,
-                started_at_s: row.3.0.map(u64::try_from).transpose().ok()?,
+                created_at_s: u64::try_from(record.2.0).ok()?,
+                started_at_s: record.3.0.map(u64::try_from).transpose().ok()?,
             })
         };
         decoded().ok_or(RegistryError::DamagedPeriod { period })
     }
 }
 
-/// A row of `period`.
-type PeriodRow = (
+/// The columns of `period`.
+type PeriodColumns = (
     ColumnValue<i64>,
     ColumnValue<Vec<u8>>,
     ColumnValue<i64>,
@@ -236,7 +240,7 @@ type PeriodRow = (
     ColumnValue<Vec<u8>>,
 );
 
-async fn period_row(connection: &mut Connection, number: Period) -> Result<Option<PeriodRow>> {
+async fn stored_period(connection: &mut Connection, number: Period) -> Result<Option<PeriodColumns>> {
     Ok(sql::query(concat!(
         "SELECT ",
         period_columns!(),
@@ -251,10 +255,14 @@ fn aad(period: Period) -> Vec<u8> {
     [LABEL, &period.0.to_be_bytes()].concat()
 }
 
-fn code(mac: &RecordMac, (number, sealed, drawn, started, _): &PeriodRow) -> RowCode {
-    mac.row(LABEL)
+fn tag(
+    authenticator: &RecordAuthenticator,
+    (number, sealed, created_at_s, started_at_s, _): &PeriodColumns,
+) -> TagBuilder {
+    authenticator
+        .begin(LABEL)
         .number(number.0)
         .bytes(&sealed.0)
-        .number(drawn.0)
-        .number_or_null(started.0)
+        .number(created_at_s.0)
+        .number_or_null(started_at_s.0)
 }

@@ -13,23 +13,24 @@ use super::enrollment::{EnrollmentTime, check_overlay, check_overlay_fits};
 use super::groups::GroupName;
 use super::{Pages, address_from_column, address_to_column, next_attest_revision};
 use crate::column::ColumnValue;
+use crate::conversion::{id_from_column, id_to_column};
 use crate::error::{RegistryError, Result};
 use crate::feed::PageExtent;
 use crate::lease::damage;
-use crate::record_mac::{RecordMac, RowCode};
-use crate::row::{id_from_column, id_to_column};
+use crate::record_tag::{RecordAuthenticator, TagBuilder};
 use crate::sql::{self, Connection, FromRow, Row};
 use crate::store::Registry;
 
 const LABEL: &[u8] = b"linewarden registry table prover v1";
+/// The name of a record in errors.
 const TABLE: &str = "enrollment for attestation";
 /// The enrollment time of a prover whose record was damaged when it was removed.
 pub(super) const UNKNOWN_TIME_S: u64 = 0;
-/// The columns of [`ProverRow`], in its order, as a literal for `concat!`.
+/// The column names of [`ProverColumns`], in the same order, as a literal for `concat!`.
 macro_rules! prover_columns {
     () => {
         "device_id, group_name, sealed, protection, binding, overlay, location_gateway_id, location_address, port, enrolled_at_s, \
-         enrolled_period, revision, removed, mac"
+         enrolled_period, revision, removed, tag"
     };
 }
 
@@ -54,7 +55,7 @@ pub struct ProverLocation {
 /// A prover as it is stored.
 #[derive(Clone)]
 pub struct ProverRecord {
-    /// Which device.
+    /// The device.
     pub device: DeviceId,
     /// The group: reference value and schedule.
     pub group: GroupName,
@@ -66,22 +67,22 @@ pub struct ProverRecord {
     pub binding: Option<Vec<u8>>,
     /// The overlay, encoded: the device's own entries, merged over those of its group.
     pub overlay: Option<Vec<u8>>,
-    /// The first location.
+    /// The location as long as neither a session nor a round shows another one.
     pub location: Option<ProverLocation>,
     /// The UDP port for attestation requests.
     pub port: u16,
     /// Time of the enrollment for attestation, seconds since 1970-01-01 UTC; see [`EnrollmentTime`].
     pub enrolled_at_s: u64,
-    /// The newest period at that time.
+    /// The newest period at the time of the enrollment.
     pub enrolled_period: Period,
     /// Revision of the last change.
     pub revision: u64,
-    /// The device is no longer a prover; the record remains as a tombstone.
+    /// Whether the device is no longer a prover; the record then remains as a tombstone.
     pub removed: bool,
 }
 
 impl ProverRecord {
-    /// The identification of this enrollment.
+    /// Identifies this enrollment.
     #[must_use]
     pub fn enrolled_at(&self) -> EnrollmentTime {
         EnrollmentTime(self.enrolled_at_s)
@@ -135,8 +136,8 @@ impl Registry {
     /// A damaged record, or a failure of the database.
     pub async fn prover(&self, device: DeviceId) -> Result<Option<ProverRecord>> {
         let mut connection = self.reader().acquire().await?;
-        let found = self.prover_in(&mut connection, device).await?;
-        Ok(found.map(|(record, _)| record).filter(|record| !record.removed))
+        let stored = self.prover_in(&mut connection, device).await?;
+        Ok(stored.map(|(record, _)| record).filter(|record| !record.removed))
     }
 
     /// Removes a device from attestation; returns whether it was a prover. A damaged record is overwritten. A device
@@ -158,7 +159,7 @@ impl Registry {
             }
             Err(error) => return Err(error),
         };
-        // For a later enrollment.
+        // A later enrollment of a device in quarantine uses this location.
         let last = self.last_location_in(&mut transaction, device).await?;
         record.location = last.or(record.location);
         record.revision = next_attest_revision(&mut transaction).await?.cast_unsigned();
@@ -174,11 +175,11 @@ impl Registry {
     /// # Errors
     /// A failure of the database.
     pub async fn provers_since(&self, revision: u64, limit: u32) -> Result<ProverPage> {
-        let read = |registry: &Self, row| {
-            let (record, _) = registry.prover_from_row(row)?;
+        let read = |registry: &Self, columns| {
+            let (record, _) = registry.prover_from_record(columns)?;
             Ok((record.revision, record))
         };
-        let page = self.prover_rows_since(revision, limit, read).await?;
+        let page = self.prover_records_since(revision, limit, read).await?;
         Ok(ProverPage {
             provers: page.records,
             damaged: page.damaged,
@@ -192,17 +193,18 @@ impl Registry {
     /// # Errors
     /// A failure of the database.
     pub async fn prover_ids_since(&self, revision: u64, limit: u32) -> Result<ProverIdPage> {
-        let read = |registry: &Self, row: ProverRow| {
-            let device = id_from_column(row.0.0);
-            let at = u64::try_from(row.11.0).ok();
-            let at = at.filter(|_| code(registry.record_mac(), &row).matches(&row.13.0));
-            let at = at.ok_or_else(|| damage(device, TABLE))?;
-            Ok((at, (device, row.12.0 != 0)))
+        let read = |registry: &Self, columns: ProverColumns| {
+            let device = id_from_column(columns.0.0);
+            let revision = u64::try_from(columns.11.0).ok();
+            let revision =
+                revision.filter(|_| tag(registry.authenticator(), &columns).matches(&columns.13.0));
+            let revision = revision.ok_or_else(|| damage(device, TABLE))?;
+            Ok((revision, (device, columns.12.0 != 0)))
         };
-        let page = self.prover_rows_since(revision, limit, read).await?;
+        let page = self.prover_records_since(revision, limit, read).await?;
         let (removed, provers): (Vec<_>, Vec<_>) =
             page.records.into_iter().partition(|(_, removed)| *removed);
-        let ids = |found: Vec<(DeviceId, bool)>| found.into_iter().map(|(device, _)| device).collect();
+        let ids = |entries: Vec<(DeviceId, bool)>| entries.into_iter().map(|(device, _)| device).collect();
         Ok(ProverIdPage {
             provers: ids(provers),
             removed: ids(removed),
@@ -212,16 +214,17 @@ impl Registry {
         })
     }
 
-    /// Applies `read` to the rows that changed since a revision; `read` returns the revision of an authentic row.
-    async fn prover_rows_since<T: Send>(
+    /// Applies `read` to the records that changed since a revision; `read` returns the revision and the result of an
+    /// authentic record.
+    async fn prover_records_since<T: Send>(
         &self,
         revision: u64,
         limit: u32,
-        read: impl Fn(&Self, ProverRow) -> Result<(u64, T)> + Send,
-    ) -> Result<ReadRows<T>> {
+        read: impl Fn(&Self, ProverColumns) -> Result<(u64, T)> + Send,
+    ) -> Result<ReadRecords<T>> {
         let mut limit = limit.max(1);
         loop {
-            let rows: Vec<RowWithNewestRevision> = sql::query(concat!(
+            let records: Vec<ProverWithNewestRevision> = sql::query(concat!(
                 "SELECT ",
                 prover_columns!(),
                 ", (SELECT attest_revision FROM registry) AS newest FROM prover \
@@ -231,28 +234,28 @@ impl Registry {
             .bind(i64::from(limit))
             .fetch_all(self.reader())
             .await?;
-            let newest = rows.first().map_or(revision, |row| row.newest);
-            let (count, mut highest) = (rows.len(), revision);
-            let (mut found, mut damaged) = (Vec::with_capacity(count), Vec::new());
-            for RowWithNewestRevision { row, .. } in rows {
-                match read(self, row) {
-                    Ok((at, record)) => {
-                        highest = highest.max(at);
-                        found.push(record);
+            let newest = records.first().map_or(revision, |record| record.newest);
+            let (count, mut highest) = (records.len(), revision);
+            let (mut results, mut damaged) = (Vec::with_capacity(count), Vec::new());
+            for ProverWithNewestRevision { columns, .. } in records {
+                match read(self, columns) {
+                    Ok((record_revision, result)) => {
+                        highest = highest.max(record_revision);
+                        results.push(result);
                     }
                     Err(error) => damaged.push(error.to_string()),
                 }
             }
             if let Some(PageExtent {
-                up_to_revision: upto,
-                has_more: more,
+                up_to_revision,
+                has_more,
             }) = PageExtent::of(count, limit, (revision, highest), newest)
             {
-                return Ok(ReadRows {
-                    records: found,
+                return Ok(ReadRecords {
+                    records: results,
                     damaged,
-                    up_to_revision: upto,
-                    has_more: more,
+                    up_to_revision,
+                    has_more,
                 });
             }
             limit = limit.saturating_mul(2);
@@ -268,8 +271,8 @@ impl Registry {
     pub async fn set_overlay(&self, device: DeviceId, overlay: Option<Vec<u8>>) -> Result<u64> {
         check_overlay(device, overlay.as_deref())?;
         let mut transaction = self.write().await?;
-        let found = self.prover_in(&mut transaction, device).await?;
-        let Some((mut record, sealed)) = found.filter(|(record, _)| !record.removed) else {
+        let stored = self.prover_in(&mut transaction, device).await?;
+        let Some((mut record, sealed)) = stored.filter(|(record, _)| !record.removed) else {
             return Err(RegistryError::NotAProver { device });
         };
         if overlay.is_some() {
@@ -293,7 +296,7 @@ impl Registry {
         connection: &mut Connection,
         device: DeviceId,
     ) -> Result<Option<(ProverRecord, Option<Vec<u8>>)>> {
-        let row: Option<ProverRow> = sql::query(concat!(
+        let columns: Option<ProverColumns> = sql::query(concat!(
             "SELECT ",
             prover_columns!(),
             " FROM prover WHERE device_id = $1"
@@ -301,19 +304,21 @@ impl Registry {
         .bind(id_to_column(device))
         .fetch_optional(connection)
         .await?;
-        row.map(|row| self.prover_from_row(row)).transpose()
+        columns
+            .map(|columns| self.prover_from_record(columns))
+            .transpose()
     }
 
     pub(super) async fn is_prover(&self, connection: &mut Connection, device: DeviceId) -> Result<bool> {
-        let found = self.prover_in(connection, device).await?;
-        Ok(found.is_some_and(|(record, _)| !record.removed))
+        let stored = self.prover_in(connection, device).await?;
+        Ok(stored.is_some_and(|(record, _)| !record.removed))
     }
 
     pub(super) async fn damaged_provers(&self, connection: &mut Connection) -> Result<Vec<RegistryError>> {
-        let mut found = Vec::new();
+        let mut damaged = Vec::new();
         let mut pages = Pages::new();
-        while let Some(rows) = pages
-            .next::<ProverRow>(
+        while let Some(records) = pages
+            .next::<ProverColumns>(
                 connection,
                 concat!(
                     "SELECT ",
@@ -323,17 +328,21 @@ impl Registry {
             )
             .await?
         {
-            found.extend(rows.into_iter().filter_map(|row| self.prover_from_row(row).err()));
+            damaged.extend(
+                records
+                    .into_iter()
+                    .filter_map(|columns| self.prover_from_record(columns).err()),
+            );
         }
-        Ok(found)
+        Ok(damaged)
     }
 
     /// The newest revision of all authentic records, including removed provers.
     pub(super) async fn newest_prover_revision(&self, connection: &mut Connection) -> Result<u64> {
         let mut newest = 0;
         let mut pages = Pages::new();
-        while let Some(rows) = pages
-            .next::<ProverRow>(
+        while let Some(records) = pages
+            .next::<ProverColumns>(
                 connection,
                 concat!(
                     "SELECT ",
@@ -343,10 +352,10 @@ impl Registry {
             )
             .await?
         {
-            let sound = rows
+            let authentic = records
                 .iter()
-                .filter(|row| code(self.record_mac(), row).matches(&row.13.0));
-            let revisions = sound.filter_map(|row| u64::try_from(row.11.0).ok());
+                .filter(|columns| tag(self.authenticator(), columns).matches(&columns.13.0));
+            let revisions = authentic.filter_map(|columns| u64::try_from(columns.11.0).ok());
             newest = revisions.fold(newest, u64::max);
         }
         Ok(newest)
@@ -359,12 +368,13 @@ impl Registry {
         group: &GroupName,
         base: &Configuration,
     ) -> Result<Option<(DeviceId, ConfigurationError)>> {
-        // A short overlay can only conflict in the banks of PCRs, so the files need not be merged.
+        // A short overlay can conflict only in the banks of PCRs, so its files need not be merged. A long overlay is merged
+        // completely, because the result may be too long.
         let base_bytes = base.encode().len();
         let without_files = Configuration::new(base.pcrs().clone(), BTreeMap::new()).ok();
         let mut pages = Pages::new();
-        while let Some(rows) = pages
-            .next::<ProverRow>(
+        while let Some(records) = pages
+            .next::<ProverColumns>(
                 connection,
                 concat!(
                     "SELECT ",
@@ -376,15 +386,18 @@ impl Registry {
             .await?
         {
             // Provers with damaged records are not attested.
-            for (prover, _) in rows.into_iter().filter_map(|row| self.prover_from_row(row).ok()) {
+            let provers = records
+                .into_iter()
+                .filter_map(|columns| self.prover_from_record(columns).ok());
+            for (prover, _) in provers {
                 let overlay = prover.overlay.filter(|_| prover.group == *group);
                 let Some(encoding) = overlay else {
                     continue;
                 };
                 let fits = base_bytes.saturating_add(encoding.len()) <= CONFIGURATION_BYTES_MAX;
                 let base = without_files.as_ref().filter(|_| fits).unwrap_or(base);
-                let laid = Configuration::decode(&encoding).and_then(|overlay| base.with_overlay(&overlay));
-                if let Err(error) = laid {
+                let merged = Configuration::decode(&encoding).and_then(|overlay| base.with_overlay(&overlay));
+                if let Err(error) = merged {
                     return Ok(Some((prover.device, error)));
                 }
             }
@@ -398,51 +411,50 @@ impl Registry {
         record: &ProverRecord,
         sealed: Option<&[u8]>,
     ) -> Result<()> {
-        let row = row_from_prover(record, sealed);
-        let code = code(self.record_mac(), &row).finish();
+        let columns = columns_from_prover(record, sealed);
+        let tag = tag(self.authenticator(), &columns).finish();
         sql::query(
             "INSERT INTO prover (device_id, group_name, sealed, protection, binding, overlay, location_gateway_id, location_address, \
-             port, enrolled_at_s, enrolled_period, revision, removed, mac) \
+             port, enrolled_at_s, enrolled_period, revision, removed, tag) \
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) \
              ON CONFLICT (device_id) DO UPDATE SET group_name = excluded.group_name, sealed = excluded.sealed, \
              protection = excluded.protection, binding = excluded.binding, overlay = excluded.overlay, \
              location_gateway_id = excluded.location_gateway_id, location_address = excluded.location_address, port = excluded.port, \
              enrolled_at_s = excluded.enrolled_at_s, enrolled_period = excluded.enrolled_period, \
-             revision = excluded.revision, removed = excluded.removed, mac = excluded.mac",
+             revision = excluded.revision, removed = excluded.removed, tag = excluded.tag",
         )
-        .bind(row.0.0)
+        .bind(columns.0.0)
         .bind(record.group.as_str())
-        .bind(row.2.0)
-        .bind(row.3.0)
-        .bind(row.4.0)
-        .bind(row.5.0)
-        .bind(row.6.0)
-        .bind(row.7.0)
-        .bind(row.8.0)
-        .bind(row.9.0)
-        .bind(row.10.0)
-        .bind(row.11.0)
-        .bind(row.12.0)
-        .bind(code)
+        .bind(columns.2.0)
+        .bind(columns.3.0)
+        .bind(columns.4.0)
+        .bind(columns.5.0)
+        .bind(columns.6.0)
+        .bind(columns.7.0)
+        .bind(columns.8.0)
+        .bind(columns.9.0)
+        .bind(columns.10.0)
+        .bind(columns.11.0)
+        .bind(columns.12.0)
+        .bind(tag)
         .execute(connection)
         .await?;
         Ok(())
     }
 
-    /// Decodes a stored row into the record and its sealed key; a row that does not authenticate is damage of that
-    /// device.
-    fn prover_from_row(&self, row: ProverRow) -> Result<(ProverRecord, Option<Vec<u8>>)> {
-        let device = id_from_column(row.0.0);
-        if !code(self.record_mac(), &row).matches(&row.13.0) {
+    /// Authenticates and decodes a record and its sealed key; an error names the device.
+    fn prover_from_record(&self, columns: ProverColumns) -> Result<(ProverRecord, Option<Vec<u8>>)> {
+        let device = id_from_column(columns.0.0);
+        if !tag(self.authenticator(), &columns).matches(&columns.13.0) {
             return Err(damage(device, TABLE));
         }
-        let key = match &row.2.0 {
+        let key = match &columns.2.0 {
             Some(sealed) => self.open_key(device, sealed),
             None => Some(AttestationKey::from_bytes([0; 32])),
         };
-        let record = key.and_then(|key| prover_from_columns(&row, key));
+        let record = key.and_then(|key| prover_from_columns(&columns, key));
         let record = record.ok_or_else(|| damage(device, TABLE))?;
-        Ok((record, row.2.0))
+        Ok((record, columns.2.0))
     }
 
     fn open_key(&self, device: DeviceId, sealed: &[u8]) -> Option<AttestationKey> {
@@ -454,7 +466,7 @@ impl Registry {
     }
 }
 
-/// Devices with an appraisal or evidence but without a prover record: the record was deleted.
+/// Errors of devices with an appraisal or evidence but without a prover record: the record was deleted.
 pub(super) async fn deleted_provers(connection: &mut Connection) -> Result<Vec<RegistryError>> {
     let missing: Vec<(ColumnValue<i64>,)> = sql::query(
         "SELECT device_id FROM (SELECT device_id FROM appraisal UNION SELECT device_id FROM evidence) AS known \
@@ -471,11 +483,11 @@ pub(super) async fn deleted_provers(connection: &mut Connection) -> Result<Vec<R
 
 /// Deletes appraisal and evidence of a device, which belong to an earlier enrollment.
 pub(super) async fn delete_attestation_data(connection: &mut Connection, device: DeviceId) -> Result<()> {
-    for table in [
+    for statement in [
         "DELETE FROM appraisal WHERE device_id = $1",
         "DELETE FROM evidence WHERE device_id = $1",
     ] {
-        sql::query(table)
+        sql::query(statement)
             .bind(id_to_column(device))
             .execute(&mut *connection)
             .await?;
@@ -501,32 +513,32 @@ fn tombstone(device: DeviceId, group: GroupName, enrolled_at_s: u64) -> ProverRe
     }
 }
 
-/// A page of provers.
-struct ReadRows<T> {
+/// A page of results about changed provers.
+struct ReadRecords<T> {
     records: Vec<T>,
     damaged: Vec<String>,
     up_to_revision: u64,
     has_more: bool,
 }
 
-/// A row, and the registry's newest revision.
-struct RowWithNewestRevision {
-    row: ProverRow,
+/// The columns of a prover, and the registry's newest revision.
+struct ProverWithNewestRevision {
+    columns: ProverColumns,
     newest: u64,
 }
 
-impl FromRow for RowWithNewestRevision {
+impl FromRow for ProverWithNewestRevision {
     fn from_row(row: &Row<'_>) -> sqlx::Result<Self> {
         let ColumnValue(newest): ColumnValue<i64> = row.last()?;
         Ok(Self {
-            row: ProverRow::from_row(row)?,
+            columns: ProverColumns::from_row(row)?,
             newest: u64::try_from(newest).unwrap_or_default(),
         })
     }
 }
 
-/// A row of `prover`.
-type ProverRow = (
+/// The columns of `prover`.
+type ProverColumns = (
     ColumnValue<i64>,
     ColumnValue<Vec<u8>>,
     ColumnValue<Option<Vec<u8>>>,
@@ -547,8 +559,8 @@ pub(super) fn aad(device: DeviceId) -> Vec<u8> {
     [LABEL, &device.0.to_be_bytes()].concat()
 }
 
-/// Without the MAC.
-fn row_from_prover(record: &ProverRecord, sealed: Option<&[u8]>) -> ProverRow {
+/// The columns of a prover, with an empty tag.
+fn columns_from_prover(record: &ProverRecord, sealed: Option<&[u8]>) -> ProverColumns {
     let protection = match record.protection {
         Protection::Software => 1,
         Protection::Tpm => 2,
@@ -560,8 +572,12 @@ fn row_from_prover(record: &ProverRecord, sealed: Option<&[u8]>) -> ProverRow {
         ColumnValue(protection),
         ColumnValue(record.binding.clone()),
         ColumnValue(record.overlay.clone()),
-        ColumnValue(record.location.map(|home| i64::from(home.gateway.0))),
-        ColumnValue(record.location.map(|home| address_to_column(home.address))),
+        ColumnValue(record.location.map(|location| i64::from(location.gateway.0))),
+        ColumnValue(
+            record
+                .location
+                .map(|location| address_to_column(location.address)),
+        ),
         ColumnValue(i64::from(record.port)),
         ColumnValue(record.enrolled_at_s.cast_signed()),
         ColumnValue(record.enrolled_period.0.cast_signed()),
@@ -571,8 +587,8 @@ fn row_from_prover(record: &ProverRecord, sealed: Option<&[u8]>) -> ProverRow {
     )
 }
 
-/// The MAC covers the sealed key, so that an older key of the same device is detected.
-fn code(mac: &RecordMac, row: &ProverRow) -> RowCode {
+/// The tag also covers the sealed key, so that an older key of the same device is detected.
+fn tag(authenticator: &RecordAuthenticator, columns: &ProverColumns) -> TagBuilder {
     let (
         device,
         group,
@@ -583,13 +599,14 @@ fn code(mac: &RecordMac, row: &ProverRow) -> RowCode {
         gateway,
         address,
         port,
-        at,
+        enrolled_at_s,
         period,
         revision,
         removed,
         _,
-    ) = row;
-    mac.row(LABEL)
+    ) = columns;
+    authenticator
+        .begin(LABEL)
         .number(device.0)
         .bytes(&group.0)
         .bytes_or_null(sealed.0.as_deref())
@@ -599,14 +616,14 @@ fn code(mac: &RecordMac, row: &ProverRow) -> RowCode {
         .number_or_null(gateway.0)
         .bytes_or_null(address.0.as_deref())
         .number(port.0)
-        .number(at.0)
+        .number(enrolled_at_s.0)
         .number(period.0)
         .number(revision.0)
         .number(removed.0)
 }
 
-/// Decodes a row that authenticates; `None` for unknown values.
-fn prover_from_columns(row: &ProverRow, key: AttestationKey) -> Option<ProverRecord> {
+/// Decodes a record that authenticates; `None` for unknown values.
+fn prover_from_columns(columns: &ProverColumns, key: AttestationKey) -> Option<ProverRecord> {
     let (
         device,
         group,
@@ -617,12 +634,12 @@ fn prover_from_columns(row: &ProverRow, key: AttestationKey) -> Option<ProverRec
         gateway,
         address,
         port,
-        at,
+        enrolled_at_s,
         period,
         revision,
         removed,
         _,
-    ) = row;
+    ) = columns;
     let removed = removed.0 != 0;
     if removed != sealed.0.is_none() {
         return None;
@@ -646,7 +663,7 @@ fn prover_from_columns(row: &ProverRow, key: AttestationKey) -> Option<ProverRec
             _ => None,
         },
         port: u16::try_from(port.0).ok()?,
-        enrolled_at_s: u64::try_from(at.0).ok()?,
+        enrolled_at_s: u64::try_from(enrolled_at_s.0).ok()?,
         enrolled_period: Period(period.0.cast_unsigned()),
         revision: u64::try_from(revision.0).ok()?,
         removed,

@@ -13,19 +13,19 @@ use super::{Pages, seconds};
 use crate::column::ColumnValue;
 use crate::error::{RegistryError, Result};
 use crate::gateway::FencingToken;
-use crate::record_mac::{RecordMac, RowCode};
+use crate::record_tag::{RecordAuthenticator, TagBuilder};
 use crate::sql::{self, Builder, Connection};
 use crate::store::Registry;
 
 const NUMBER_LABEL: &[u8] = b"linewarden registry table round_counter v1";
 const LABEL: &[u8] = b"linewarden registry table attest_round v1";
-/// Number of rounds that are kept for each gateway, and in addition the newest round of each existing group.
+/// Number of rounds that are kept for each gateway. In addition, the newest round of each existing group is kept.
 pub const ROUNDS_MAX: u32 = 1_000;
 
-/// The columns of [`RoundRow`], in its order, as a literal for `concat!`.
+/// The column names of [`RoundColumns`], in the same order, as a literal for `concat!`.
 macro_rules! round_columns {
     () => {
-        "gateway_id, number, group_name, period, started_at_s, ended_at_s, requested, ok, late, missed, last_verdict_ms, mac"
+        "gateway_id, number, group_name, period, started_at_s, ended_at_s, requested, ok, late, missed, last_verdict_ms, tag"
     };
 }
 
@@ -34,7 +34,7 @@ macro_rules! round_columns {
 pub struct RoundRecord {
     /// The gateway.
     pub gateway: GatewayId,
-    /// Its number at that gateway, from 1.
+    /// The number of the round at that gateway, from 1.
     pub number: u32,
     /// The group.
     pub group: GroupName,
@@ -61,9 +61,9 @@ pub struct RoundRecord {
 pub struct RoundCursor {
     /// Start of the last round of the page, seconds since 1970-01-01 UTC.
     pub started_at_s: u64,
-    /// The gateway of that round.
+    /// The gateway of the last round of the page.
     pub gateway: GatewayId,
-    /// Its number at that gateway.
+    /// The number of the last round of the page at the gateway.
     pub number: u32,
 }
 
@@ -84,14 +84,14 @@ impl FromStr for RoundCursor {
     fn from_str(text: &str) -> std::result::Result<Self, InvalidRoundCursor> {
         let mut numbers = text.split('-');
         let mut next = || numbers.next().ok_or(InvalidRoundCursor);
-        let place = Self {
+        let cursor = Self {
             started_at_s: next()?.parse().map_err(|_| InvalidRoundCursor)?,
             gateway: GatewayId(next()?.parse().map_err(|_| InvalidRoundCursor)?),
             number: next()?.parse().map_err(|_| InvalidRoundCursor)?,
         };
         match next() {
             Ok(_) => Err(InvalidRoundCursor),
-            Err(InvalidRoundCursor) => Ok(place),
+            Err(InvalidRoundCursor) => Ok(cursor),
         }
     }
 }
@@ -105,11 +105,11 @@ pub struct RoundPage {
     pub next: Option<RoundCursor>,
 }
 
-/// The gap after the highest known number with which a lost counter continues. All reserved but unrecorded numbers
-/// must be below: 256 reservations of 256 numbers each, without a single recorded round.
+/// The distance from the highest known number at which a lost counter continues. The distance must exceed all numbers
+/// that were reserved without a recorded round; 65,536 numbers are 256 reservations of 256 numbers each.
 ///
-/// The gap affects availability only: the same number with another nonce produces another block of the cipher, and
-/// devices ignore numbers below the highest one they have seen.
+/// A repeated number would affect availability only: the same number with another nonce produces another block of the
+/// cipher, and devices ignore numbers that are not higher than the highest number received.
 pub const LOST_COUNTER_GAP: u32 = 65_536;
 
 /// Round numbers that are reserved for one gateway.
@@ -117,7 +117,7 @@ pub const LOST_COUNTER_GAP: u32 = 65_536;
 pub struct ReservedRounds {
     /// The numbers.
     pub numbers: Range<u32>,
-    /// The error to report if the counter was damaged or missing.
+    /// The error to report if the counter was damaged or missing; `None` for an authentic counter.
     pub damage: Option<RegistryError>,
 }
 
@@ -131,12 +131,12 @@ enum NextRound {
 
 impl Registry {
     /// Reserves the next round numbers of this gateway, from 1 and not below `floor`. The reservation is durable: no
-    /// number is reserved twice, even after a crash. Near the end of the range there may be fewer than `count`, at
-    /// least 1.
+    /// number is reserved twice, even after a crash. Near the end of the range, fewer than `count` numbers may be
+    /// reserved, but at least 1.
     ///
     /// A floor that increases with time prevents the reuse of numbers after a restore of an older registry. A counter
-    /// that is missing or does not authenticate restarts at [`LOST_COUNTER_GAP`] above the floor and all known rounds;
-    /// [`ReservedRounds::damage`] reports it.
+    /// that is missing or does not authenticate continues [`LOST_COUNTER_GAP`] numbers above the floor and all known
+    /// rounds; [`ReservedRounds::damage`] reports the damage.
     ///
     /// # Errors
     /// [`RegistryError::StaleFencingToken`], [`RegistryError::RoundNumbersExhausted`], or a failure of the database.
@@ -161,12 +161,12 @@ impl Registry {
             return Err(RegistryError::RoundNumbersExhausted { gateway });
         }
         sql::query(
-            "INSERT INTO round_counter (gateway_id, next_number, mac) VALUES ($1, $2, $3) \
-             ON CONFLICT (gateway_id) DO UPDATE SET next_number = excluded.next_number, mac = excluded.mac",
+            "INSERT INTO round_counter (gateway_id, next_number, tag) VALUES ($1, $2, $3) \
+             ON CONFLICT (gateway_id) DO UPDATE SET next_number = excluded.next_number, tag = excluded.tag",
         )
         .bind(i64::from(gateway.0))
         .bind(i64::from(end))
-        .bind(number_code(self.record_mac(), i64::from(gateway.0), i64::from(end)).finish())
+        .bind(number_tag(self.authenticator(), i64::from(gateway.0), i64::from(end)).finish())
         .execute(&mut *transaction)
         .await?;
         transaction.commit().await?;
@@ -202,15 +202,15 @@ impl Registry {
         for at_s in [round.started_at_s, round.ended_at_s] {
             seconds(at_s).map_err(invalid)?;
         }
-        let mut all = appraisals.iter();
-        if let Some(problem) = all.find_map(|(appraisal, _)| appraisal.problem(gateway)) {
+        let mut appraisal_entries = appraisals.iter();
+        if let Some(problem) = appraisal_entries.find_map(|(appraisal, _)| appraisal.problem(gateway)) {
             return Err(invalid(problem));
         }
         let mut transaction = self.write().await?;
         self.check_fencing_token(&mut transaction, fencing_token).await?;
         let is_reserved = match self.next_round_number(&mut transaction, gateway).await? {
             NextRound::Known(next) => round.number < next,
-            // The results of a gateway must not be lost with the counter.
+            // The loss of the counter must not cause the loss of results.
             NextRound::Lost { .. } => true,
         };
         if round.number == 0 || !is_reserved {
@@ -231,7 +231,7 @@ impl Registry {
         self.rounds_of_group(gateway, None, limit).await
     }
 
-    /// The newest rounds, also filtered by group.
+    /// The newest rounds of one gateway or of all gateways, and of one group or of all groups.
     ///
     /// # Errors
     /// A failure of the database.
@@ -284,35 +284,35 @@ impl Registry {
             .push(order)
             .push(" LIMIT ")
             .push_bind(i64::from(limit) + 1);
-        let mut rows: Vec<RoundRow> = query.build().fetch_all(self.reader()).await?;
-        let is_more = rows.len() as u64 > u64::from(limit);
-        rows.truncate(limit as usize);
-        let mac = self.record_mac();
-        let rounds: Vec<_> = rows
+        let mut records: Vec<RoundColumns> = query.build().fetch_all(self.reader()).await?;
+        let has_more = records.len() as u64 > u64::from(limit);
+        records.truncate(limit as usize);
+        let authenticator = self.authenticator();
+        let rounds: Vec<_> = records
             .iter()
-            .filter_map(|row| round_from_row(mac, row).ok())
+            .filter_map(|record| round_from_record(authenticator, record).ok())
             .collect();
         // The position of a damaged round is used only if the page has no authentic round.
         let last = rounds.last().map(RoundRecord::cursor);
-        let last = last.or_else(|| rows.last().map(cursor_from_row));
+        let last = last.or_else(|| records.last().map(cursor_from_record));
         Ok(RoundPage {
             rounds,
-            next: last.filter(|_| is_more),
+            next: last.filter(|_| has_more),
         })
     }
 
-    /// The first number that is not reserved.
+    /// The first round number of a gateway that is not reserved.
     async fn next_round_number(&self, connection: &mut Connection, gateway: GatewayId) -> Result<NextRound> {
-        let row: Option<NumberRow> =
-            sql::query("SELECT gateway_id, next_number, mac FROM round_counter WHERE gateway_id = $1")
+        let record: Option<RoundCounterColumns> =
+            sql::query("SELECT gateway_id, next_number, tag FROM round_counter WHERE gateway_id = $1")
                 .bind(i64::from(gateway.0))
                 .fetch_optional(&mut *connection)
                 .await?;
-        let is_missing = row.is_none();
-        if let Some(Ok(next)) = row.map(|row| number_from_row(self.record_mac(), &row)) {
+        let is_missing = record.is_none();
+        if let Some(Ok(next)) = record.map(|record| number_from_record(self.authenticator(), &record)) {
             return Ok(NextRound::Known(next));
         }
-        let rounds: Vec<RoundRow> = sql::query(concat!(
+        let records: Vec<RoundColumns> = sql::query(concat!(
             "SELECT ",
             round_columns!(),
             " FROM attest_round WHERE gateway_id = $1 AND typeof(number) = 'integer' ORDER BY number DESC LIMIT $2"
@@ -321,10 +321,10 @@ impl Registry {
         .bind(i64::from(ROUNDS_MAX))
         .fetch_all(connection)
         .await?;
-        let mut sound = rounds
+        let mut authentic = records
             .iter()
-            .filter_map(|row| round_from_row(self.record_mac(), row).ok());
-        Ok(match (sound.next(), is_missing) {
+            .filter_map(|record| round_from_record(self.authenticator(), record).ok());
+        Ok(match (authentic.next(), is_missing) {
             (Some(newest), _) => NextRound::Lost {
                 highest: newest.number,
             },
@@ -335,28 +335,28 @@ impl Registry {
     }
 
     async fn write_round(&self, connection: &mut Connection, round: &RoundRecord) -> Result<()> {
-        let row = row_from_round(round);
-        let code = code(self.record_mac(), &row).finish();
+        let record = columns_from_round(round);
+        let tag = tag(self.authenticator(), &record).finish();
         sql::query(
             "INSERT INTO attest_round (gateway_id, number, group_name, period, started_at_s, ended_at_s, \
-             requested, ok, late, missed, last_verdict_ms, mac) \
+             requested, ok, late, missed, last_verdict_ms, tag) \
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) \
              ON CONFLICT (gateway_id, number) DO UPDATE SET group_name = excluded.group_name, period = excluded.period, \
              started_at_s = excluded.started_at_s, ended_at_s = excluded.ended_at_s, requested = excluded.requested, ok = excluded.ok, \
-             late = excluded.late, missed = excluded.missed, last_verdict_ms = excluded.last_verdict_ms, mac = excluded.mac",
+             late = excluded.late, missed = excluded.missed, last_verdict_ms = excluded.last_verdict_ms, tag = excluded.tag",
         )
-        .bind(row.0.0)
-        .bind(row.1.0)
+        .bind(record.0.0)
+        .bind(record.1.0)
         .bind(round.group.as_str())
-        .bind(row.3.0)
-        .bind(row.4.0)
-        .bind(row.5.0)
-        .bind(row.6.0)
-        .bind(row.7.0)
-        .bind(row.8.0)
-        .bind(row.9.0)
-        .bind(row.10.0)
-        .bind(code)
+        .bind(record.3.0)
+        .bind(record.4.0)
+        .bind(record.5.0)
+        .bind(record.6.0)
+        .bind(record.7.0)
+        .bind(record.8.0)
+        .bind(record.9.0)
+        .bind(record.10.0)
+        .bind(tag)
         .execute(&mut *connection)
         .await?;
         sql::query(
@@ -373,16 +373,17 @@ impl Registry {
     }
 
     pub(super) async fn damaged_rounds(&self, connection: &mut Connection) -> Result<Vec<RegistryError>> {
-        let mac = self.record_mac();
-        let numbers: Vec<NumberRow> = sql::query("SELECT gateway_id, next_number, mac FROM round_counter")
-            .fetch_all(&mut *connection)
-            .await?;
-        let mut found: Vec<RegistryError> = numbers
+        let authenticator = self.authenticator();
+        let counters: Vec<RoundCounterColumns> =
+            sql::query("SELECT gateway_id, next_number, tag FROM round_counter")
+                .fetch_all(&mut *connection)
+                .await?;
+        let mut damaged: Vec<RegistryError> = counters
             .iter()
-            .filter_map(|row| number_from_row(mac, row).err())
+            .filter_map(|record| number_from_record(authenticator, record).err())
             .collect();
-        // A counter that was deleted or set back.
-        let behind: Vec<(ColumnValue<i64>,)> = sql::query(
+        // Gateways with rounds whose counter was deleted or set back.
+        let set_back: Vec<(ColumnValue<i64>,)> = sql::query(
             "SELECT DISTINCT attest_round.gateway_id FROM attest_round \
              LEFT JOIN round_counter ON round_counter.gateway_id = attest_round.gateway_id \
              WHERE round_counter.next_number IS NULL OR attest_round.number >= round_counter.next_number \
@@ -390,10 +391,10 @@ impl Registry {
         )
         .fetch_all(&mut *connection)
         .await?;
-        found.extend(behind.iter().map(|(gateway,)| damaged_round_counter(gateway.0)));
+        damaged.extend(set_back.iter().map(|(gateway,)| damaged_round_counter(gateway.0)));
         let mut pages = Pages::new();
-        while let Some(rows) = pages
-            .next::<RoundRow>(
+        while let Some(records) = pages
+            .next::<RoundColumns>(
                 connection,
                 concat!(
                     "SELECT ",
@@ -403,9 +404,13 @@ impl Registry {
             )
             .await?
         {
-            found.extend(rows.iter().filter_map(|row| round_from_row(mac, row).err()));
+            damaged.extend(
+                records
+                    .iter()
+                    .filter_map(|record| round_from_record(authenticator, record).err()),
+            );
         }
-        Ok(found)
+        Ok(damaged)
     }
 }
 
@@ -419,8 +424,8 @@ impl RoundRecord {
     }
 }
 
-/// The position of a row, even if it is damaged.
-fn cursor_from_row((gateway, number, _, _, started, ..): &RoundRow) -> RoundCursor {
+/// The position of a round in the list, even if its record is damaged.
+fn cursor_from_record((gateway, number, _, _, started, ..): &RoundColumns) -> RoundCursor {
     let column = |value: &ColumnValue<i64>| u32::try_from(value.0).unwrap_or_default();
     RoundCursor {
         started_at_s: u64::try_from(started.0).unwrap_or_default(),
@@ -429,8 +434,8 @@ fn cursor_from_row((gateway, number, _, _, started, ..): &RoundRow) -> RoundCurs
     }
 }
 
-/// Selects rounds after a position in the order of start times, newest first, then gateways, then numbers, newest
-/// first.
+/// Appends the condition for rounds after a position. The order is: start times, newest first; then gateways,
+/// lowest first; then numbers, highest first.
 fn push_after_cursor(query: &mut Builder, after: RoundCursor) {
     let started_at_s = i64::try_from(after.started_at_s).unwrap_or(i64::MAX);
     query
@@ -447,11 +452,11 @@ fn push_after_cursor(query: &mut Builder, after: RoundCursor) {
         .push("))))");
 }
 
-/// A row of `round_number`: gateway, next, mac.
-type NumberRow = (ColumnValue<i64>, ColumnValue<i64>, ColumnValue<Vec<u8>>);
+/// The columns of `round_counter`: gateway, next number, tag.
+type RoundCounterColumns = (ColumnValue<i64>, ColumnValue<i64>, ColumnValue<Vec<u8>>);
 
-/// A row of `attest_round`.
-type RoundRow = (
+/// The columns of `attest_round`.
+type RoundColumns = (
     ColumnValue<i64>,
     ColumnValue<i64>,
     ColumnValue<Vec<u8>>,
@@ -472,18 +477,21 @@ fn damaged_round_counter(column: i64) -> RegistryError {
     }
 }
 
-fn number_code(mac: &RecordMac, gateway: i64, next: i64) -> RowCode {
-    mac.row(NUMBER_LABEL).number(gateway).number(next)
+fn number_tag(authenticator: &RecordAuthenticator, gateway: i64, next: i64) -> TagBuilder {
+    authenticator.begin(NUMBER_LABEL).number(gateway).number(next)
 }
 
-fn number_from_row(mac: &RecordMac, (gateway, next, code): &NumberRow) -> Result<u32> {
-    let is_sound = number_code(mac, gateway.0, next.0).matches(&code.0);
-    let next = u32::try_from(next.0).ok().filter(|_| is_sound);
+fn number_from_record(
+    authenticator: &RecordAuthenticator,
+    (gateway, next, tag): &RoundCounterColumns,
+) -> Result<u32> {
+    let is_authentic = number_tag(authenticator, gateway.0, next.0).matches(&tag.0);
+    let next = u32::try_from(next.0).ok().filter(|_| is_authentic);
     next.ok_or_else(|| damaged_round_counter(gateway.0))
 }
 
-/// Without the MAC.
-fn row_from_round(round: &RoundRecord) -> RoundRow {
+/// The columns of a round, with an empty tag.
+fn columns_from_round(round: &RoundRecord) -> RoundColumns {
     let number = |value: u32| ColumnValue(i64::from(value));
     (
         number(round.gateway.0),
@@ -501,32 +509,32 @@ fn row_from_round(round: &RoundRecord) -> RoundRow {
     )
 }
 
-fn code(mac: &RecordMac, row: &RoundRow) -> RowCode {
-    let (gateway, number, group, period, started, ended, requested, ok, late, missed, last, _) = row;
+fn tag(authenticator: &RecordAuthenticator, record: &RoundColumns) -> TagBuilder {
+    let (gateway, number, group, period, started, ended, requested, ok, late, missed, last, _) = record;
     [
         gateway, number, period, started, ended, requested, ok, late, missed, last,
     ]
     .into_iter()
-    .fold(mac.row(LABEL).bytes(&group.0), |code, number| {
-        code.number(number.0)
+    .fold(authenticator.begin(LABEL).bytes(&group.0), |tag, number| {
+        tag.number(number.0)
     })
 }
 
-fn round_from_row(mac: &RecordMac, row: &RoundRow) -> Result<RoundRecord> {
+fn round_from_record(authenticator: &RecordAuthenticator, record: &RoundColumns) -> Result<RoundRecord> {
     let column = |value: &ColumnValue<i64>| u32::try_from(value.0).unwrap_or(u32::MAX);
     let damaged = || RegistryError::DamagedRound {
-        gateway: GatewayId(column(&row.0)),
-        number: column(&row.1),
+        gateway: GatewayId(column(&record.0)),
+        number: column(&record.1),
     };
-    if !code(mac, row).matches(&row.11.0) {
+    if !tag(authenticator, record).matches(&record.11.0) {
         return Err(damaged());
     }
-    round_from_columns(row).ok_or_else(damaged)
+    round_from_columns(record).ok_or_else(damaged)
 }
 
-/// Decodes a row that authenticates; `None` for unknown values.
-fn round_from_columns(row: &RoundRow) -> Option<RoundRecord> {
-    let (gateway, number, group, period, started, ended, requested, ok, late, missed, last, _) = row;
+/// Decodes a record that authenticates; `None` for unknown values.
+fn round_from_columns(record: &RoundColumns) -> Option<RoundRecord> {
+    let (gateway, number, group, period, started, ended, requested, ok, late, missed, last, _) = record;
     let column = |value: &ColumnValue<i64>| u32::try_from(value.0).ok();
     Some(RoundRecord {
         gateway: GatewayId(column(gateway)?),

@@ -1,7 +1,7 @@
 //! Copies of a whole registry, between SQLite and PostgreSQL in any combination: backups, restores and moves.
 //!
-//! Records are copied unchanged, sealed and with their MACs, under the same master key. Before a copy becomes
-//! visible, SHA-256 over every value of every row, in the order of the keys, is compared with that of the source.
+//! Records are copied unchanged, sealed and with their tags, under the same master key. Before a copy becomes visible,
+//! its digest is compared with that of the source: SHA-256 over every value of every record, in the order of the keys.
 
 mod pages;
 mod tables;
@@ -33,26 +33,27 @@ pub(crate) struct Table {
     pub(crate) name: &'static str,
     /// The FROM clause.
     source: &'static str,
-    /// The columns of the order; unique for each row.
+    /// The columns that define the order; their values are unique for each record.
     key: &'static [&'static str],
     pub(crate) columns: &'static [(&'static str, ColumnKind)],
-    /// Rows per query.
+    /// Records per query.
     page_rows: i64,
 }
 
 /// The result of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopySummary {
-    /// Rows of all tables.
+    /// Number of records in all tables.
     pub rows: u64,
-    /// SHA-256 over all rows, equal for source and copy.
+    /// SHA-256 over all records, equal for source and copy.
     pub digest: [u8; 32],
 }
 
 impl Registry {
     /// Copies all committed data to a location without a registry, under the same master key. The copy is durable and
-    /// verified before it becomes visible. Gateways are served during the copy. The copy is marked: the first
-    /// registration of a gateway at the copy ends all leases. `progress` counts the rows of both passes.
+    /// verified before it becomes visible. This registry serves gateways during the operation. The new registry is
+    /// marked as a copy: the first registration of a gateway there ends all leases. `progress` counts the records of
+    /// both passes, copying and verifying.
     ///
     /// # Errors
     /// An existing file or registry, which is never overwritten; a value of an unexpected type; or a failure of
@@ -70,12 +71,12 @@ impl Registry {
         Ok(copied)
     }
 
-    /// Moves the registry: as [`Registry::copy_to`], and afterwards this registry refuses all requests and names the
-    /// other one. The refusal is durable before the copy becomes visible, so two registries never lease the same
-    /// rows. An interrupted move is repeated with [`Registry::open_to_move`].
+    /// Moves the registry: copies as [`Registry::copy_to`] does. Afterwards this registry refuses all requests, with an
+    /// error that names the target. The refusal is durable before the copy becomes visible, so two registries never
+    /// lease the same rows. To repeat an interrupted move, open the registry with [`Registry::open_to_move`].
     ///
     /// # Errors
-    /// As [`Registry::copy_to`]; then this registry continues. [`RegistryError::MoveUnfinished`] if the copy is
+    /// As [`Registry::copy_to`]; this registry then continues to serve requests. [`RegistryError::MoveUnfinished`] if the copy is
     /// complete but its publication may have failed.
     pub async fn move_to(
         &self,
@@ -83,7 +84,7 @@ impl Registry {
         mut progress: impl FnMut(Progress),
     ) -> Result<CopySummary> {
         let target = target.into();
-        // No other writer from here on.
+        // The transaction holds the write lock: no other program writes from here on.
         let mut transaction = self.write_even_if_moved().await?;
         if matches!(*transaction, Connection::Postgres(_)) {
             // The transaction is idle while the copy is read, for an unlimited time.
@@ -95,7 +96,7 @@ impl Registry {
             .await?;
         let draft_result = Draft::begin(&target, &Options::default()).await;
         let mut draft = match draft_result {
-            // The target is the result of an earlier move, or another registry.
+            // The target exists: as the result of an earlier move, or as another registry.
             Err(exists @ RegistryError::AlreadyExists { .. }) => {
                 let Err(moved) = self.refuse_moved(&mut transaction).await else {
                     return Err(exists);
@@ -109,9 +110,9 @@ impl Registry {
             draft_result => draft_result?,
         };
         let copied = copy_tables(&mut transaction, &mut draft, &target, &mut progress).await?;
-        // Leases remain valid at the target, unless they had ended here.
-        let (served, _) = self.incarnation(&mut transaction).await?;
-        if served != StorageMatch::Different {
+        // Leases remain valid at the target, unless a restore of this registry has ended the leases.
+        let (storage_match, _) = self.incarnation(&mut transaction).await?;
+        if storage_match != StorageMatch::Different {
             storage::clear_storage(draft.connection()?).await?;
         }
         sql::query("UPDATE registry SET moved_to = $1")
@@ -126,7 +127,7 @@ impl Registry {
                 target,
                 source: Box::new(source),
             })?;
-        // If this record is lost, a repeated move while the target is absent would copy the old state again.
+        // Without this record, a repeated move would copy the old state again if the target no longer existed.
         if let Err(error) = self.complete_move().await {
             log::warn!(
                 "recording the completed move of {self:?} failed: {error}; do not move the registry again"
@@ -159,8 +160,8 @@ async fn copy_tables(
 ) -> Result<CopySummary> {
     let rows = count(source).await?;
     let mut done = 0;
-    let mut report = |more: u64| {
-        done += more;
+    let mut report = |count: u64| {
+        done += count;
         progress(Progress {
             done,
             total: Some(rows.saturating_mul(2)),
@@ -172,8 +173,8 @@ async fn copy_tables(
         hash_table_name(&mut hash, table);
         let mut pages = Pages::new(table);
         while let Some(page) = pages.next(source).await? {
-            for row in &page {
-                hash_row(&mut hash, row);
+            for record in &page {
+                hash_record(&mut hash, record);
             }
             let count = page.len() as u64;
             insert(draft.connection()?, table, page)
@@ -187,15 +188,15 @@ async fn copy_tables(
         rows: copied,
         digest: hash.finalize().into(),
     };
-    let found = copied_digest(draft.connection()?, &mut report)
+    let verified = copied_digest(draft.connection()?, &mut report)
         .await
         .map_err(with_location(target))?;
-    if found != copied {
+    if verified != copied {
         return Err(RegistryError::CopyDiffers {
             registry: target.clone(),
             problem: format!(
                 "{} of {} rows were found, or values differ",
-                found.rows, copied.rows
+                verified.rows, copied.rows
             ),
         });
     }
@@ -216,7 +217,7 @@ async fn count(connection: &mut Connection) -> Result<u64> {
     Ok(rows)
 }
 
-/// The digest of a registry that [`copy_tables`] has copied.
+/// Number and digest of the records of a registry that [`copy_tables`] has copied.
 async fn copied_digest(connection: &mut Connection, report: &mut impl FnMut(u64)) -> Result<CopySummary> {
     let mut hash = Sha256::new();
     let mut rows = 0;
@@ -224,8 +225,8 @@ async fn copied_digest(connection: &mut Connection, report: &mut impl FnMut(u64)
         hash_table_name(&mut hash, table);
         let mut pages = Pages::new(table);
         while let Some(page) = pages.next(connection).await? {
-            for row in &page {
-                hash_row(&mut hash, row);
+            for record in &page {
+                hash_record(&mut hash, record);
             }
             rows += page.len() as u64;
             report(page.len() as u64);
@@ -243,15 +244,15 @@ fn hash_table_name(hash: &mut Sha256, table: &Table) {
     hash.update(table.name);
 }
 
-/// Each value with its type and length, so that different rows have different encodings.
-fn hash_row(hash: &mut Sha256, row: &[Value]) {
+/// Hashes each value with its type and length, so that different records have different encodings.
+fn hash_record(hash: &mut Sha256, record: &[Value]) {
     hash.update(b"row");
     let mut bytes = |kind: u8, bytes: &[u8]| {
         hash.update([kind]);
         hash.update((bytes.len() as u64).to_be_bytes());
         hash.update(bytes);
     };
-    for value in row {
+    for value in record {
         match value {
             Value::Integer(Some(value)) => bytes(1, &value.to_be_bytes()),
             Value::Text(Some(value)) => bytes(2, value.as_bytes()),
@@ -262,23 +263,23 @@ fn hash_row(hash: &mut Sha256, row: &[Value]) {
     }
 }
 
-async fn insert(connection: &mut Connection, table: &Table, mut rows: Vec<Vec<Value>>) -> Result<()> {
-    let rows_max = PARAMETERS_MAX / table.columns.len().max(1);
-    while !rows.is_empty() {
-        let rest = rows.split_off(rows.len().min(rows_max));
+async fn insert(connection: &mut Connection, table: &Table, mut records: Vec<Vec<Value>>) -> Result<()> {
+    let records_max = PARAMETERS_MAX / table.columns.len().max(1);
+    while !records.is_empty() {
+        let remaining = records.split_off(records.len().min(records_max));
         let mut insert = Builder::new("INSERT INTO ");
         insert.push(table.name).push(" (");
         for (number, (column, _)) in table.columns.iter().enumerate() {
             insert.push(if number == 0 { "" } else { ", " }).push(column);
         }
         insert.push(") ");
-        insert.push_values(rows, |mut values, row| {
-            for value in row {
+        insert.push_values(records, |mut values, record| {
+            for value in record {
                 values.push_bind(value);
             }
         });
         insert.build().execute(&mut *connection).await?;
-        rows = rest;
+        records = remaining;
     }
     Ok(())
 }
@@ -306,14 +307,14 @@ mod tests {
         let registry = Registry::in_memory(&MasterKey::from_bytes([1; 32]))
             .await
             .unwrap();
-        let found: Vec<(String, String)> = sql::query(
+        let columns: Vec<(String, String)> = sql::query(
             "SELECT t.name, c.name FROM sqlite_schema AS t, pragma_table_info(t.name) AS c \
              WHERE t.type = 'table' AND t.name NOT LIKE '\\_%' ESCAPE '\\'",
         )
         .fetch_all(registry.reader())
         .await
         .unwrap();
-        let found: BTreeSet<String> = found
+        let existing: BTreeSet<String> = columns
             .iter()
             .map(|(table, column)| format!("{table}.{column}"))
             .collect();
@@ -322,6 +323,6 @@ mod tests {
             columns.map(|(column, _)| format!("{}.{column}", table.name))
         });
         let known: BTreeSet<String> = copied.chain(NOT_COPIED.map(ToOwned::to_owned)).collect();
-        assert_eq!(found, known);
+        assert_eq!(existing, known);
     }
 }

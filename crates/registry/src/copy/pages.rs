@@ -4,17 +4,17 @@ use super::{ColumnKind, Table};
 use crate::error::{RegistryError, Result};
 use crate::sql::{Builder, Cell, Connection, FromRow, Row, Value};
 
-/// A cursor over the rows of a table.
+/// A cursor over the records of a table.
 pub(super) struct Pages<'t> {
     table: &'t Table,
-    /// The key of the last row: empty at the start, `None` at the end.
+    /// The key of the last record: empty at the start, `None` at the end.
     after: Option<Vec<Value>>,
 }
 
-/// All columns of a row, of any type.
-struct RowCells(Vec<Cell>);
+/// The values of all columns of a record, of any type.
+struct RecordCells(Vec<Cell>);
 
-impl FromRow for RowCells {
+impl FromRow for RecordCells {
     fn from_row(row: &Row<'_>) -> sqlx::Result<Self> {
         row.cells().map(Self)
     }
@@ -28,14 +28,14 @@ impl<'t> Pages<'t> {
         }
     }
 
-    /// The next rows; `None` at the end.
+    /// The next records; `None` at the end.
     pub(super) async fn next(&mut self, connection: &mut Connection) -> Result<Option<Vec<Vec<Value>>>> {
         let Some(after) = self.after.take() else {
             return Ok(None);
         };
         let Table {
             name,
-            source: from,
+            source,
             key,
             columns,
             page_rows,
@@ -45,7 +45,7 @@ impl<'t> Pages<'t> {
         for (column, _) in *columns {
             query.push(", ").push(name).push('.').push(column);
         }
-        query.push(" FROM ").push(from);
+        query.push(" FROM ").push(source);
         if !after.is_empty() {
             query.push(" WHERE (").push(key.join(", ")).push(") > ");
             query.push_list(after.into_iter());
@@ -55,10 +55,10 @@ impl<'t> Pages<'t> {
             .push(key.join(", "))
             .push(" LIMIT ")
             .push_bind(*page_rows);
-        let found: Vec<RowCells> = query.build().fetch_all(connection).await?;
-        let is_full = i64::try_from(found.len()).is_ok_and(|rows| rows >= *page_rows);
-        let mut rows = Vec::with_capacity(found.len());
-        for RowCells(mut cells) in found {
+        let page: Vec<RecordCells> = query.build().fetch_all(connection).await?;
+        let is_full = i64::try_from(page.len()).is_ok_and(|count| count >= *page_rows);
+        let mut records = Vec::with_capacity(page.len());
+        for RecordCells(mut cells) in page {
             let values = cells.split_off(key.len());
             if is_full {
                 self.after = Some(
@@ -69,10 +69,10 @@ impl<'t> Pages<'t> {
                 );
             }
             let values = values.into_iter().zip(*columns);
-            let row = values.map(|(cell, (column, kind))| self.value(cell, column, *kind));
-            rows.push(row.collect::<Result<Vec<Value>>>()?);
+            let record = values.map(|(cell, (column, kind))| self.value(cell, column, *kind));
+            records.push(record.collect::<Result<Vec<Value>>>()?);
         }
-        Ok((!rows.is_empty()).then_some(rows))
+        Ok((!records.is_empty()).then_some(records))
     }
 
     fn key(&self, cell: Cell) -> Result<Value> {

@@ -3,13 +3,14 @@
 use super::ColumnKind::{Bytes, Integer, Text};
 use super::Table;
 
-/// Rows per query for tables with short rows.
-const SHORT_ROWS_PER_PAGE: i64 = 1_000;
-/// Rows per query for tables with long rows: all rows of a device, or documents of megabytes.
-const LONG_ROWS_PER_PAGE: i64 = 100;
+/// Records per query for tables with short records.
+const SHORT_RECORDS_PER_PAGE: i64 = 1_000;
+/// Records per query for tables with long records, such as all rows of a device.
+const LONG_RECORDS_PER_PAGE: i64 = 100;
+/// Records per query for tables with documents of up to megabytes.
 const DOCUMENTS_PER_PAGE: i64 = 8;
 
-/// A table that is read by its key.
+/// A table with short records that is read by its key.
 const fn table(
     name: &'static str,
     key: &'static [&'static str],
@@ -20,11 +21,12 @@ const fn table(
         source: name,
         key,
         columns,
-        page_rows: SHORT_ROWS_PER_PAGE,
+        page_rows: SHORT_RECORDS_PER_PAGE,
     }
 }
 
-/// All tables and columns except the move state, the storage, and row positions, which each database assigns.
+/// All tables and columns except the table `gateway_state`, the move state, the storage, and the positions of records, which
+/// each database assigns.
 pub(crate) const TABLES: [Table; 25] = [
     table(
         "registry",
@@ -58,13 +60,13 @@ pub(crate) const TABLES: [Table; 25] = [
             ("epoch", Integer),
             ("revision", Integer),
             ("puf_profile", Text),
-            ("mac", Bytes),
+            ("tag", Bytes),
             ("quarantined_at_s", Integer),
             ("quarantined_reason", Text),
         ],
     ),
     Table {
-        page_rows: LONG_ROWS_PER_PAGE,
+        page_rows: LONG_RECORDS_PER_PAGE,
         source: "credential JOIN device ON device.device_id = credential.device_id",
         ..table(
             "credential",
@@ -73,7 +75,7 @@ pub(crate) const TABLES: [Table; 25] = [
         )
     },
     Table {
-        page_rows: LONG_ROWS_PER_PAGE,
+        page_rows: LONG_RECORDS_PER_PAGE,
         ..table(
             "fingerprint",
             &["device_id"],
@@ -92,7 +94,7 @@ pub(crate) const TABLES: [Table; 25] = [
             ("gateway_id", Integer),
             ("fencing_token", Integer),
             ("registered_at_s", Integer),
-            ("mac", Bytes),
+            ("tag", Bytes),
         ],
     ),
     table(
@@ -106,7 +108,7 @@ pub(crate) const TABLES: [Table; 25] = [
             ("first_idx", Integer),
             ("end_idx", Integer),
             ("mark", Integer),
-            ("mac", Bytes),
+            ("tag", Bytes),
         ],
     ),
     table(
@@ -117,13 +119,13 @@ pub(crate) const TABLES: [Table; 25] = [
             ("epoch", Integer),
             ("first_idx", Integer),
             ("end_idx", Integer),
-            ("mac", Bytes),
+            ("tag", Bytes),
         ],
     ),
     table(
         "ticket",
         &["device_id"],
-        &[("device_id", Integer), ("number", Integer), ("mac", Bytes)],
+        &[("device_id", Integer), ("number", Integer), ("tag", Bytes)],
     ),
     table(
         "pair",
@@ -132,7 +134,7 @@ pub(crate) const TABLES: [Table; 25] = [
             ("low_id", Integer),
             ("high_id", Integer),
             ("sealed", Bytes),
-            ("mac", Bytes),
+            ("tag", Bytes),
         ],
     ),
     table(
@@ -144,7 +146,7 @@ pub(crate) const TABLES: [Table; 25] = [
             ("boot_id", Bytes),
             ("started_ns", Integer),
             ("revision", Integer),
-            ("mac", Bytes),
+            ("tag", Bytes),
         ],
     ),
     Table {
@@ -166,12 +168,12 @@ pub(crate) const TABLES: [Table; 25] = [
                 ("roll_out_until_s", Integer),
                 ("rounds_requested", Integer),
                 ("revision", Integer),
-                ("mac", Bytes),
+                ("tag", Bytes),
             ],
         )
     },
     Table {
-        page_rows: LONG_ROWS_PER_PAGE,
+        page_rows: LONG_RECORDS_PER_PAGE,
         ..table(
             "prover",
             &["device_id"],
@@ -189,7 +191,7 @@ pub(crate) const TABLES: [Table; 25] = [
                 ("enrolled_period", Integer),
                 ("revision", Integer),
                 ("removed", Integer),
-                ("mac", Bytes),
+                ("tag", Bytes),
             ],
         )
     },
@@ -201,13 +203,13 @@ pub(crate) const TABLES: [Table; 25] = [
             ("sealed", Bytes),
             ("created_at_s", Integer),
             ("started_at_s", Integer),
-            ("mac", Bytes),
+            ("tag", Bytes),
         ],
     ),
     table(
         "round_counter",
         &["gateway_id"],
-        &[("gateway_id", Integer), ("next_number", Integer), ("mac", Bytes)],
+        &[("gateway_id", Integer), ("next_number", Integer), ("tag", Bytes)],
     ),
     table(
         "attest_round",
@@ -224,7 +226,7 @@ pub(crate) const TABLES: [Table; 25] = [
             ("late", Integer),
             ("missed", Integer),
             ("last_verdict_ms", Integer),
-            ("mac", Bytes),
+            ("tag", Bytes),
         ],
     ),
     table(
@@ -240,7 +242,7 @@ pub(crate) const TABLES: [Table; 25] = [
             ("configuration", Integer),
             ("missed_rounds", Bytes),
             ("rounds_total", Integer),
-            ("mac", Bytes),
+            ("tag", Bytes),
         ],
     ),
     Table {
@@ -271,7 +273,7 @@ pub(crate) const TABLES: [Table; 25] = [
             ("origin", Text),
             ("reason", Text),
             ("refused", Integer),
-            ("mac", Bytes),
+            ("tag", Bytes),
         ],
     ),
     table(
@@ -283,7 +285,7 @@ pub(crate) const TABLES: [Table; 25] = [
             ("token_hash", Bytes),
             ("created_at_s", Integer),
             ("expires_at_s", Integer),
-            ("mac", Bytes),
+            ("tag", Bytes),
         ],
     ),
     table(
@@ -293,7 +295,7 @@ pub(crate) const TABLES: [Table; 25] = [
             ("session_hash", Bytes),
             ("user_name", Text),
             ("expires_at_s", Integer),
-            ("mac", Bytes),
+            ("tag", Bytes),
         ],
     ),
     Table {
@@ -320,16 +322,16 @@ pub(crate) const TABLES: [Table; 25] = [
             ("created_at_s", Integer),
             ("revoked_at_s", Integer),
             ("revoked_reason", Text),
-            ("mac", Bytes),
+            ("tag", Bytes),
         ],
     ),
     table(
         "manual_quarantine",
         &["device_id"],
-        &[("device_id", Integer), ("at_s", Integer), ("mac", Bytes)],
+        &[("device_id", Integer), ("at_s", Integer), ("tag", Bytes)],
     ),
     Table {
-        page_rows: LONG_ROWS_PER_PAGE,
+        page_rows: LONG_RECORDS_PER_PAGE,
         ..table(
             "signer",
             &["signer_id"],
@@ -340,7 +342,7 @@ pub(crate) const TABLES: [Table; 25] = [
                 ("public_key", Bytes),
                 ("added_at_s", Integer),
                 ("revoked_at_s", Integer),
-                ("mac", Bytes),
+                ("tag", Bytes),
             ],
         )
     },

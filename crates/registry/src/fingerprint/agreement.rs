@@ -1,12 +1,13 @@
 //! Decides whether two fingerprints are of the same PUF.
 //!
-//! Bits of unrelated PUFs agree in at most 70 % (enrollment refuses memory in which columns would let more agree), so
-//! a band of 20 bits agrees with a probability of at most 0.7^20 = 8.0e-4. Two readouts of one PUF agree in at least
-//! 95 % of the bits, and in 36 % of the bands. A pair of unrelated PUFs exceeds each limit below with a probability
-//! under 2e-20. 100,000 devices form 5e9 pairs, so the probability of a false alarm in such a fleet is under 1e-9.
+//! Two unrelated PUFs agree in at most 70 % of the bits: enrollment refuses memory in which the columns have a common
+//! bias that would cause a higher agreement. So a band of 20 bits agrees with a probability of at most 0.7^20 = 8.0e-4.
+//! Two readouts of one PUF agree in at least 95 % of the bits, and in 36 % of the bands. Two unrelated PUFs reach each
+//! limit below with a probability under 2e-20. 100,000 devices form 5e9 pairs, so the probability of a false alarm in
+//! such a fleet is under 1e-9.
 
-/// Window of consecutive bands, and number of agreeing bands in it that indicates the same PUF. Small windows detect
-/// a small common part.
+/// Length of a window of consecutive bands, and the number of agreeing bands in the window that indicates the same PUF.
+/// Short windows detect a small common part.
 const LIMITS: [(usize, usize); 5] = [(8, 8), (16, 9), (32, 10), (64, 11), (super::BANDS_MAX, 13)];
 
 /// The number of bands in which two fingerprints agree.
@@ -34,15 +35,15 @@ pub(crate) fn agreement(agrees: &[bool]) -> Option<Agreement> {
 mod tests {
     use super::*;
 
-    /// `P(X >= least)` for `count` trials of probability `p`.
-    fn at_least(count: usize, p: f64, least: usize) -> f64 {
+    /// `P(X >= minimum)` for `count` trials of probability `p`.
+    fn at_least(count: usize, p: f64, minimum: usize) -> f64 {
         let combinations = |chosen: usize| {
             (0..chosen).fold(1.0, |combinations, i| {
                 combinations * (count - i) as f64 / (i + 1) as f64
             })
         };
         let term = |n: usize| combinations(n) * p.powi(n as i32) * (1.0 - p).powi((count - n) as i32);
-        (least..=count).map(term).sum()
+        (minimum..=count).map(term).sum()
     }
 
     #[test]
@@ -63,25 +64,26 @@ mod tests {
 
     #[test]
     fn one_puf_at_two_times_is_recognized() {
-        // Majorities of three readouts of a memory with 5 % wrong bits agree in 95 %, of five in 96 %.
+        // With 5 % wrong bits, two majorities of three readouts agree in 95 % of the bits; two majorities of five readouts agree
+        // in 96 %.
         for (agree, missed) in [(0.95, 1e-6), (0.92, 0.01)] {
             let band = f64::powi(agree, 20);
-            let seen = at_least(128, band, 13);
-            assert!(1.0 - seen < missed, "{agree}: {seen}");
+            let recognized = at_least(128, band, 13);
+            assert!(1.0 - recognized < missed, "{agree}: {recognized}");
         }
     }
 
     #[test]
     fn a_common_part_is_recognized_by_its_bands() {
-        let common = |from: usize, count: usize| -> Vec<bool> {
-            (0..128).map(|i| (from..from + count).contains(&i)).collect()
+        let common = |start: usize, count: usize| -> Vec<bool> {
+            (0..128).map(|i| (start..start + count).contains(&i)).collect()
         };
         assert_eq!(agreement(&common(40, 7)), None);
         assert_eq!(agreement(&common(40, 8)), Some(Agreement { bands: 8, of: 128 }));
         let every_third: Vec<bool> = (0..128).map(|i| i < 32 && i % 3 == 0).collect();
         assert!(agreement(&every_third).is_some());
         let every_twelfth: Vec<bool> = (0..128).map(|i| i % 12 == 0).collect();
-        assert_eq!(agreement(&every_twelfth), None, "11 of 128 bands all over");
+        assert_eq!(agreement(&every_twelfth), None, "11 of 128 bands, evenly spread");
         assert_eq!(agreement(&[]), None);
     }
 }

@@ -1,8 +1,8 @@
 //! Fingerprints of PUFs, which detect a PUF that is already enrolled as another device.
 //!
-//! The enrolling side reads *bands* of bits from the PUF, at positions that are the same for every device and on
-//! which no secret depends. For each band the registry stores a keyed hash, which finds the devices with the same
-//! band. It also stores all bands sealed, so that another registry can compute its own hashes.
+//! The enrolling side reads *bands* of bits from the PUF, at positions that are the same for every device. No secret
+//! depends on these bits. For each band the registry stores a keyed hash, which identifies the devices with the same
+//! band. The registry also stores all bands sealed, so that another registry can compute its own hashes.
 
 mod agreement;
 mod table;
@@ -38,15 +38,16 @@ impl std::fmt::Debug for Fingerprint {
 }
 
 impl Fingerprint {
-    /// `None` without bands, with too many bands, with more than 20 bits in a band, or with positions that do not
-    /// ascend.
+    /// Creates a fingerprint. `None` without bands, with too many bands, with more than 20 bits in a band, or with
+    /// positions that do not ascend.
     #[must_use]
     pub fn new(bands: Vec<Band>) -> Option<Self> {
         let fingerprint = Self(bands);
         let bands = &fingerprint.0;
-        let ascend = bands.is_sorted_by(|a, b| a.position < b.position);
-        let fit = (1..=BANDS_MAX).contains(&bands.len()) && bands.iter().all(|band| band.bits < BITS_MAX);
-        (ascend && fit).then_some(fingerprint)
+        let is_ascending = bands.is_sorted_by(|a, b| a.position < b.position);
+        let is_in_range =
+            (1..=BANDS_MAX).contains(&bands.len()) && bands.iter().all(|band| band.bits < BITS_MAX);
+        (is_ascending && is_in_range).then_some(fingerprint)
     }
 
     /// The bands.
@@ -82,8 +83,8 @@ impl Fingerprint {
             position: u16::from_be_bytes([p0, p1]),
             bits: u32::from_be_bytes([0, b0, b1, b2]),
         };
-        let all =
+        let bands =
             (rest.is_empty() && chunks.len() <= BANDS_MAX).then(|| chunks.iter().map(band).collect())?;
-        Self::new(all)
+        Self::new(bands)
     }
 }

@@ -9,10 +9,10 @@ use sha2::Sha256;
 
 use super::{Band, Fingerprint, agreement};
 use crate::column::ColumnValue;
+use crate::conversion::{id_from_column, id_to_column};
 use crate::enroll::{IDS_PER_QUERY, NewDevice, PushIds as _};
 use crate::error::{RegistryError, Result};
 use crate::key::MasterKey;
-use crate::row::{id_from_column, id_to_column};
 use crate::sql::{self, Builder, Connection};
 use crate::store::Registry;
 
@@ -44,9 +44,9 @@ impl FingerprintKeys {
         let mut hash = self.hash.clone();
         hash.update(&band.position.to_be_bytes());
         hash.update(&band.bits.to_be_bytes());
-        let code = hash.finalize().into_bytes();
-        // SHA-256 has 32 bytes.
-        i64::from_be_bytes(code.first_chunk().copied().unwrap_or_default())
+        let digest = hash.finalize().into_bytes();
+        // The output of SHA-256 has 32 bytes, so the default is never used.
+        i64::from_be_bytes(digest.first_chunk().copied().unwrap_or_default())
     }
 
     fn hashes(&self, fingerprint: &Fingerprint) -> Vec<i64> {
@@ -58,12 +58,12 @@ fn aad(device: DeviceId) -> Vec<u8> {
     [LABEL, &device.0.to_be_bytes()].concat()
 }
 
-/// Device, sealed.
-type SealedRow = (ColumnValue<i64>, ColumnValue<Vec<u8>>);
+/// Columns of `fingerprint`: device, sealed bands.
+type SealedFingerprintColumns = (ColumnValue<i64>, ColumnValue<Vec<u8>>);
 
 impl Registry {
-    /// Refuses devices whose PUF is that of another enrolled device that is not revoked, or of an earlier device in
-    /// the list; stores the other fingerprints.
+    /// Stores the fingerprints of devices. Refuses a device with the PUF of another enrolled device that is not
+    /// revoked, or of an earlier device in the list.
     pub(crate) async fn store_fingerprints(
         &self,
         connection: &mut Connection,
@@ -80,8 +80,8 @@ impl Registry {
         if new.is_empty() {
             return Ok(());
         }
-        let all = new.iter().flat_map(|(_, _, hashes)| hashes.iter().copied());
-        let mut holders = holders(connection, all.collect()).await?;
+        let new_hashes = new.iter().flat_map(|(_, _, hashes)| hashes.iter().copied());
+        let mut holders = holders(connection, new_hashes.collect()).await?;
         for (device, fingerprint, hashes) in &new {
             let id = device.record.device;
             if device.status.is_active() {
@@ -130,8 +130,10 @@ impl Registry {
         Ok(())
     }
 
-    /// Whether a device found by the index is not revoked and has this PUF according to its sealed fingerprint. A
-    /// device of the same transaction is not yet stored; the index is then correct.
+    /// Returns whether `device`, which was found by hashes, is not revoked and its sealed fingerprint agrees with
+    /// `fingerprint`. A device of the same transaction has no stored fingerprint yet: the result is `true`, because its
+    /// hashes were computed in this transaction, not read from the database. The result is also `true` if the stored
+    /// fingerprint is damaged.
     async fn is_enrolled_puf(
         &self,
         connection: &mut Connection,
@@ -144,8 +146,8 @@ impl Registry {
             Ok(_) | Err(RegistryError::UnknownDevice { .. } | RegistryError::DamagedRecord { .. }) => {}
             Err(error) => return Err(error),
         }
-        let mut found = self.fingerprints_of(connection, &[device]).await?;
-        let Some(Ok(stored)) = found.remove(&device) else {
+        let mut fingerprints = self.fingerprints_of(connection, &[device]).await?;
+        let Some(Ok(stored)) = fingerprints.remove(&device) else {
             return Ok(true);
         };
         let is_common = |band: &Band| stored.bands().contains(band);
@@ -159,15 +161,15 @@ impl Registry {
         new: &[(&NewDevice, &Fingerprint, Vec<i64>)],
     ) -> Result<()> {
         for chunk in new.chunks(IDS_PER_QUERY) {
-            let mut rows = Vec::with_capacity(chunk.len());
+            let mut records = Vec::with_capacity(chunk.len());
             for (device, fingerprint, _) in chunk {
                 let id = device.record.device;
                 let write = |out: &mut Vec<u8>| fingerprint.encode(out);
                 let sealer = &self.fingerprint_keys().sealer;
-                rows.push((id, sealer.seal(&aad(id), fingerprint.encoded_len(), write)?));
+                records.push((id, sealer.seal(&aad(id), fingerprint.encoded_len(), write)?));
             }
             let mut insert = Builder::new("INSERT INTO fingerprint (device_id, sealed) ");
-            insert.push_values(rows, |mut values, (id, sealed)| {
+            insert.push_values(records, |mut values, (id, sealed)| {
                 values.push_bind(id_to_column(id)).push_bind(sealed);
             });
             insert.build().execute(&mut *connection).await?;
@@ -192,11 +194,13 @@ impl Registry {
         connection: &mut Connection,
         devices: &[DeviceId],
     ) -> Result<()> {
-        for (device, found) in self.fingerprints_of(connection, devices).await? {
-            let hashes = found.as_ref().map(|found| self.fingerprint_keys().hashes(found));
+        for (device, fingerprint) in self.fingerprints_of(connection, devices).await? {
+            let hashes = fingerprint
+                .as_ref()
+                .map(|fingerprint| self.fingerprint_keys().hashes(fingerprint));
             let mut delete = Builder::new("DELETE FROM fingerprint_band WHERE device_id = ");
             delete.push_bind(id_to_column(device));
-            // Without the hashes, all bands are scanned.
+            // If the fingerprint is damaged, its hashes are unknown, and the statement scans all bands.
             if let Ok(hashes) = hashes {
                 delete.push(" AND hash IN ");
                 delete.push_list(hashes.into_iter());
@@ -211,45 +215,49 @@ impl Registry {
         Ok(())
     }
 
-    /// The fingerprints of those of these devices that have one.
+    /// The fingerprints of devices; an error for each damaged one. Devices without a fingerprint are absent.
     pub(crate) async fn fingerprints_of(
         &self,
         connection: &mut Connection,
         devices: &[DeviceId],
     ) -> Result<HashMap<DeviceId, Result<Fingerprint>>> {
-        let mut found = HashMap::new();
+        let mut fingerprints = HashMap::new();
         for ids in devices.chunks(IDS_PER_QUERY) {
             let mut query = Builder::new("SELECT device_id, sealed FROM fingerprint WHERE device_id IN ");
             query.push_ids(ids.iter().copied());
-            let rows: Vec<SealedRow> = query.build().fetch_all(&mut *connection).await?;
-            found.extend(rows.iter().map(|row| self.open_fingerprint(row)));
+            let records: Vec<SealedFingerprintColumns> = query.build().fetch_all(&mut *connection).await?;
+            fingerprints.extend(records.iter().map(|record| self.open_fingerprint(record)));
         }
-        Ok(found)
+        Ok(fingerprints)
     }
 
-    fn open_fingerprint(&self, (device, sealed): &SealedRow) -> (DeviceId, Result<Fingerprint>) {
+    fn open_fingerprint(
+        &self,
+        (device, sealed): &SealedFingerprintColumns,
+    ) -> (DeviceId, Result<Fingerprint>) {
         let device = id_from_column(device.0);
         let opened = self.fingerprint_keys().sealer.open(&aad(device), &sealed.0);
         let fingerprint = opened.ok().and_then(|bytes| Fingerprint::from_bytes(&bytes));
         (device, fingerprint.ok_or_else(|| damage(device)))
     }
 
-    /// Fingerprints that do not open, or whose hashes are missing, for [`Registry::check`].
+    /// Returns an error for each fingerprint that cannot be decrypted or lacks a stored hash; [`Registry::check`]
+    /// reports these errors.
     pub(crate) async fn damaged_fingerprints(
         &self,
         connection: &mut Connection,
     ) -> Result<Vec<RegistryError>> {
         let (mut damaged, mut after) = (Vec::new(), i64::MIN);
         loop {
-            let rows: Vec<SealedRow> = sql::query(
+            let records: Vec<SealedFingerprintColumns> = sql::query(
                 "SELECT device_id, sealed FROM fingerprint WHERE device_id >= $1 ORDER BY device_id LIMIT $2",
             )
             .bind(after)
             .bind(CHECK_CHUNK_DEVICES)
             .fetch_all(&mut *connection)
             .await?;
-            damaged.extend(self.damaged_of(connection, &rows).await?);
-            let last = rows.iter().map(|(device, _)| device.0).max();
+            damaged.extend(self.damaged_of(connection, &records).await?);
+            let last = records.iter().map(|(device, _)| device.0).max();
             match last
                 .and_then(|last| last.checked_add(1))
                 .filter(|next| *next > after)
@@ -263,20 +271,22 @@ impl Registry {
     async fn damaged_of(
         &self,
         connection: &mut Connection,
-        rows: &[SealedRow],
+        records: &[SealedFingerprintColumns],
     ) -> Result<Vec<RegistryError>> {
         let (mut damaged, mut expected) = (Vec::new(), Vec::new());
-        for row in rows {
-            match self.open_fingerprint(row) {
-                (device, Ok(found)) => expected.push((device, self.fingerprint_keys().hashes(&found))),
+        for record in records {
+            match self.open_fingerprint(record) {
+                (device, Ok(fingerprint)) => {
+                    expected.push((device, self.fingerprint_keys().hashes(&fingerprint)));
+                }
                 (_, Err(error)) => damaged.push(error),
             }
         }
-        let all = expected.iter().flat_map(|(_, hashes)| hashes.iter().copied());
-        let holders = holders(connection, all.collect()).await?;
+        let expected_hashes = expected.iter().flat_map(|(_, hashes)| hashes.iter().copied());
+        let holders = holders(connection, expected_hashes.collect()).await?;
         let is_incomplete = |(device, hashes): &(DeviceId, Vec<i64>)| {
-            let is_there = |hash| holders.get(hash).is_some_and(|holders| holders.contains(device));
-            (!hashes.iter().all(is_there)).then_some(*device)
+            let is_stored = |hash| holders.get(hash).is_some_and(|holders| holders.contains(device));
+            (!hashes.iter().all(is_stored)).then_some(*device)
         };
         damaged.extend(expected.iter().filter_map(is_incomplete).map(damage));
         Ok(damaged)
@@ -290,7 +300,7 @@ fn damage(device: DeviceId) -> RegistryError {
     }
 }
 
-/// The devices that have bands of these hashes.
+/// The devices that have a band with one of these hashes, by hash.
 async fn holders(connection: &mut Connection, mut hashes: Vec<i64>) -> Result<HashMap<i64, Vec<DeviceId>>> {
     hashes.sort_unstable();
     hashes.dedup();
@@ -298,9 +308,9 @@ async fn holders(connection: &mut Connection, mut hashes: Vec<i64>) -> Result<Ha
     for chunk in hashes.chunks(BANDS_PER_QUERY) {
         let mut query = Builder::new("SELECT hash, device_id FROM fingerprint_band WHERE hash IN ");
         query.push_list(chunk.iter().copied());
-        let rows: Vec<(ColumnValue<i64>, ColumnValue<i64>)> =
+        let records: Vec<(ColumnValue<i64>, ColumnValue<i64>)> =
             query.build().fetch_all(&mut *connection).await?;
-        for (hash, device) in rows {
+        for (hash, device) in records {
             holders.entry(hash.0).or_default().push(id_from_column(device.0));
         }
     }

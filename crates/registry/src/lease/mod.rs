@@ -1,14 +1,15 @@
-//! Leases of rows to gateways: no row is ever leased to two gateways, or used twice at one (LAP/1 1.4.6).
+//! Leases of rows to gateways: no row is leased to two gateways at the same time, and no row is used twice (LAP/1
+//! 1.4.6).
 //!
-//! Every row of a device below `idx_floor` was leased to some gateway. A lease is a range of rows with a durable
-//! *mark*: the gateway uses only rows below the mark, and moves the mark ahead of need. A gateway that lost its
-//! memory resumes at the mark and loses the rows below it; a gateway that stops normally reports its first unused row
-//! and loses no rows. Returned rows can be leased again, to a gateway for which they are higher numbers than any that
-//! it had.
+//! From `idx_floor` on, no row of a device is leased or was used. A lease is a range of rows with a durable
+//! *mark*: the gateway uses only rows below the mark, and moves the mark before it needs more rows. A gateway that lost
+//! its memory continues at the mark and loses the rows below the mark. A gateway that stops normally reports its first
+//! unused row and loses no rows. Returned rows can be leased again, but only to a gateway that never had a row with a
+//! higher number.
 //!
-//! Every gateway presents its *fencing token* with each request: the number of its registration. A replaced process
-//! presents an old token and its requests are refused. It may still use the rows below the mark of its lease; the
-//! next process starts at the mark.
+//! Every gateway presents its *fencing token* with each request: the number of its registration. The requests of a
+//! replaced process are refused because its token is old. The replaced process may still use the rows below the mark of
+//! its lease; the new process starts at the mark.
 
 mod state;
 mod table;
@@ -24,11 +25,11 @@ pub use self::state::Lease;
 use self::state::Pool;
 pub(crate) use self::table::{damage, damaged};
 pub use self::walk::{LeasedChunk, LeasedCursor, LeasedDevice, LeasedStream, SealedChunk};
+use crate::conversion::id_to_column;
 use crate::device::DeviceInfo;
 use crate::enroll::IDS_PER_QUERY;
 use crate::error::{RegistryError, Result};
 use crate::gateway::FencingToken;
-use crate::row::id_to_column;
 use crate::sql::{Builder, Connection};
 use crate::store::Registry;
 
@@ -41,16 +42,16 @@ pub struct LeaseRequest {
     pub epoch: u32,
     /// The current row at the gateway: all lower rows are used. 0 without a lease.
     pub from: RowIndex,
-    /// The number after the last row that the gateway received; 0 without a lease. Rows of a lost response are
-    /// included in the next one.
+    /// The number after the last row that the gateway received; 0 without a lease. The response contains all later
+    /// rows of the lease, also those of an earlier response that was lost.
     pub received: RowIndex,
-    /// The number of rows from `from` on that the gateway requests to hold. No row is added that would not follow the
-    /// last one while that may not be used yet.
+    /// The number of rows from `from` on that the gateway requests to hold. While the last row of the lease is not yet
+    /// below the mark, only the rows that directly follow it are added.
     pub hold_rows: u32,
     /// The number of rows from `from` on that the gateway requests to use: the position of the mark.
     pub spendable_rows: u32,
-    /// The device's own statement (LAP/1 1.3), after it has proven a row. If the device has answered rows above all
-    /// that were ever leased, the registry has lost leases.
+    /// The row statement of the device (LAP/1 1.3), which has proven a row. If the device has answered a row above all
+    /// rows that were ever leased, the registry has lost leases.
     pub statement: RowStatement,
 }
 
@@ -68,7 +69,8 @@ pub struct LeaseGrant {
     pub epoch: u32,
     /// The rows that the gateway has not yet received; in key mode the first value of the counter.
     pub rows: Range<u32>,
-    /// All rows that this process holds, from the first one that it may report on. In key mode the same as `rows`.
+    /// All rows that this gateway process holds, from the first row that the process may report as unused. In key mode
+    /// the same as `rows`.
     pub held_rows: Range<u32>,
     /// Rows below the mark may be used.
     pub mark: RowIndex,
@@ -81,7 +83,7 @@ pub struct UnusedRows {
     pub device: DeviceId,
     /// The epoch of the rows; values for other epochs are ignored.
     pub epoch: u32,
-    /// The first unused row. The data plane must no longer have that row or later ones.
+    /// The first unused row. The data plane must no longer hold this row or a later row.
     pub unused_from: RowIndex,
     /// Whether the rows stay leased to the gateway, which is about to stop; otherwise they return to the pool.
     pub keep_leased: bool,
@@ -91,9 +93,9 @@ impl Registry {
     /// Leases rows and moves marks in one transaction, durable before the function returns. Results are in the order
     /// of the requests.
     ///
-    /// A device that cannot be served has an error in its place and does not affect the others. The caller guarantees
-    /// that a device without a lease at the gateway has proven itself there; requests of the gateway alone use
-    /// [`Registry::extend_leases`].
+    /// The result for a device that cannot be served is an error, which does not affect other devices. The caller
+    /// guarantees that a device without a lease at the gateway has proven its identity to that gateway. For requests
+    /// without such a proof use [`Registry::extend_leases`].
     ///
     /// # Errors
     /// [`RegistryError::StaleFencingToken`], or a failure of the database; nothing is leased then.
@@ -111,8 +113,8 @@ impl Registry {
         .await
     }
 
-    /// As [`Registry::lease`], but refuses devices without a lease at the gateway: their presence there is not
-    /// proven.
+    /// As [`Registry::lease`], but refuses a device without a lease at the gateway, because the device has not proven
+    /// its identity to that gateway.
     ///
     /// # Errors
     /// As [`Registry::lease`]; for a device also [`RegistryError::NoLease`].
@@ -149,12 +151,12 @@ impl Registry {
         let edit = edits
             .get_mut(&device)
             .ok_or(RegistryError::UnknownDevice { device })?;
-        let granted = edit.change(|entries| entries.lease.extend(&mut entries.pool, request))?;
-        Ok(RowIndex(granted.held_rows.start))
+        let grant = edit.change(|entries| entries.lease.extend(&mut entries.pool, request))?;
+        Ok(RowIndex(grant.held_rows.start))
     }
 
-    /// Records the unused rows of a gateway in one transaction; returns the number of rows of each device that
-    /// returned to its pool. Reports on devices without a lease are ignored.
+    /// Records the unused rows of a gateway in one transaction. Returns for each device the number of rows that returned
+    /// to its pool. Reports on devices without a lease are ignored.
     ///
     /// # Errors
     /// [`RegistryError::StaleFencingToken`], or a failure of the database; nothing is changed then.
@@ -181,7 +183,7 @@ impl Registry {
     /// A damaged record, or a failure of the database.
     pub async fn leases_of(&self, device: DeviceId) -> Result<Vec<Lease>> {
         let mut connection = self.reader().acquire().await?;
-        table::leases_of(&mut connection, self.record_mac(), device).await
+        table::leases_of(&mut connection, self.authenticator(), device).await
     }
 
     async fn change_leases<Change, Output>(
@@ -207,7 +209,7 @@ impl Registry {
             }));
             self.write_lease_edits(&mut transaction, &edits).await?;
         }
-        // Without changes the commit writes nothing.
+        // A commit without changes writes nothing.
         transaction.commit().await?;
         self.complete_lease_advance(advance);
         Ok(results)
@@ -217,23 +219,23 @@ impl Registry {
         if devices.is_empty() {
             return Ok(());
         }
-        let mut update = Builder::new("WITH moved (device_id, idx_floor, floor_version, mac) AS (");
+        let mut update = Builder::new("WITH moved (device_id, idx_floor, floor_version, tag) AS (");
         update.push_values(devices, |mut values, info| {
             values
                 .push_bind(id_to_column(info.device))
                 .push_bind(i64::from(info.idx_floor.0))
                 .push_bind(info.floor_version)
-                .push_bind(self.record_mac().code(info).to_vec());
+                .push_bind(self.authenticator().tag(info).to_vec());
         });
         update.push(
-            ") UPDATE device SET idx_floor = moved.idx_floor, floor_version = moved.floor_version, mac = moved.mac \
+            ") UPDATE device SET idx_floor = moved.idx_floor, floor_version = moved.floor_version, tag = moved.tag \
              FROM moved WHERE device.device_id = moved.device_id",
         );
         update.build().execute(connection).await?;
         Ok(())
     }
 
-    /// Reads leases and pools of those of these devices that are enrolled.
+    /// Reads leases and pools of devices. Devices that are not enrolled are absent.
     async fn lease_edits(
         &self,
         connection: &mut Connection,
@@ -241,23 +243,23 @@ impl Registry {
         devices: &HashSet<DeviceId>,
     ) -> Result<HashMap<DeviceId, LeaseEdit>> {
         let infos = self.get_many_in(connection, devices.iter().copied()).await?;
-        let mac = self.record_mac();
-        let mut leases = table::leases(connection, mac, fencing_token.gateway(), devices).await?;
-        let mut spares = table::unleased_ranges(connection, mac, devices).await?;
+        let authenticator = self.authenticator();
+        let mut leases = table::leases(connection, authenticator, fencing_token.gateway(), devices).await?;
+        let mut unleased_ranges = table::unleased_ranges(connection, authenticator, devices).await?;
         let without_lease = devices
             .iter()
             .copied()
             .filter(|device| !leases.contains_key(device));
-        let put_back = self
+        let restored = self
             .unleased_since_restore(connection, without_lease.collect())
             .await?;
         let edits = infos.into_iter().map(|(device, info)| {
             let lease = leases.remove(&device).transpose();
-            let unleased = spares.remove(&device).unwrap_or(Ok(Vec::new()));
-            let open = || -> Result<LeaseEntries> {
+            let unleased = unleased_ranges.remove(&device).unwrap_or(Ok(Vec::new()));
+            let entries = || -> Result<LeaseEntries> {
                 let info = info?;
                 let lease = lease?;
-                let is_held = lease.as_ref().is_some_and(|lease| lease.is_current(&info));
+                let has_rows = lease.as_ref().is_some_and(|lease| lease.is_current(&info));
                 let lease = lease.map_or_else(
                     || Lease::empty(fencing_token, &info),
                     |lease| lease.visible_to(fencing_token, &info),
@@ -266,25 +268,25 @@ impl Registry {
                     .into_iter()
                     .filter(|unleased| unleased.epoch == info.epoch);
                 let unleased = unleased.map(|unleased| unleased.rows).collect();
-                let is_put_back = put_back.contains(&device);
+                let is_restored = restored.contains(&device);
                 let pool = Pool {
                     info,
                     unleased,
-                    is_restored: is_put_back,
+                    is_restored,
                 };
                 Ok(LeaseEntries {
                     lease,
                     pool,
-                    has_rows: is_held,
+                    has_rows,
                 })
             };
-            (device, LeaseEdit::new(open()))
+            (device, LeaseEdit::new(entries()))
         });
         Ok(edits.collect())
     }
 
-    /// Those of these devices without a lease to any gateway since the registry was restored to an earlier state;
-    /// none if it was never restored.
+    /// Those of `devices` that were not leased to any gateway since the registry was restored to an earlier state. Empty
+    /// if the registry was never restored.
     async fn unleased_since_restore(
         &self,
         connection: &mut Connection,
@@ -304,24 +306,31 @@ impl Registry {
         connection: &mut Connection,
         edits: &HashMap<DeviceId, LeaseEdit>,
     ) -> Result<()> {
-        let mac = self.record_mac();
+        let authenticator = self.authenticator();
         let changed: Vec<(&LeaseEntries, &LeaseEntries)> =
             edits.values().filter_map(LeaseEdit::changed).collect();
-        let moved = |(before, now): &&(&LeaseEntries, &LeaseEntries)| {
-            before.pool.info.idx_floor != now.pool.info.idx_floor
+        let has_moved_floor = |(before, after): &&(&LeaseEntries, &LeaseEntries)| {
+            before.pool.info.idx_floor != after.pool.info.idx_floor
         };
         let infos: Vec<&DeviceInfo> = changed
             .iter()
-            .filter(moved)
-            .map(|(_, now)| &now.pool.info)
+            .filter(has_moved_floor)
+            .map(|(_, after)| &after.pool.info)
             .collect();
         self.write_floors(connection, &infos).await?;
-        let leases: Vec<&Lease> = changed.iter().map(|(_, now)| &now.lease).collect();
-        table::write_leases(connection, mac, &leases).await?;
-        for (before, now) in changed {
-            if before.pool.unleased != now.pool.unleased {
-                let epoch = now.pool.info.epoch;
-                table::write_unleased(connection, mac, now.lease.device, epoch, &now.pool.unleased).await?;
+        let leases: Vec<&Lease> = changed.iter().map(|(_, after)| &after.lease).collect();
+        table::write_leases(connection, authenticator, &leases).await?;
+        for (before, after) in changed {
+            if before.pool.unleased != after.pool.unleased {
+                let epoch = after.pool.info.epoch;
+                table::write_unleased(
+                    connection,
+                    authenticator,
+                    after.lease.device,
+                    epoch,
+                    &after.pool.unleased,
+                )
+                .await?;
             }
         }
         Ok(())
@@ -333,22 +342,24 @@ impl Registry {
 struct LeaseEntries {
     lease: Lease,
     pool: Pool,
-    /// Whether the gateway holds rows of the device. Separate from the range, which may be empty because all rows are
-    /// below the mark.
+    /// Whether the gateway holds rows of the device. The range of the lease may be empty nevertheless: another process
+    /// may have used all rows below the mark.
     has_rows: bool,
 }
 
+/// A change to the lease data of one device.
 struct LeaseEdit {
+    /// The stored entries; `None` if a record is damaged.
     before: Option<LeaseEntries>,
-    /// An error names the damaged record.
+    /// The changed entries; an error for a damaged record.
     current: Result<LeaseEntries>,
 }
 
 impl LeaseEdit {
-    fn new(now: Result<LeaseEntries>) -> Self {
+    fn new(stored: Result<LeaseEntries>) -> Self {
         Self {
-            before: now.as_ref().ok().cloned(),
-            current: now,
+            before: stored.as_ref().ok().cloned(),
+            current: stored,
         }
     }
 
@@ -360,14 +371,15 @@ impl LeaseEdit {
         };
         let mut draft = entries.clone();
         let result = change(&mut draft)?;
-        // A later request in the same transaction applies to the result of this one.
+        // A later request in the same transaction applies to the result of this request.
         draft.has_rows = !draft.lease.rows.is_empty();
         *entries = draft;
         Ok(result)
     }
 
+    /// The entries before and after the change, if they differ.
     fn changed(&self) -> Option<(&LeaseEntries, &LeaseEntries)> {
-        let (before, now) = (self.before.as_ref()?, self.current.as_ref().ok()?);
-        (before != now).then_some((before, now))
+        let (before, after) = (self.before.as_ref()?, self.current.as_ref().ok()?);
+        (before != after).then_some((before, after))
     }
 }

@@ -1,15 +1,15 @@
-//! Reads all leases of a gateway, as needed at its start.
+//! Reads all leases of a gateway, which the gateway needs at its start.
 
 use super::Lease;
-use super::table::{self, LeaseRow, lease_columns};
+use super::table::{self, LeaseColumns, lease_columns};
+use crate::conversion::{DEVICE_COLUMNS, device_columns, device_info};
 use crate::credentials::Credentials;
 use crate::device::{DeviceInfo, Revision};
 use crate::error::{RegistryError, Result};
 use crate::gateway::FencingToken;
-use crate::row::{DEVICE_COLUMNS, device_columns, device_info};
 use crate::sql::{self, FromRow, Row};
 use crate::store::Registry;
-use crate::walk::{StoredDevice, StoredRow};
+use crate::walk::{StoredDevice, StoredDeviceColumns};
 
 /// A device that is leased to a gateway, with its credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub struct LeasedChunk {
 
 /// A chunk of a gateway's leases with sealed credentials.
 pub struct SealedChunk {
-    rows: Vec<LeasedRow>,
+    records: Vec<LeasedDeviceColumns>,
     progress: (u64, u64),
 }
 
@@ -53,27 +53,27 @@ pub struct LeasedStream {
 impl Registry {
     /// Streams all active devices of which the gateway holds unused rows or the key, `chunk_devices` at a time.
     ///
-    /// The stream follows the order of revisions, which is also the order of records in the file, up to the revision
-    /// at its start. Later changes are left to the feed: call [`Registry::changes_since`] with
-    /// [`LeasedStream::feed_from`] afterwards to receive them. No lock is held between chunks.
+    /// The stream follows the order of revisions, which in a file is mostly the order of the records, and ends at the
+    /// registry's revision at the start of the stream. To receive later changes, call [`Registry::changes_since`] with
+    /// [`LeasedStream::feed_from`] afterwards. No lock is held between chunks.
     #[must_use]
     pub fn stream_leased(&self, fencing_token: FencingToken, chunk_devices: u32) -> LeasedStream {
         self.stream_leased_from(fencing_token, chunk_devices, LeasedCursor::default())
     }
 
-    /// The same stream, continued from the position of another one.
+    /// As [`Registry::stream_leased`], but continues from the position of another stream.
     #[must_use]
     pub fn stream_leased_from(
         &self,
         fencing_token: FencingToken,
         chunk_devices: u32,
-        place: LeasedCursor,
+        cursor: LeasedCursor,
     ) -> LeasedStream {
         LeasedStream {
             registry: self.clone(),
             fencing_token,
-            after: place.after.unwrap_or(Revision::ZERO),
-            started_at: place.started_at,
+            after: cursor.after.unwrap_or(Revision::ZERO),
+            started_at: cursor.started_at,
             chunk_devices: chunk_devices.max(1),
         }
     }
@@ -118,7 +118,7 @@ impl LeasedStream {
     /// # Errors
     /// As [`LeasedStream::next_chunk`].
     pub async fn next_sealed(&mut self) -> Result<Option<SealedChunk>> {
-        let began_at = match self.started_at {
+        let started_at = match self.started_at {
             Some(revision) => revision,
             None => *self.started_at.insert(self.registry.revision().await?),
         };
@@ -126,8 +126,9 @@ impl LeasedStream {
         self.registry
             .check_fencing_token(&mut connection, &self.fencing_token)
             .await?;
-        // CROSS JOIN keeps SQLite from starting with the leases, which it would sort completely for every chunk.
-        let rows: Vec<LeasedRow> = sql::query(concat!(
+        // CROSS JOIN makes SQLite read the devices first. If SQLite read the leases first, it would sort all leases for
+        // every chunk.
+        let records: Vec<LeasedDeviceColumns> = sql::query(concat!(
             "SELECT ",
             device_columns!(),
             ", credential.sealed, ",
@@ -141,20 +142,20 @@ impl LeasedStream {
         ))
         .bind(i64::from(self.fencing_token.gateway().0))
         .bind(revision_to_column(self.after))
-        .bind(revision_to_column(began_at))
+        .bind(revision_to_column(started_at))
         .bind(i64::from(self.chunk_devices))
         .fetch_all(&mut connection)
         .await?;
         drop(connection);
-        // A revision that is not a number may appear anywhere in the order. A chunk without a valid revision is the
-        // end.
-        let Some(last) = rows.iter().rev().find_map(|row| row.stored.revision) else {
+        // A damaged revision, which is not a number, may appear anywhere in the order. A chunk without a valid
+        // revision ends the stream.
+        let Some(last) = records.iter().rev().find_map(|record| record.device.revision) else {
             return Ok(None);
         };
         self.after = last;
         Ok(Some(SealedChunk {
-            rows,
-            progress: (self.after.0, began_at.0),
+            records,
+            progress: (self.after.0, started_at.0),
         }))
     }
 
@@ -162,12 +163,12 @@ impl LeasedStream {
     #[must_use]
     pub fn open(&self, sealed: SealedChunk) -> LeasedChunk {
         let mut chunk = LeasedChunk {
-            devices: Vec::with_capacity(sealed.rows.len()),
+            devices: Vec::with_capacity(sealed.records.len()),
             damaged: Vec::new(),
             progress: sealed.progress,
         };
-        for row in sealed.rows {
-            match self.open_row(row) {
+        for record in sealed.records {
+            match self.open_leased(record) {
                 Ok(device) => chunk.devices.extend(device),
                 Err(error) => chunk.damaged.push(error),
             }
@@ -175,20 +176,21 @@ impl LeasedStream {
         chunk
     }
 
-    fn open_row(&self, row: LeasedRow) -> Result<Option<LeasedDevice>> {
-        let mac = self.registry.record_mac();
-        let StoredRow { device, sealed, .. } = row.stored;
-        let info = device_info(mac, device)?;
-        let stored = table::lease_from_row(mac, &row.lease)?;
-        // The replacement of credentials has ended the lease.
-        if stored.epoch != info.epoch {
+    /// `None` for a lease of replaced credentials.
+    fn open_leased(&self, record: LeasedDeviceColumns) -> Result<Option<LeasedDevice>> {
+        let authenticator = self.registry.authenticator();
+        let StoredDeviceColumns { device, sealed, .. } = record.device;
+        let info = device_info(authenticator, device)?;
+        let lease = table::lease_from_record(authenticator, &record.lease)?;
+        // A replacement of the credentials has ended the lease.
+        if lease.epoch != info.epoch {
             return Ok(None);
         }
-        let lease = stored.visible_to(&self.fencing_token, &info);
-        let found = self.registry.open_record(Ok(StoredDevice { info, sealed }))?;
+        let lease = lease.visible_to(&self.fencing_token, &info);
+        let active = self.registry.open_record(Ok(StoredDevice { info, sealed }))?;
         Ok(Some(LeasedDevice {
-            info: found.info,
-            credentials: found.credentials,
+            info: active.info,
+            credentials: active.credentials,
             lease,
         }))
     }
@@ -198,18 +200,18 @@ fn revision_to_column(revision: Revision) -> i64 {
     i64::try_from(revision.0).unwrap_or(i64::MAX)
 }
 
-struct LeasedRow {
-    stored: StoredRow,
-    lease: LeaseRow,
+struct LeasedDeviceColumns {
+    device: StoredDeviceColumns,
+    lease: LeaseColumns,
 }
 
-impl FromRow for LeasedRow {
+impl FromRow for LeasedDeviceColumns {
     fn from_row(row: &Row<'_>) -> sqlx::Result<Self> {
-        // After the device's columns and the sealed credentials; columns are read by position, because names are
-        // ambiguous.
+        // The columns of the lease follow those of the device and the sealed credentials. Columns are read by
+        // position, because names are ambiguous.
         const FIRST: usize = DEVICE_COLUMNS + 1;
         Ok(Self {
-            stored: StoredRow::from_row(row)?,
+            device: StoredDeviceColumns::from_row(row)?,
             lease: (
                 row.get(FIRST)?,
                 row.get(FIRST + 1)?,

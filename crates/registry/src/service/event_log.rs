@@ -1,7 +1,7 @@
 //! The event log: events and audit records, in their order.
 //!
-//! Numbers are consecutive, and the MAC of each event covers the MAC of the previous one: a modified event, or one
-//! deleted in the middle, is detected. Deletion of the newest events is not detected.
+//! Numbers are consecutive, and the tag of each event covers the tag of the previous event. So a modified event and a
+//! missing event in the middle of the log are detected. Deletion of the newest events is not detected.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -11,9 +11,9 @@ use linewarden_protocol::ids::{DeviceId, GatewayId};
 use super::users::Role;
 use super::{check_text, text};
 use crate::column::ColumnValue;
+use crate::conversion::{id_from_column, id_to_column};
 use crate::error::{RegistryError, Result};
-use crate::record_mac::RecordMac;
-use crate::row::{id_from_column, id_to_column};
+use crate::record_tag::RecordAuthenticator;
 use crate::sql::{self, Builder, Connection};
 use crate::store::Registry;
 
@@ -54,9 +54,9 @@ pub struct Action {
     pub at_ms: u64,
     /// The user.
     pub actor: Actor,
-    /// The reason.
+    /// Why the user requested the action.
     pub reason: String,
-    /// The event.
+    /// The event that records the action.
     pub event: NewEvent,
 }
 
@@ -71,16 +71,16 @@ pub struct EventLogEntry {
     pub event: NewEvent,
     /// The user whose action caused the event; `None`: no action.
     pub actor: Option<Actor>,
-    /// The reason.
+    /// The reason of the user's action.
     pub reason: Option<String>,
-    /// The action was refused.
+    /// Whether the action was refused.
     pub refused: bool,
     /// Whether the event authenticates and follows the previous one.
     pub authentic: bool,
 }
 
-/// Reads the event log as it grows. Events that do not authenticate do not advance the position: if a forged event is
-/// deleted later, no event after it must be skipped.
+/// Reads the growing event log. Events that do not authenticate do not advance the position: a forged event may have a
+/// high number, and must not make the reader skip real events.
 #[derive(Clone, Copy, Debug)]
 pub struct EventLogReader {
     /// The newest authentic event that was read.
@@ -102,7 +102,7 @@ pub struct EventFilter {
     pub actor: Option<String>,
     /// Only actions of users.
     pub actions_only: bool,
-    /// Without refused actions.
+    /// No refused actions.
     pub exclude_refused: bool,
 }
 
@@ -115,9 +115,9 @@ pub struct EventLogPage {
     pub next: Option<u64>,
 }
 
-/// A row: number, time, kind, gateway, device, detail, actor, role, origin, reason, refused, mac, and the previous
-/// mac.
-type EventRow = (
+/// The columns of `event_log`: number, time, kind, gateway, device, detail, actor, role, origin, reason, refused, tag, and
+/// the tag of the previous event.
+type EventColumns = (
     ColumnValue<i64>,
     ColumnValue<i64>,
     ColumnValue<Vec<u8>>,
@@ -133,57 +133,58 @@ type EventRow = (
     ColumnValue<Option<Vec<u8>>>,
 );
 
-/// The columns of [`EventRow`], as a literal for `concat!`.
+/// The column names of [`EventColumns`], in the same order, as a literal for `concat!`.
 macro_rules! event_log_columns {
     () => {
         "event_log.number, event_log.at_ms, event_log.kind, event_log.gateway_id, event_log.device_id, event_log.detail, event_log.actor, \
-         event_log.actor_role, event_log.origin, event_log.reason, event_log.refused, event_log.mac, \
-         (SELECT before.mac FROM event_log AS before WHERE before.number = event_log.number - 1)"
+         event_log.actor_role, event_log.origin, event_log.reason, event_log.refused, event_log.tag, \
+         (SELECT before.tag FROM event_log AS before WHERE before.number = event_log.number - 1)"
     };
 }
 
-fn code(mac: &RecordMac, row: &EventRow) -> crate::record_mac::RowCode {
+fn tag(authenticator: &RecordAuthenticator, record: &EventColumns) -> crate::record_tag::TagBuilder {
     let bytes = |value: &ColumnValue<Option<Vec<u8>>>| value.0.clone();
-    mac.row(LABEL)
-        .number(row.0.0)
-        .number(row.1.0)
-        .bytes(&row.2.0)
-        .number_or_null(row.3.0)
-        .number_or_null(row.4.0)
-        .bytes(&row.5.0)
-        .bytes_or_null(bytes(&row.6).as_deref())
-        .number_or_null(row.7.0)
-        .bytes_or_null(bytes(&row.8).as_deref())
-        .bytes_or_null(bytes(&row.9).as_deref())
-        .number(row.10.0)
-        .bytes_or_null(bytes(&row.12).as_deref())
+    authenticator
+        .begin(LABEL)
+        .number(record.0.0)
+        .number(record.1.0)
+        .bytes(&record.2.0)
+        .number_or_null(record.3.0)
+        .number_or_null(record.4.0)
+        .bytes(&record.5.0)
+        .bytes_or_null(bytes(&record.6).as_deref())
+        .number_or_null(record.7.0)
+        .bytes_or_null(bytes(&record.8).as_deref())
+        .bytes_or_null(bytes(&record.9).as_deref())
+        .number(record.10.0)
+        .bytes_or_null(bytes(&record.12).as_deref())
 }
 
-fn entry_from_row(mac: &RecordMac, row: EventRow) -> EventLogEntry {
-    let authentic = code(mac, &row).matches(&row.11.0);
-    let actor = row.6.0.map(|name| Actor {
+fn entry_from_record(authenticator: &RecordAuthenticator, record: EventColumns) -> EventLogEntry {
+    let authentic = tag(authenticator, &record).matches(&record.11.0);
+    let actor = record.6.0.map(|name| Actor {
         name: text(name),
-        role: row.7.0.and_then(Role::from_number).unwrap_or(Role::Viewer),
-        origin: text(row.8.0.unwrap_or_default()),
+        role: record.7.0.and_then(Role::from_number).unwrap_or(Role::Viewer),
+        origin: text(record.8.0.unwrap_or_default()),
     });
     EventLogEntry {
-        number: row.0.0.cast_unsigned(),
-        at_ms: u64::try_from(row.1.0).unwrap_or_default(),
+        number: record.0.0.cast_unsigned(),
+        at_ms: u64::try_from(record.1.0).unwrap_or_default(),
         event: NewEvent {
-            kind: text(row.2.0),
-            gateway: row.3.0.and_then(|id| u32::try_from(id).ok()).map(GatewayId),
-            device: row.4.0.map(id_from_column),
-            detail: text(row.5.0),
+            kind: text(record.2.0),
+            gateway: record.3.0.and_then(|id| u32::try_from(id).ok()).map(GatewayId),
+            device: record.4.0.map(id_from_column),
+            detail: text(record.5.0),
         },
         actor,
-        reason: row.9.0.map(text),
-        refused: row.10.0 != 0,
+        reason: record.9.0.map(text),
+        refused: record.10.0 != 0,
         authentic,
     }
 }
 
 impl EventLogReader {
-    /// Starts after this number.
+    /// Creates a reader that starts after the event with this number.
     #[must_use]
     pub const fn after(number: u64) -> Self {
         Self {
@@ -192,7 +193,7 @@ impl EventLogReader {
         }
     }
 
-    /// Continues after another number.
+    /// Makes the reader continue after the event with this number.
     pub const fn set_position(&mut self, number: u64) {
         self.position = number;
     }
@@ -204,24 +205,24 @@ impl EventLogReader {
     }
 
     /// The next events, at most `limit`, oldest first; empty at the end of the log. Events that do not authenticate
-    /// are returned once. If the log ends before the position, because an older registry was restored, reading
-    /// continues from its end.
+    /// are returned once. If the log ends before the position, because an older registry was restored, the reader
+    /// continues from the end of the log.
     ///
     /// # Errors
     /// A failure of the database.
     pub async fn next(&mut self, registry: &Registry, limit: u32) -> Result<Vec<EventLogEntry>> {
-        let mut at = self.position;
+        let mut last_number = self.position;
         loop {
-            let mut page = registry.events_after(at, limit).await?;
+            let mut page = registry.events_after(last_number, limit).await?;
             let Some(last) = page.last() else { break };
-            at = last.number;
+            last_number = last.number;
             page.retain(|entry| entry.authentic || entry.number > self.reported);
             if !page.is_empty() {
                 self.advance(&page);
                 return Ok(page);
             }
         }
-        if at == self.position {
+        if last_number == self.position {
             self.position = registry.newest_event().await?.min(self.position);
         }
         Ok(Vec::new())
@@ -229,38 +230,38 @@ impl EventLogReader {
 
     fn advance(&mut self, page: &[EventLogEntry]) {
         for entry in page {
-            let newest = match entry.authentic {
+            let position = match entry.authentic {
                 true => &mut self.position,
                 false => &mut self.reported,
             };
-            *newest = entry.number;
+            *position = entry.number;
         }
     }
 }
 
 impl Registry {
-    /// The same registry for an action of a user: each write also records the action in the event log, in the same
-    /// transaction.
+    /// Returns this registry for an action of a user: the transaction of each write also records the action in the
+    /// event log.
     ///
     /// # Errors
     /// An invalid text.
-    pub fn with_action(&self, act: Action) -> Result<Self> {
-        check_event(&act.event)?;
-        check_text("reason", &act.reason, super::TEXT_BYTES_MAX)?;
-        check_text("actor", &act.actor.name, NAME_BYTES_MAX)?;
-        check_text("origin", &act.actor.origin, NAME_BYTES_MAX)?;
-        Ok(self.acting_as(act))
+    pub fn with_action(&self, action: Action) -> Result<Self> {
+        check_event(&action.event)?;
+        check_text("reason", &action.reason, super::TEXT_BYTES_MAX)?;
+        check_text("actor", &action.actor.name, NAME_BYTES_MAX)?;
+        check_text("origin", &action.actor.origin, NAME_BYTES_MAX)?;
+        Ok(self.acting_as(action))
     }
 
     /// Records events that no user action caused.
     ///
     /// # Errors
     /// An invalid text, or a failure of the database.
-    pub async fn record_events(&self, notes: &[NewEvent], at_ms: u64) -> Result<()> {
-        notes.iter().try_for_each(check_event)?;
+    pub async fn record_events(&self, events: &[NewEvent], at_ms: u64) -> Result<()> {
+        events.iter().try_for_each(check_event)?;
         let mut transaction = self.write().await?;
-        for note in notes {
-            self.append(&mut transaction, note, at_ms, None, false).await?;
+        for event in events {
+            self.append(&mut transaction, event, at_ms, None, false).await?;
         }
         transaction.commit().await?;
         Ok(())
@@ -271,17 +272,17 @@ impl Registry {
     /// # Errors
     /// A failure of the database.
     pub async fn record_refusal(&self, problem: &str) -> Result<()> {
-        let Some(act) = self.action() else {
+        let Some(action) = self.action() else {
             return Ok(());
         };
-        let mut note = act.event.clone();
-        note.detail = match crate::device::check_text(problem, super::TEXT_BYTES_MAX, true) {
+        let mut event = action.event.clone();
+        event.detail = match crate::device::check_text(problem, super::TEXT_BYTES_MAX, true) {
             Ok(()) => problem.to_owned(),
             Err(_) => "refused".to_owned(),
         };
-        // Without the action itself, which was refused.
+        // `write` would record the action as executed.
         let mut transaction = self.write_even_if_moved().await?;
-        self.append(&mut transaction, &note, act.at_ms, Some(act), true)
+        self.append(&mut transaction, &event, action.at_ms, Some(action), true)
             .await?;
         transaction.commit().await?;
         Ok(())
@@ -290,8 +291,8 @@ impl Registry {
     /// Records the action of this registry, if it has one.
     pub(crate) async fn record_action(&self, connection: &mut Connection) -> Result<()> {
         match self.action() {
-            Some(act) => {
-                self.append(connection, &act.event, act.at_ms, Some(act), false)
+            Some(action) => {
+                self.append(connection, &action.event, action.at_ms, Some(action), false)
                     .await
             }
             None => Ok(()),
@@ -301,50 +302,50 @@ impl Registry {
     async fn append(
         &self,
         connection: &mut Connection,
-        note: &NewEvent,
+        event: &NewEvent,
         at_ms: u64,
-        act: Option<&Action>,
+        action: Option<&Action>,
         refused: bool,
     ) -> Result<()> {
         let newest: Option<(i64, Vec<u8>)> =
-            sql::query("SELECT number, mac FROM event_log ORDER BY number DESC LIMIT 1")
+            sql::query("SELECT number, tag FROM event_log ORDER BY number DESC LIMIT 1")
                 .fetch_optional(&mut *connection)
                 .await?;
-        let (before, mac_before) = newest.map_or((0, None), |(number, mac)| (number, Some(mac)));
+        let (previous_number, previous_tag) = newest.map_or((0, None), |(number, tag)| (number, Some(tag)));
         let bytes = |text: &str| ColumnValue(text.as_bytes().to_vec());
         let optional = |text: Option<&str>| ColumnValue(text.map(|text| text.as_bytes().to_vec()));
-        let row: EventRow = (
-            ColumnValue(before.saturating_add(1)),
+        let record: EventColumns = (
+            ColumnValue(previous_number.saturating_add(1)),
             ColumnValue(i64::try_from(at_ms).unwrap_or(i64::MAX)),
-            bytes(&note.kind),
-            ColumnValue(note.gateway.map(|gateway| i64::from(gateway.0))),
-            ColumnValue(note.device.map(id_to_column)),
-            bytes(&note.detail),
-            optional(act.map(|act| act.actor.name.as_str())),
-            ColumnValue(act.map(|act| act.actor.role.number())),
-            optional(act.map(|act| act.actor.origin.as_str())),
-            optional(act.map(|act| act.reason.as_str())),
+            bytes(&event.kind),
+            ColumnValue(event.gateway.map(|gateway| i64::from(gateway.0))),
+            ColumnValue(event.device.map(id_to_column)),
+            bytes(&event.detail),
+            optional(action.map(|action| action.actor.name.as_str())),
+            ColumnValue(action.map(|action| action.actor.role.number())),
+            optional(action.map(|action| action.actor.origin.as_str())),
+            optional(action.map(|action| action.reason.as_str())),
             ColumnValue(i64::from(refused)),
             ColumnValue(Vec::new()),
-            ColumnValue(mac_before),
+            ColumnValue(previous_tag),
         );
-        let code = code(self.record_mac(), &row).finish();
+        let tag = tag(self.authenticator(), &record).finish();
         sql::query(
-            "INSERT INTO event_log (number, at_ms, kind, gateway_id, device_id, detail, actor, actor_role, origin, reason, refused, mac) \
+            "INSERT INTO event_log (number, at_ms, kind, gateway_id, device_id, detail, actor, actor_role, origin, reason, refused, tag) \
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
         )
-        .bind(row.0.0)
-        .bind(row.1.0)
-        .bind(&note.kind)
-        .bind(row.3.0)
-        .bind(row.4.0)
-        .bind(&note.detail)
-        .bind(act.map(|act| act.actor.name.as_str()))
-        .bind(row.7.0)
-        .bind(act.map(|act| act.actor.origin.as_str()))
-        .bind(act.map(|act| act.reason.as_str()))
-        .bind(row.10.0)
-        .bind(code)
+        .bind(record.0.0)
+        .bind(record.1.0)
+        .bind(&event.kind)
+        .bind(record.3.0)
+        .bind(record.4.0)
+        .bind(&event.detail)
+        .bind(action.map(|action| action.actor.name.as_str()))
+        .bind(record.7.0)
+        .bind(action.map(|action| action.actor.origin.as_str()))
+        .bind(action.map(|action| action.reason.as_str()))
+        .bind(record.10.0)
+        .bind(tag)
         .execute(connection)
         .await?;
         Ok(())
@@ -358,9 +359,9 @@ impl Registry {
         let (mut before, mut limit) = (None, 1);
         loop {
             let page = self.events(&EventFilter::default(), before, limit).await?;
-            let own = page.entries.iter().find(|entry| entry.authentic);
-            match (own, page.next) {
-                (Some(own), _) => return Ok(own.number),
+            let authentic = page.entries.iter().find(|entry| entry.authentic);
+            match (authentic, page.next) {
+                (Some(entry), _) => return Ok(entry.number),
                 (None, None) => return Ok(0),
                 (None, next) => (before, limit) = (next, NEWEST_PAGE_EVENTS),
             }
@@ -380,7 +381,7 @@ impl Registry {
     /// # Errors
     /// A failure of the database.
     pub async fn events_after(&self, number: u64, limit: u32) -> Result<Vec<EventLogEntry>> {
-        let rows: Vec<EventRow> = sql::query(concat!(
+        let records: Vec<EventColumns> = sql::query(concat!(
             "SELECT ",
             event_log_columns!(),
             " FROM event_log WHERE event_log.number > $1 ORDER BY event_log.number LIMIT $2"
@@ -389,9 +390,9 @@ impl Registry {
         .bind(i64::from(limit))
         .fetch_all(self.reader())
         .await?;
-        Ok(rows
+        Ok(records
             .into_iter()
-            .map(|row| entry_from_row(self.record_mac(), row))
+            .map(|record| entry_from_record(self.authenticator(), record))
             .collect())
     }
 
@@ -408,20 +409,22 @@ impl Registry {
     ) -> Result<EventLogPage> {
         let limit = limit.max(1);
         let mut snapshot = self.reader().snapshot().await?;
-        let most = usize::try_from(limit).unwrap_or(usize::MAX);
-        let mut rows: Vec<EventRow> = Vec::new();
-        for part in kind_selections(filter) {
-            // Events older than those found so far do not fit into the page.
-            let floor = rows.get(most.saturating_sub(1)).map_or(0, |row| row.0.0);
-            let query = event_query(filter, &part, floor, before, limit);
-            let found: Vec<EventRow> = query.build().fetch_all(&mut *snapshot).await?;
-            rows.extend(found);
-            rows.sort_unstable_by_key(|row| Reverse(row.0.0));
-            rows.truncate(most);
+        let page_entries = usize::try_from(limit).unwrap_or(usize::MAX);
+        let mut records: Vec<EventColumns> = Vec::new();
+        for kinds in kind_selections(filter) {
+            // A full page has no room for events that are older than its last event.
+            let floor = records
+                .get(page_entries.saturating_sub(1))
+                .map_or(0, |record| record.0.0);
+            let query = event_query(filter, &kinds, floor, before, limit);
+            let kind_records: Vec<EventColumns> = query.build().fetch_all(&mut *snapshot).await?;
+            records.extend(kind_records);
+            records.sort_unstable_by_key(|record| Reverse(record.0.0));
+            records.truncate(page_entries);
         }
-        let entries: Vec<EventLogEntry> = rows
+        let entries: Vec<EventLogEntry> = records
             .into_iter()
-            .map(|row| entry_from_row(self.record_mac(), row))
+            .map(|record| entry_from_record(self.authenticator(), record))
             .collect();
         let is_full = u32::try_from(entries.len()).is_ok_and(|count| count >= limit);
         Ok(EventLogPage {
@@ -440,11 +443,11 @@ enum KindSelection<'a> {
     AnyOf(&'a [String]),
 }
 
-/// The queries whose results together match a filter. If the log has very many events, each kind is read separately
-/// from its end: with one query both databases would scan all events, or sort all events of the kinds.
+/// The selections of kinds for the queries whose results together match a filter. Each kind is read by a query of its
+/// own, from the end of the log: in a long log, one query for several kinds would scan or sort very many events.
 fn kind_selections(filter: &EventFilter) -> Vec<KindSelection<'_>> {
-    let is_of_few = filter.device.is_some() || filter.gateway.is_some() || filter.actor.is_some();
-    match (&*filter.kinds, is_of_few) {
+    let is_selective = filter.device.is_some() || filter.gateway.is_some() || filter.actor.is_some();
+    match (&*filter.kinds, is_selective) {
         ([], _) => vec![KindSelection::Any],
         (kinds, true) => vec![KindSelection::AnyOf(kinds)],
         (kinds, false) => {
@@ -454,7 +457,7 @@ fn kind_selections(filter: &EventFilter) -> Vec<KindSelection<'_>> {
     }
 }
 
-/// Events after `floor` and before `before`.
+/// A query for at most `limit` events after `floor` and before `before`, newest first.
 fn event_query(
     filter: &EventFilter,
     kinds: &KindSelection<'_>,
@@ -493,8 +496,8 @@ fn event_query(
             .push(" AND event_log.gateway_id = ")
             .push_bind(i64::from(gateway.0));
     }
-    if let Some(who) = &filter.actor {
-        query.push(" AND event_log.actor = ").push_bind(who);
+    if let Some(actor) = &filter.actor {
+        query.push(" AND event_log.actor = ").push_bind(actor);
     }
     if filter.actions_only {
         query.push(" AND event_log.actor IS NOT NULL");
@@ -508,37 +511,37 @@ fn event_query(
     query
 }
 
-fn check_event(note: &NewEvent) -> Result<()> {
-    check_text("kind", &note.kind, NAME_BYTES_MAX)?;
-    check_text("detail", &note.detail, super::TEXT_BYTES_MAX)
+fn check_event(event: &NewEvent) -> Result<()> {
+    check_text("kind", &event.kind, NAME_BYTES_MAX)?;
+    check_text("detail", &event.detail, super::TEXT_BYTES_MAX)
 }
 
-/// Events that do not authenticate or do not follow the previous one, for [`Registry::check`].
+/// Errors of events that do not authenticate or do not follow the previous event, for [`Registry::check`].
 pub(crate) async fn damaged(registry: &Registry, connection: &mut Connection) -> Result<Vec<RegistryError>> {
-    const PAGE_ROWS: i64 = 1_000;
-    let (mut found, mut after) = (Vec::new(), 0_i64);
+    const PAGE_EVENTS: i64 = 1_000;
+    let (mut damaged, mut last_number) = (Vec::new(), 0_i64);
     loop {
-        let rows: Vec<EventRow> = sql::query(concat!(
+        let records: Vec<EventColumns> = sql::query(concat!(
             "SELECT ",
             event_log_columns!(),
             " FROM event_log WHERE event_log.number > $1 AND event_log.number <= 9223372036854775807 \
              ORDER BY event_log.number LIMIT $2"
         ))
-        .bind(after)
-        .bind(PAGE_ROWS)
+        .bind(last_number)
+        .bind(PAGE_EVENTS)
         .fetch_all(&mut *connection)
         .await?;
-        for row in &rows {
-            let follows = row.0.0 == after.saturating_add(1);
-            if !follows || !code(registry.record_mac(), row).matches(&row.11.0) {
-                found.push(RegistryError::DamagedEvent {
-                    number: row.0.0.cast_unsigned(),
+        for record in &records {
+            let follows = record.0.0 == last_number.saturating_add(1);
+            if !follows || !tag(registry.authenticator(), record).matches(&record.11.0) {
+                damaged.push(RegistryError::DamagedEvent {
+                    number: record.0.0.cast_unsigned(),
                 });
             }
-            after = row.0.0;
+            last_number = record.0.0;
         }
-        if i64::try_from(rows.len()).is_ok_and(|count| count < PAGE_ROWS) {
-            return Ok(found);
+        if i64::try_from(records.len()).is_ok_and(|count| count < PAGE_EVENTS) {
+            return Ok(damaged);
         }
     }
 }

@@ -4,9 +4,9 @@ use linewarden_protocol::ids::GatewayId;
 
 use super::{check_text, damaged_record, text};
 use crate::column::ColumnValue;
+use crate::conversion::seconds_to_column;
 use crate::error::{RegistryError, Result};
-use crate::record_mac::RecordMac;
-use crate::row::seconds_to_column;
+use crate::record_tag::RecordAuthenticator;
 use crate::sql::{self, Connection};
 use crate::store::Registry;
 
@@ -22,7 +22,7 @@ pub struct GatewayRecord {
     pub gateway: GatewayId,
     /// The display name.
     pub name: String,
-    /// Seconds since 1970-01-01 UTC.
+    /// Time of creation, seconds since 1970-01-01 UTC.
     pub created_at_s: u64,
     /// Time of the revocation, seconds since 1970-01-01 UTC, and its reason.
     pub revoked: Option<(u64, String)>,
@@ -45,8 +45,9 @@ pub struct GatewayState {
     pub body: String,
 }
 
-/// Id, name, creation, revocation, reason, mac; fencing token and time of the last registration.
-type GatewayRecordRow = (
+/// The columns of `gateway_record`: id, name, creation, revocation, reason, tag; and of `gateway`: fencing token and time of
+/// the last registration.
+type GatewayRecordColumns = (
     ColumnValue<i64>,
     ColumnValue<Vec<u8>>,
     ColumnValue<i64>,
@@ -58,43 +59,47 @@ type GatewayRecordRow = (
 );
 
 const SELECT_GATEWAY_RECORDS: &str = "SELECT gateway_record.gateway_id, gateway_record.name, gateway_record.created_at_s, gateway_record.revoked_at_s, \
-     gateway_record.revoked_reason, gateway_record.mac, gateway.fencing_token, gateway.registered_at_s \
+     gateway_record.revoked_reason, gateway_record.tag, gateway.fencing_token, gateway.registered_at_s \
      FROM gateway_record LEFT JOIN gateway ON gateway.gateway_id = gateway_record.gateway_id \
      WHERE gateway_record.gateway_id >= $1 AND gateway_record.gateway_id <= $2 ORDER BY gateway_record.gateway_id";
 
-/// A row of `gateway_state`: gateway, at, controller, body.
-type StateRow = (
+/// The columns of `gateway_state`: gateway, at, controller, body.
+type GatewayStateColumns = (
     ColumnValue<i64>,
     ColumnValue<i64>,
     ColumnValue<Vec<u8>>,
     ColumnValue<Vec<u8>>,
 );
 
-fn code(mac: &RecordMac, row: &GatewayRecordRow) -> crate::record_mac::RowCode {
-    mac.row(LABEL)
-        .number(row.0.0)
-        .bytes(&row.1.0)
-        .number(row.2.0)
-        .number_or_null(row.3.0)
-        .bytes_or_null(row.4.0.as_deref())
+fn tag(authenticator: &RecordAuthenticator, record: &GatewayRecordColumns) -> crate::record_tag::TagBuilder {
+    authenticator
+        .begin(LABEL)
+        .number(record.0.0)
+        .bytes(&record.1.0)
+        .number(record.2.0)
+        .number_or_null(record.3.0)
+        .bytes_or_null(record.4.0.as_deref())
 }
 
-fn record_from_row(mac: &RecordMac, row: GatewayRecordRow) -> Result<GatewayRecord> {
-    let gateway = GatewayId(u32::try_from(row.0.0).unwrap_or(u32::MAX));
-    if !code(mac, &row).matches(&row.5.0) {
+fn gateway_from_record(
+    authenticator: &RecordAuthenticator,
+    record: GatewayRecordColumns,
+) -> Result<GatewayRecord> {
+    let gateway = GatewayId(u32::try_from(record.0.0).unwrap_or(u32::MAX));
+    if !tag(authenticator, &record).matches(&record.5.0) {
         return Err(RegistryError::DamagedGateway { gateway });
     }
     let seconds = |value: i64| u64::try_from(value).unwrap_or_default();
     Ok(GatewayRecord {
         gateway,
-        name: text(row.1.0),
-        created_at_s: seconds(row.2.0),
-        revoked: row
+        name: text(record.1.0),
+        created_at_s: seconds(record.2.0),
+        revoked: record
             .3
             .0
-            .map(|at_s| (seconds(at_s), text(row.4.0.unwrap_or_default()))),
-        fencing_token: row.6.0.map_or(0, seconds),
-        registered_at_s: row.7.0.map(seconds),
+            .map(|at_s| (seconds(at_s), text(record.4.0.unwrap_or_default()))),
+        fencing_token: record.6.0.map_or(0, seconds),
+        registered_at_s: record.7.0.map(seconds),
     })
 }
 
@@ -153,12 +158,14 @@ impl Registry {
         gateway: GatewayId,
     ) -> Result<Option<GatewayRecord>> {
         let id = i64::from(gateway.0);
-        let row: Option<GatewayRecordRow> = sql::query(SELECT_GATEWAY_RECORDS)
+        let record: Option<GatewayRecordColumns> = sql::query(SELECT_GATEWAY_RECORDS)
             .bind(id)
             .bind(id)
             .fetch_optional(connection)
             .await?;
-        row.map(|row| record_from_row(self.record_mac(), row)).transpose()
+        record
+            .map(|record| gateway_from_record(self.authenticator(), record))
+            .transpose()
     }
 
     async fn write_gateway_record(
@@ -169,7 +176,7 @@ impl Registry {
         created_at_s: u64,
         revoked: Option<(u64, &str)>,
     ) -> Result<()> {
-        let row: GatewayRecordRow = (
+        let record: GatewayRecordColumns = (
             ColumnValue(i64::from(gateway.0)),
             ColumnValue(name.as_bytes().to_vec()),
             ColumnValue(seconds_to_column(created_at_s)),
@@ -179,18 +186,18 @@ impl Registry {
             ColumnValue(None),
             ColumnValue(None),
         );
-        let code = code(self.record_mac(), &row).finish();
+        let tag = tag(self.authenticator(), &record).finish();
         sql::query(
-            "INSERT INTO gateway_record (gateway_id, name, created_at_s, revoked_at_s, revoked_reason, mac) \
+            "INSERT INTO gateway_record (gateway_id, name, created_at_s, revoked_at_s, revoked_reason, tag) \
              VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (gateway_id) DO UPDATE SET name = excluded.name, \
-             revoked_at_s = excluded.revoked_at_s, revoked_reason = excluded.revoked_reason, mac = excluded.mac",
+             revoked_at_s = excluded.revoked_at_s, revoked_reason = excluded.revoked_reason, tag = excluded.tag",
         )
-        .bind(row.0.0)
+        .bind(record.0.0)
         .bind(name)
-        .bind(row.2.0)
-        .bind(row.3.0)
+        .bind(record.2.0)
+        .bind(record.3.0)
         .bind(revoked.map(|(_, reason)| reason))
-        .bind(code)
+        .bind(tag)
         .execute(connection)
         .await?;
         Ok(())
@@ -201,20 +208,20 @@ impl Registry {
     /// # Errors
     /// A failure of the database.
     pub async fn gateways(&self) -> Result<Vec<Result<GatewayRecord>>> {
-        let rows: Vec<GatewayRecordRow> = sql::query(SELECT_GATEWAY_RECORDS)
+        let records: Vec<GatewayRecordColumns> = sql::query(SELECT_GATEWAY_RECORDS)
             .bind(0_i64)
             .bind(i64::from(u32::MAX))
             .fetch_all(self.reader())
             .await?;
-        Ok(rows
+        Ok(records
             .into_iter()
-            .map(|row| record_from_row(self.record_mac(), row))
+            .map(|record| gateway_from_record(self.authenticator(), record))
             .collect())
     }
 
-    /// Stores a status report for other controllers and for display, unless a newer one is stored. A stored time
-    /// beyond [the maximum clock skew](CLOCK_SKEW_MAX_MS) does not count as newer. The function does not wait for the
-    /// write lock.
+    /// Stores a status report for other controllers and for display, unless a newer report is stored. A stored report
+    /// whose time is more than [the maximum clock skew](CLOCK_SKEW_MAX_MS) in the future does not count as newer. The
+    /// function does not wait for the write lock.
     ///
     /// # Errors
     /// A failure of the database.
@@ -241,11 +248,11 @@ impl Registry {
     /// # Errors
     /// A failure of the database.
     pub async fn gateway_states(&self) -> Result<Vec<GatewayState>> {
-        let rows: Vec<StateRow> =
+        let records: Vec<GatewayStateColumns> =
             sql::query("SELECT gateway_id, at_ms, controller, body FROM gateway_state ORDER BY gateway_id")
                 .fetch_all(self.reader())
                 .await?;
-        Ok(rows.into_iter().filter_map(state_from_row).collect())
+        Ok(records.into_iter().filter_map(state_from_record).collect())
     }
 
     /// The last status report of a gateway.
@@ -253,16 +260,16 @@ impl Registry {
     /// # Errors
     /// A failure of the database.
     pub async fn gateway_state(&self, gateway: GatewayId) -> Result<Option<GatewayState>> {
-        let row: Option<StateRow> =
+        let record: Option<GatewayStateColumns> =
             sql::query("SELECT gateway_id, at_ms, controller, body FROM gateway_state WHERE gateway_id = $1")
                 .bind(i64::from(gateway.0))
                 .fetch_optional(self.reader())
                 .await?;
-        Ok(row.and_then(state_from_row))
+        Ok(record.and_then(state_from_record))
     }
 }
 
-fn state_from_row((gateway, at_ms, controller, body): StateRow) -> Option<GatewayState> {
+fn state_from_record((gateway, at_ms, controller, body): GatewayStateColumns) -> Option<GatewayState> {
     Some(GatewayState {
         gateway: GatewayId(u32::try_from(gateway.0).ok()?),
         at_ms: u64::try_from(at_ms.0).ok()?,
@@ -271,24 +278,24 @@ fn state_from_row((gateway, at_ms, controller, body): StateRow) -> Option<Gatewa
     })
 }
 
-/// Gateway records that do not authenticate, for [`Registry::check`].
+/// Errors of gateway records that do not authenticate, for [`Registry::check`].
 pub(crate) async fn damaged_gateway_records(
     registry: &Registry,
     connection: &mut Connection,
 ) -> Result<Vec<RegistryError>> {
-    let rows: Vec<GatewayRecordRow> = sql::query(SELECT_GATEWAY_RECORDS)
+    let records: Vec<GatewayRecordColumns> = sql::query(SELECT_GATEWAY_RECORDS)
         .bind(0_i64)
         .bind(i64::from(u32::MAX))
         .fetch_all(connection)
         .await?;
-    let found = rows
+    let damaged = records
         .into_iter()
-        .filter_map(|row| record_from_row(registry.record_mac(), row).err());
+        .filter_map(|record| gateway_from_record(registry.authenticator(), record).err());
     let named = |error: RegistryError| match error {
         RegistryError::DamagedGateway { gateway } => {
             damaged_record(format!("the record of gateway {gateway}"))
         }
-        other => other,
+        error => error,
     };
-    Ok(found.map(named).collect())
+    Ok(damaged.map(named).collect())
 }

@@ -2,9 +2,9 @@
 //! carried out once.
 
 use super::{check_text, damaged_record, invalid_field};
+use crate::conversion::seconds_to_column;
 use crate::error::Result;
-use crate::record_mac::{MAC_BYTES, RowCode};
-use crate::row::seconds_to_column;
+use crate::record_tag::{TAG_BYTES, TagBuilder};
 use crate::sql;
 use crate::store::Registry;
 
@@ -29,7 +29,7 @@ pub struct StoredResponse {
 pub enum IdempotencyState {
     /// The key is new and now reserved for this request.
     New,
-    /// This request was completed with the stored response.
+    /// This request was completed earlier, with the stored response.
     Completed(StoredResponse),
     /// This request is in progress.
     InProgress,
@@ -38,14 +38,14 @@ pub enum IdempotencyState {
 }
 
 /// Columns of `api_response`: request, status, body, time.
-type ResponseRow = (Vec<u8>, Option<i64>, Option<Vec<u8>>, i64);
+type ResponseColumns = (Vec<u8>, Option<i64>, Option<Vec<u8>>, i64);
 
 impl Registry {
-    /// The MAC of a response: write access to the database must not forge the response to a request that was never
-    /// carried out.
-    fn response_code(&self, user: &str, key: &str, request: &[u8], status: i64, body: &[u8]) -> RowCode {
-        self.record_mac()
-            .row(LABEL)
+    /// The tag of a response. Without the tag, a party with write access to the database could forge the response to a
+    /// request that was never carried out.
+    fn response_tag(&self, user: &str, key: &str, request: &[u8], status: i64, body: &[u8]) -> TagBuilder {
+        self.authenticator()
+            .begin(LABEL)
             .bytes(user.as_bytes())
             .bytes(key.as_bytes())
             .bytes(request)
@@ -53,8 +53,8 @@ impl Registry {
             .bytes(body)
     }
 
-    /// Reserves a key for a request of `user`, given by its SHA-256. A request that was started `abandoned_s` seconds
-    /// ago or earlier and has no response is started again: its controller has stopped.
+    /// Reserves a key for a request of `user`; `request` is its SHA-256. If the same request was started at least
+    /// `abandoned_s` seconds ago and has no response, its controller has stopped, and the request is started again.
     ///
     /// # Errors
     /// An invalid key, a response that does not authenticate, or a failure of the database.
@@ -72,7 +72,7 @@ impl Registry {
         }
         let mut transaction = self.write_even_if_moved().await?;
         self.refuse_moved(&mut transaction).await?;
-        let known: Option<ResponseRow> = sql::query(
+        let known: Option<ResponseColumns> = sql::query(
             "SELECT request, status, body, at_s FROM api_response WHERE user_name = $1 AND key = $2",
         )
         .bind(user)
@@ -84,22 +84,22 @@ impl Registry {
                 return Ok(IdempotencyState::KeyReused);
             }
             if let Some(number) = status {
-                // The MAC precedes the body.
-                let kept = body.unwrap_or_default();
-                let (code, body) = kept.split_at_checked(MAC_BYTES).unwrap_or_default();
+                // The column contains the tag, followed by the body.
+                let tagged_body = body.unwrap_or_default();
+                let (tag, body) = tagged_body.split_at_checked(TAG_BYTES).unwrap_or_default();
                 let status = u16::try_from(number).ok();
-                let is_own = self.response_code(user, key, request, number, body).matches(code);
-                return match status.filter(|_| is_own) {
+                let is_authentic = self.response_tag(user, key, request, number, body).matches(tag);
+                return match status.filter(|_| is_authentic) {
                     Some(status) => Ok(IdempotencyState::Completed(StoredResponse {
                         status,
                         body: body.to_vec(),
                     })),
-                    // The action may have been carried out; a request with another key carries it out.
+                    // The action may have been carried out; a request with another key carries the action out again.
                     None => Err(damaged_record("the response stored for this Idempotency-Key")),
                 };
             }
-            let began_s = u64::try_from(at_s).unwrap_or_default();
-            if now_s < began_s.saturating_add(abandoned_s) {
+            let started_at_s = u64::try_from(at_s).unwrap_or_default();
+            if now_s < started_at_s.saturating_add(abandoned_s) {
                 return Ok(IdempotencyState::InProgress);
             }
         }
@@ -121,7 +121,8 @@ impl Registry {
         Ok(IdempotencyState::New)
     }
 
-    /// Stores the response to the request; without a response the key is released, since nothing was changed.
+    /// Stores the response to the request. Releases the key if there is no response, because the request changed nothing,
+    /// or if the response is too long.
     ///
     /// # Errors
     /// A failure of the database.
@@ -130,17 +131,17 @@ impl Registry {
         user: &str,
         key: &str,
         request: &[u8; 32],
-        result: Option<&StoredResponse>,
+        response: Option<&StoredResponse>,
     ) -> Result<()> {
         let mut transaction = self.write_even_if_moved().await?;
-        match result.filter(|result| result.body.len() <= BODY_BYTES_MAX) {
-            Some(result) => {
-                let status = i64::from(result.status);
-                let code = self.response_code(user, key, request, status, &result.body);
-                let kept = [code.finish(), result.body.clone()].concat();
+        match response.filter(|response| response.body.len() <= BODY_BYTES_MAX) {
+            Some(response) => {
+                let status = i64::from(response.status);
+                let tag = self.response_tag(user, key, request, status, &response.body);
+                let tagged_body = [tag.finish(), response.body.clone()].concat();
                 sql::query("UPDATE api_response SET status = $1, body = $2 WHERE user_name = $3 AND key = $4")
                     .bind(status)
-                    .bind(kept)
+                    .bind(tagged_body)
                     .bind(user)
                     .bind(key)
                     .execute(&mut *transaction)

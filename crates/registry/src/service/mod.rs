@@ -32,24 +32,25 @@ fn invalid_field(field: &'static str, problem: impl Into<String>) -> RegistryErr
     }
 }
 
-fn damaged_record(what: impl Into<String>) -> RegistryError {
+fn damaged_record(name: impl Into<String>) -> RegistryError {
     RegistryError::Damaged {
-        detail: format!("{} does not authenticate", what.into()),
+        detail: format!("{} does not authenticate", name.into()),
     }
 }
 
-/// Records that do not authenticate, for [`Registry::check`].
+/// Errors of records that do not authenticate, for [`Registry::check`].
 pub(crate) async fn damaged_entries(
     registry: &Registry,
     connection: &mut Connection,
 ) -> Result<Vec<RegistryError>> {
-    let mut found = event_log::damaged(registry, connection).await?;
-    found.extend(users::damaged_users(registry, connection).await?);
-    found.extend(gateways::damaged_gateway_records(registry, connection).await?);
-    found.extend(signers::damaged_signers(registry, connection).await?);
-    Ok(found)
+    let mut damaged = event_log::damaged(registry, connection).await?;
+    damaged.extend(users::damaged_users(registry, connection).await?);
+    damaged.extend(gateways::damaged_gateway_records(registry, connection).await?);
+    damaged.extend(signers::damaged_signers(registry, connection).await?);
+    Ok(damaged)
 }
 
+/// The text of a column; empty if the column is not valid UTF-8.
 fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap_or_default()
 }

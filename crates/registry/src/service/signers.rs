@@ -2,9 +2,9 @@
 
 use super::{check_text, damaged_record, invalid_field, text};
 use crate::column::ColumnValue;
+use crate::conversion::seconds_to_column;
 use crate::error::{RegistryError, Result};
-use crate::record_mac::RecordMac;
-use crate::row::seconds_to_column;
+use crate::record_tag::RecordAuthenticator;
 use crate::sql::{self, Connection};
 use crate::store::Registry;
 
@@ -24,14 +24,14 @@ pub struct SignerRecord {
     pub scheme: String,
     /// The public key, as received.
     pub public_key: Vec<u8>,
-    /// Seconds since 1970-01-01 UTC.
+    /// Time of addition, seconds since 1970-01-01 UTC.
     pub added_at_s: u64,
     /// Time of the revocation, seconds since 1970-01-01 UTC.
     pub revoked_at_s: Option<u64>,
 }
 
-/// Id, name, scheme, key, added, revoked, mac.
-type SignerRow = (
+/// The columns of `signer`: id, name, scheme, key, time of addition, time of revocation, tag.
+type SignerColumns = (
     ColumnValue<Vec<u8>>,
     ColumnValue<Vec<u8>>,
     ColumnValue<Vec<u8>>,
@@ -41,18 +41,19 @@ type SignerRow = (
     ColumnValue<Vec<u8>>,
 );
 
-fn code(mac: &RecordMac, row: &SignerRow) -> crate::record_mac::RowCode {
-    mac.row(LABEL)
-        .bytes(&row.0.0)
-        .bytes(&row.1.0)
-        .bytes(&row.2.0)
-        .bytes(&row.3.0)
-        .number(row.4.0)
-        .number_or_null(row.5.0)
+fn tag(authenticator: &RecordAuthenticator, record: &SignerColumns) -> crate::record_tag::TagBuilder {
+    authenticator
+        .begin(LABEL)
+        .bytes(&record.0.0)
+        .bytes(&record.1.0)
+        .bytes(&record.2.0)
+        .bytes(&record.3.0)
+        .number(record.4.0)
+        .number_or_null(record.5.0)
 }
 
-fn row_from_signer(mac: &RecordMac, signer: &SignerRecord) -> SignerRow {
-    let mut row = (
+fn columns_from_signer(authenticator: &RecordAuthenticator, signer: &SignerRecord) -> SignerColumns {
+    let mut record = (
         ColumnValue(signer.id.clone()),
         ColumnValue(signer.name.as_bytes().to_vec()),
         ColumnValue(signer.scheme.as_bytes().to_vec()),
@@ -61,24 +62,24 @@ fn row_from_signer(mac: &RecordMac, signer: &SignerRecord) -> SignerRow {
         ColumnValue(signer.revoked_at_s.map(seconds_to_column)),
         ColumnValue(Vec::new()),
     );
-    row.6.0 = code(mac, &row).finish();
-    row
+    record.6.0 = tag(authenticator, &record).finish();
+    record
 }
 
-fn signer_from_row(mac: &RecordMac, row: SignerRow) -> Result<SignerRecord> {
-    if !code(mac, &row).matches(&row.6.0) {
+fn signer_from_record(authenticator: &RecordAuthenticator, record: SignerColumns) -> Result<SignerRecord> {
+    if !tag(authenticator, &record).matches(&record.6.0) {
         return Err(damaged_record(format!(
             "the record of signer {}",
-            hex::encode(&row.0.0)
+            hex::encode(&record.0.0)
         )));
     }
     Ok(SignerRecord {
-        id: row.0.0,
-        name: text(row.1.0),
-        scheme: text(row.2.0),
-        public_key: row.3.0,
-        added_at_s: u64::try_from(row.4.0).unwrap_or_default(),
-        revoked_at_s: row.5.0.map(|at_s| u64::try_from(at_s).unwrap_or_default()),
+        id: record.0.0,
+        name: text(record.1.0),
+        scheme: text(record.2.0),
+        public_key: record.3.0,
+        added_at_s: u64::try_from(record.4.0).unwrap_or_default(),
+        revoked_at_s: record.5.0.map(|at_s| u64::try_from(at_s).unwrap_or_default()),
     })
 }
 
@@ -93,19 +94,19 @@ impl Registry {
         if signer.id.is_empty() || signer.id.len() > ID_BYTES_MAX || signer.public_key.len() > KEY_BYTES_MAX {
             return Err(invalid_field("public_key", "not a public key of a signer"));
         }
-        let row = row_from_signer(self.record_mac(), signer);
+        let record = columns_from_signer(self.authenticator(), signer);
         let mut transaction = self.write().await?;
         let added = sql::query(
-            "INSERT INTO signer (signer_id, name, scheme, public_key, added_at_s, revoked_at_s, mac) \
+            "INSERT INTO signer (signer_id, name, scheme, public_key, added_at_s, revoked_at_s, tag) \
              VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (signer_id) DO NOTHING",
         )
-        .bind(row.0.0)
+        .bind(record.0.0)
         .bind(&signer.name)
         .bind(&signer.scheme)
-        .bind(row.3.0)
-        .bind(row.4.0)
-        .bind(row.5.0)
-        .bind(row.6.0)
+        .bind(record.3.0)
+        .bind(record.4.0)
+        .bind(record.5.0)
+        .bind(record.6.0)
         .execute(&mut *transaction)
         .await?;
         if added == 0 {
@@ -125,24 +126,24 @@ impl Registry {
     /// A damaged record, or a failure of the database.
     pub async fn revoke_signer(&self, id: &[u8], now_s: u64) -> Result<bool> {
         let mut transaction = self.write().await?;
-        let row: Option<SignerRow> = sql::query(
-            "SELECT signer_id, name, scheme, public_key, added_at_s, revoked_at_s, mac FROM signer WHERE signer_id = $1",
+        let record: Option<SignerColumns> = sql::query(
+            "SELECT signer_id, name, scheme, public_key, added_at_s, revoked_at_s, tag FROM signer WHERE signer_id = $1",
         )
         .bind(id)
         .fetch_optional(&mut *transaction)
         .await?;
-        let Some(row) = row else {
+        let Some(record) = record else {
             return Ok(false);
         };
-        let mut signer = signer_from_row(self.record_mac(), row)?;
+        let mut signer = signer_from_record(self.authenticator(), record)?;
         if signer.revoked_at_s.is_some() {
             return Ok(true);
         }
         signer.revoked_at_s = Some(now_s);
-        let row = row_from_signer(self.record_mac(), &signer);
-        sql::query("UPDATE signer SET revoked_at_s = $1, mac = $2 WHERE signer_id = $3")
-            .bind(row.5.0)
-            .bind(row.6.0)
+        let record = columns_from_signer(self.authenticator(), &signer);
+        sql::query("UPDATE signer SET revoked_at_s = $1, tag = $2 WHERE signer_id = $3")
+            .bind(record.5.0)
+            .bind(record.6.0)
             .bind(id)
             .execute(&mut *transaction)
             .await?;
@@ -155,29 +156,29 @@ impl Registry {
     /// # Errors
     /// A failure of the database.
     pub async fn signers(&self) -> Result<Vec<Result<SignerRecord>>> {
-        let rows: Vec<SignerRow> = sql::query(
-            "SELECT signer_id, name, scheme, public_key, added_at_s, revoked_at_s, mac FROM signer ORDER BY signer_id",
+        let records: Vec<SignerColumns> = sql::query(
+            "SELECT signer_id, name, scheme, public_key, added_at_s, revoked_at_s, tag FROM signer ORDER BY signer_id",
         )
         .fetch_all(self.reader())
         .await?;
-        Ok(rows
+        Ok(records
             .into_iter()
-            .map(|row| signer_from_row(self.record_mac(), row))
+            .map(|record| signer_from_record(self.authenticator(), record))
             .collect())
     }
 }
 
-/// Signers that do not authenticate, for [`Registry::check`].
+/// Errors of signers that do not authenticate, for [`Registry::check`].
 pub(crate) async fn damaged_signers(
     registry: &Registry,
     connection: &mut Connection,
 ) -> Result<Vec<RegistryError>> {
-    let rows: Vec<SignerRow> =
-        sql::query("SELECT signer_id, name, scheme, public_key, added_at_s, revoked_at_s, mac FROM signer")
+    let records: Vec<SignerColumns> =
+        sql::query("SELECT signer_id, name, scheme, public_key, added_at_s, revoked_at_s, tag FROM signer")
             .fetch_all(connection)
             .await?;
-    let found = rows
+    let damaged = records
         .into_iter()
-        .filter_map(|row| signer_from_row(registry.record_mac(), row).err());
-    Ok(found.collect())
+        .filter_map(|record| signer_from_record(registry.authenticator(), record).err());
+    Ok(damaged.collect())
 }

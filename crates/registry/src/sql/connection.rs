@@ -32,8 +32,8 @@ impl Driver for Sqlite {
         }
     }
 
-    /// Without a number: SQLite looks up numbered parameters linearly, which dominates the time of statements with a
-    /// thousand parameters.
+    /// Writes `?` without a number: SQLite looks up numbered parameters linearly, which would dominate the time of
+    /// statements with a thousand parameters.
     fn write_parameter(text: &mut String, _number: usize) {
         text.push('?');
     }
@@ -112,7 +112,7 @@ impl From<PgConnection> for Connection {
 }
 
 impl Connection {
-    /// Closes an owned connection; another one returns to its pool or transaction.
+    /// Closes an owned connection. Any other connection returns to its pool or transaction.
     pub(crate) async fn close(self) -> sqlx::Result<()> {
         match self {
             Self::Sqlite(Handle::Own(connection)) => connection.close().await,
@@ -139,7 +139,7 @@ impl Transaction {
         match self.connection {
             Connection::Sqlite(Handle::InTransaction(transaction)) => transaction.commit().await?,
             Connection::Postgres(Handle::InTransaction(transaction)) => transaction.commit().await?,
-            // A transaction has no other handle.
+            // The handle of a transaction is always `InTransaction`.
             _ => {}
         }
         if let Some(mut observer) = self.observer {
@@ -201,7 +201,7 @@ pub(crate) enum Pool {
 }
 
 impl Pool {
-    /// A connection, as soon as one is free.
+    /// A connection; waits until a connection is free.
     pub(crate) async fn acquire(&self) -> sqlx::Result<Connection> {
         Ok(match self {
             Self::Sqlite(pool) => Connection::Sqlite(Handle::Pooled(pool.acquire().await?)),
@@ -233,14 +233,14 @@ impl Pool {
     }
 }
 
-/// Converts a pool timeout: for a server it means that the server or the network has failed, whereas for SQLite it
-/// means a lock.
+/// Converts a timeout of a PostgreSQL pool, which means that the server or the network has failed. A timeout of a SQLite
+/// pool means a lock and is not converted.
 pub(crate) fn timeout_as_io_error(error: sqlx::Error) -> sqlx::Error {
     match error {
         sqlx::Error::PoolTimedOut => sqlx::Error::Io(std::io::Error::new(
             std::io::ErrorKind::TimedOut,
             "no connection within the timeout",
         )),
-        other => other,
+        error => error,
     }
 }

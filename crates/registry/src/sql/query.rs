@@ -19,7 +19,7 @@ pub(crate) struct Query {
 enum Text {
     /// Parameters are `$1`, `$2`, ..
     Complete(SqlStr),
-    /// Parts, with a parameter after each but the last.
+    /// Parts, with a parameter between each two parts.
     Parts(Vec<String>),
 }
 
@@ -205,7 +205,7 @@ impl Builder {
         self
     }
 
-    /// Appends `VALUES (…), (…), …`: a tuple for each item, made by `fill`.
+    /// Appends `VALUES (…), (…), …`: a tuple for each item; `fill` appends the values of a tuple.
     pub(crate) fn push_values<I: IntoIterator>(
         &mut self,
         items: I,

@@ -13,19 +13,19 @@ pub(crate) enum Row<'r> {
 }
 
 impl Row<'_> {
-    /// The column at this position.
-    pub(crate) fn get<T: Column>(&self, place: usize) -> sqlx::Result<T> {
+    /// The column at a position, from 0.
+    pub(crate) fn get<T: Column>(&self, position: usize) -> sqlx::Result<T> {
         match self {
-            Self::Sqlite(row) => T::from_sqlite(row, place),
+            Self::Sqlite(row) => T::from_sqlite(row, position),
             Self::Postgres(row) => row
-                .try_get_raw(place)
+                .try_get_raw(position)
                 .and_then(T::from_postgres)
                 .map_err(|error| match error {
                     sqlx::Error::Decode(source) => sqlx::Error::ColumnDecode {
-                        index: place.to_string(),
+                        index: position.to_string(),
                         source,
                     },
-                    other => other,
+                    error => error,
                 }),
         }
     }
@@ -51,25 +51,25 @@ pub(crate) enum Cell {
 }
 
 impl Row<'_> {
-    /// All columns.
+    /// The values of all columns.
     pub(crate) fn cells(&self) -> sqlx::Result<Vec<Cell>> {
         match self {
             Self::Sqlite(row) => (0..row.len())
-                .map(|place| {
-                    let value = row.try_get_raw(place)?;
+                .map(|position| {
+                    let value = row.try_get_raw(position)?;
                     let kind = value.type_info().name().to_owned();
                     Ok(match kind.as_str() {
                         _ if value.is_null() => Cell::Null,
-                        "INTEGER" => Cell::Integer(row.try_get_unchecked(place)?),
-                        "TEXT" => row.try_get_unchecked(place).map_or(Cell::Other, Cell::Text),
-                        "BLOB" => Cell::Bytes(row.try_get_unchecked(place)?),
+                        "INTEGER" => Cell::Integer(row.try_get_unchecked(position)?),
+                        "TEXT" => row.try_get_unchecked(position).map_or(Cell::Other, Cell::Text),
+                        "BLOB" => Cell::Bytes(row.try_get_unchecked(position)?),
                         _ => Cell::Other,
                     })
                 })
                 .collect(),
             Self::Postgres(row) => (0..row.len())
-                .map(|place| {
-                    let value = row.try_get_raw(place)?;
+                .map(|position| {
+                    let value = row.try_get_raw(position)?;
                     let kind = value.type_info().name().to_owned();
                     Ok(match kind.as_str() {
                         _ if value.is_null() => Cell::Null,
@@ -86,7 +86,7 @@ impl Row<'_> {
 
 /// A type that a column can be read as. Integers of every width are one type.
 pub(crate) trait Column: Sized {
-    fn from_sqlite(row: &SqliteRow, place: usize) -> sqlx::Result<Self>;
+    fn from_sqlite(row: &SqliteRow, position: usize) -> sqlx::Result<Self>;
     fn from_postgres(value: PgValueRef<'_>) -> sqlx::Result<Self>;
 }
 
@@ -99,12 +99,12 @@ where
 
 fn unexpected(value: &PgValueRef<'_>) -> sqlx::Error {
     let kind = value.type_info().name().to_owned();
-    sqlx::Error::Decode(format!("a column of type {kind} where another is expected").into())
+    sqlx::Error::Decode(format!("a column has the unexpected type {kind}").into())
 }
 
 impl Column for i64 {
-    fn from_sqlite(row: &SqliteRow, place: usize) -> sqlx::Result<Self> {
-        row.try_get(place)
+    fn from_sqlite(row: &SqliteRow, position: usize) -> sqlx::Result<Self> {
+        row.try_get(position)
     }
 
     fn from_postgres(value: PgValueRef<'_>) -> sqlx::Result<Self> {
@@ -119,8 +119,8 @@ impl Column for i64 {
 }
 
 impl Column for i16 {
-    fn from_sqlite(row: &SqliteRow, place: usize) -> sqlx::Result<Self> {
-        row.try_get(place)
+    fn from_sqlite(row: &SqliteRow, position: usize) -> sqlx::Result<Self> {
+        row.try_get(position)
     }
 
     fn from_postgres(value: PgValueRef<'_>) -> sqlx::Result<Self> {
@@ -130,8 +130,8 @@ impl Column for i16 {
 }
 
 impl Column for String {
-    fn from_sqlite(row: &SqliteRow, place: usize) -> sqlx::Result<Self> {
-        row.try_get(place)
+    fn from_sqlite(row: &SqliteRow, position: usize) -> sqlx::Result<Self> {
+        row.try_get(position)
     }
 
     fn from_postgres(value: PgValueRef<'_>) -> sqlx::Result<Self> {
@@ -140,8 +140,8 @@ impl Column for String {
 }
 
 impl Column for Vec<u8> {
-    fn from_sqlite(row: &SqliteRow, place: usize) -> sqlx::Result<Self> {
-        row.try_get(place)
+    fn from_sqlite(row: &SqliteRow, position: usize) -> sqlx::Result<Self> {
+        row.try_get(position)
     }
 
     fn from_postgres(value: PgValueRef<'_>) -> sqlx::Result<Self> {
@@ -161,8 +161,8 @@ impl<T: Column> Column for Option<T>
 where
     Option<T>: for<'r> sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>,
 {
-    fn from_sqlite(row: &SqliteRow, place: usize) -> sqlx::Result<Self> {
-        row.try_get(place)
+    fn from_sqlite(row: &SqliteRow, position: usize) -> sqlx::Result<Self> {
+        row.try_get(position)
     }
 
     fn from_postgres(value: PgValueRef<'_>) -> sqlx::Result<Self> {
@@ -175,8 +175,8 @@ impl<T: Substitute + Column> Column for ColumnValue<T>
 where
     ColumnValue<T>: for<'r> sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>,
 {
-    fn from_sqlite(row: &SqliteRow, place: usize) -> sqlx::Result<Self> {
-        row.try_get(place)
+    fn from_sqlite(row: &SqliteRow, position: usize) -> sqlx::Result<Self> {
+        row.try_get(position)
     }
 
     fn from_postgres(value: PgValueRef<'_>) -> sqlx::Result<Self> {
@@ -193,10 +193,10 @@ pub(crate) trait FromRow: Sized {
 }
 
 macro_rules! tuples {
-    ($($column:ident $place:literal),+) => {
+    ($($column:ident $position:literal),+) => {
         impl<$($column: Column),+> FromRow for ($($column,)+) {
             fn from_row(row: &Row<'_>) -> sqlx::Result<Self> {
-                Ok(($(row.get::<$column>($place)?,)+))
+                Ok(($(row.get::<$column>($position)?,)+))
             }
         }
     };

@@ -1,16 +1,17 @@
 //! The storage of a SQLite registry: a random number and a counter, in the database and beside it.
 //!
 //! Inodes and creation times are not stable on every file system, so a random number identifies the storage. It is
-//! stored in three places:
+//! stored in three places: in the database (column `registry.storage`), in the *record* (a file beside the database,
+//! `FILE.storage`), and in an extended *attribute* of the database file.
 //!
-//! Leases (at most once a second), each registration of a gateway, and the close of a registry with later leases
-//! raise the counter: first durably in the database, then in the record. So after a restart the counter in the
-//! database is not lower than that of the record. An older database has a lower counter, however it was restored:
-//! written over the file (`cp`, which keeps the attribute), moved into its place, also with its attributes (`cp -a`,
-//! `rsync -X`), or created by `VACUUM INTO`. A database without the record is a different storage.
+//! The counter is raised by leases (at most once a second), by each registration of a gateway, and when a registry is
+//! closed after a lease: first durably in the database, then in the record. So after a restart the counter in the
+//! database is not lower than that in the record. An older database has a lower counter, regardless of how it was
+//! restored: written over the file (`cp`, which keeps the attribute), moved into its place, also with its attributes
+//! (`cp -a`, `rsync -X`), or created by `VACUUM INTO`. A database without the record is a different storage.
 //!
 //! The attribute detects a directory that was restored with its record by tools that do not copy attributes (`tar`,
-//! `rsync` without `-X`). If the attribute cannot be read or stored, the record decides alone.
+//! `rsync` without `-X`). If the attribute cannot be read or stored, only the record is compared.
 
 use std::fmt;
 use std::fs;
@@ -28,10 +29,10 @@ use crate::error::{RegistryError, Result};
 
 const ID_BYTES: usize = 16;
 const ATTRIBUTE: &str = "user.linewarden.storage";
-/// Format version, the first field of the record; then follow the tag and whether there is an attribute.
+/// Format version, the first field of the record. The other fields are the tag, and `attribute` or `alone`.
 const RECORD_VERSION: &str = "1";
 const RECORD_BYTES_MAX: usize = 128;
-/// The counter fits a BIGINT.
+/// Maximum of the counter, which must fit a BIGINT.
 const COUNT_MAX: u64 = i64::MAX.cast_unsigned();
 
 /// A storage number and its counter.
@@ -48,7 +49,7 @@ impl StorageTag {
         Ok(Self { id, count: 0 })
     }
 
-    /// The same storage with the next counter; `None` at the maximum.
+    /// This storage with the next counter; `None` at the maximum.
     pub(super) fn next(self) -> Option<Self> {
         let count = self.count.checked_add(1).filter(|count| *count <= COUNT_MAX)?;
         Some(Self { count, ..self })
@@ -81,8 +82,8 @@ struct StorageRecord {
 impl StorageRecord {
     fn parse(text: &str) -> Option<Self> {
         let text = text.strip_suffix('\n')?;
-        let (version, rest) = text.split_once(' ')?;
-        let (tag, attribute) = rest.rsplit_once(' ')?;
+        let (version, fields) = text.split_once(' ')?;
+        let (tag, attribute) = fields.rsplit_once(' ')?;
         let has_attribute = match attribute {
             "attribute" => true,
             "alone" => false,
@@ -119,7 +120,7 @@ pub(crate) struct StorageFiles {
 }
 
 impl StorageFiles {
-    /// Whether gateways were served from a database with these files.
+    /// Whether a storage was recorded in these files.
     pub(super) fn has_record(&self) -> bool {
         self.record.is_some()
     }
@@ -142,15 +143,15 @@ impl StorageFiles {
 pub(crate) struct FileStorage {
     database: PathBuf,
     record: PathBuf,
-    /// One writer of the record at a time.
+    /// Locked while the record is written: only one thread writes the record at a time.
     writing: Mutex<()>,
 }
 
 impl FileStorage {
-    /// For an existing file. Symbolic links are resolved, as SQLite does for its own files.
+    /// Returns the storage of an existing file. Symbolic links are resolved, as SQLite does for its own files.
     pub(crate) fn of(path: &Path) -> Result<Self> {
-        let found = path.canonicalize();
-        let database = found.map_err(RegistryError::io(format!("examine {}", path.display())))?;
+        let database = path.canonicalize();
+        let database = database.map_err(RegistryError::io(format!("examine {}", path.display())))?;
         Ok(Self {
             record: record_path(&database),
             database,
@@ -158,8 +159,10 @@ impl FileStorage {
         })
     }
 
+    /// Reads the record and the attribute.
+    ///
     /// # Errors
-    /// A record that exists and cannot be read: the storage must not depend on a failure.
+    /// A record that exists and cannot be read. A temporary failure must not look like a different storage.
     pub(super) fn read(&self) -> Result<StorageFiles> {
         let record = match read_bounded(&self.record, RECORD_BYTES_MAX) {
             Ok(bytes) => std::str::from_utf8(&bytes).ok().and_then(StorageRecord::parse),
@@ -189,14 +192,14 @@ impl FileStorage {
     /// # Errors
     /// The record could not be written.
     pub(super) fn begin(&self, tag: StorageTag) -> io::Result<StorageTag> {
-        let _only = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        // The file itself and not the target of a link. Opening the file would release SQLite's locks when the
-        // descriptor is closed.
-        let set = lsetxattr(&self.database, ATTRIBUTE, &tag.id, XattrFlags::empty());
-        let has_attribute = set.is_ok();
+        let _lock = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        // lsetxattr sets the attribute of the file itself and not of the target of a link. The file is not opened: closing
+        // the descriptor would release SQLite's locks.
+        let result = lsetxattr(&self.database, ATTRIBUTE, &tag.id, XattrFlags::empty());
+        let has_attribute = result.is_ok();
         let written = self.write(StorageRecord { tag, has_attribute });
         if written.is_err() {
-            // The error of the write is returned.
+            // An old record must not remain. The error of the write is returned, not an error of this removal.
             let _ = fs::remove_file(&self.record);
         }
         written.map(|()| tag)
@@ -208,19 +211,19 @@ impl FileStorage {
     /// # Errors
     /// The record could not be read or written.
     pub(super) fn advance(&self, tag: StorageTag) -> io::Result<()> {
-        let _only = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = self.read().map_err(io::Error::other)?;
-        let is_ahead = |record: StorageRecord| record.tag.id != tag.id || record.tag.count >= tag.count;
-        if found.record.is_some_and(is_ahead) {
+        let _lock = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let files = self.read().map_err(io::Error::other)?;
+        let is_kept = |record: StorageRecord| record.tag.id != tag.id || record.tag.count >= tag.count;
+        if files.record.is_some_and(is_kept) {
             return Ok(());
         }
-        let has_attribute = found.attribute == Attribute::Id(tag.id);
+        let has_attribute = files.attribute == Attribute::Id(tag.id);
         self.write(StorageRecord { tag, has_attribute })
     }
 
     fn write(&self, record: StorageRecord) -> io::Result<()> {
-        // As SQLite does with its files: a file that root created belongs to the database's owner, so that the
-        // service can read and replace it. A process without root must not call chown, because the service's unit
+        // As with SQLite's own files, root gives the record to the owner of the database, so that the service can read and
+        // replace the record. A process without root privileges must not call chown, because the systemd unit of the service
         // forbids the system call.
         let owner = match geteuid().is_root() {
             true => {
@@ -239,9 +242,9 @@ fn record_path(database: &Path) -> PathBuf {
     database.with_file_name(name)
 }
 
-/// To be called before a new database gets its name: deletes the record of an earlier database.
+/// Deletes the record of an earlier database; called before a new database gets its final name.
 pub(crate) fn remove_stale_record(database: &Path) -> Result<()> {
-    // Another program has created a database in the meantime: the record belongs to that database.
+    // If another program has created a database in the meantime, the record belongs to that database.
     if database.symlink_metadata().is_ok() {
         return Ok(());
     }
@@ -286,7 +289,7 @@ mod tests {
 
     #[test]
     fn an_older_counter_another_number_or_a_lost_attribute_is_a_different_storage() {
-        let found = |count, has_attribute, attribute| StorageFiles {
+        let files = |count, has_attribute, attribute| StorageFiles {
             record: Some(StorageRecord {
                 tag: tag(1, count),
                 has_attribute,
@@ -294,25 +297,25 @@ mod tests {
             attribute,
         };
         let (own, other) = (Attribute::Id([1; ID_BYTES]), Attribute::Id([2; ID_BYTES]));
-        for (found, database, expected) in [
-            (found(5, true, own), tag(1, 5), true),
+        for (files, database, expected) in [
+            (files(5, true, own), tag(1, 5), true),
             // The process was killed before the record was written.
-            (found(5, true, own), tag(1, 6), true),
-            (found(5, true, own), tag(1, 4), false),
-            (found(5, true, own), tag(2, 5), false),
-            (found(5, true, Attribute::Absent), tag(1, 5), false),
-            (found(5, true, other), tag(1, 5), false),
-            (found(5, true, Attribute::Unsupported), tag(1, 5), true),
-            (found(5, false, Attribute::Absent), tag(1, 5), true),
-            (found(5, false, Attribute::Absent), tag(1, 4), false),
+            (files(5, true, own), tag(1, 6), true),
+            (files(5, true, own), tag(1, 4), false),
+            (files(5, true, own), tag(2, 5), false),
+            (files(5, true, Attribute::Absent), tag(1, 5), false),
+            (files(5, true, other), tag(1, 5), false),
+            (files(5, true, Attribute::Unsupported), tag(1, 5), true),
+            (files(5, false, Attribute::Absent), tag(1, 5), true),
+            (files(5, false, Attribute::Absent), tag(1, 4), false),
         ] {
-            assert_eq!(found.matches(database), expected, "{found:?} {database:?}");
+            assert_eq!(files.matches(database), expected, "{files:?} {database:?}");
         }
-        let without = StorageFiles {
+        let without_record = StorageFiles {
             record: None,
             attribute: own,
         };
-        assert!(!without.matches(tag(1, 0)));
+        assert!(!without_record.matches(tag(1, 0)));
     }
 
     fn storage() -> (tempfile::TempDir, FileStorage) {
@@ -323,7 +326,7 @@ mod tests {
         (directory, storage)
     }
 
-    /// Two processes raise the count in the database in turn, and write the record in any order.
+    /// Two processes raise the counter in the database one after the other, and write the record in any order.
     #[test]
     fn the_counter_of_a_record_is_never_lowered() {
         let (_directory, storage) = storage();
@@ -335,9 +338,9 @@ mod tests {
         }
     }
 
-    /// The owner of the directory puts a link in the place of each record as soon as the record has its name.
+    /// The owner of the directory replaces each record by a link as soon as the record exists.
     #[test]
-    fn root_gives_away_no_file_that_a_link_in_the_records_place_names() {
+    fn root_does_not_change_the_owner_of_a_file_to_which_a_link_in_place_of_the_record_points() {
         const WRITES: u64 = 30;
         if !geteuid().is_root() {
             println!("SKIPPED: needs root");
@@ -375,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn no_attribute_is_set_on_what_a_link_in_the_databases_place_names() {
+    fn no_attribute_is_set_on_a_file_to_which_a_link_in_place_of_the_database_points() {
         let (directory, storage) = storage();
         let foreign = directory.path().join("foreign");
         fs::write(&foreign, "").unwrap();

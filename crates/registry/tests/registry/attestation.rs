@@ -51,7 +51,7 @@ async fn a_prover_is_read_as_it_was_enrolled() {
 async fn an_invalid_prover_is_refused() {
     let registry = fleet(2).await;
     registry.revoke(DeviceId(2), "", NOW_S).await.unwrap();
-    let before = registry.attest_revision().await.unwrap();
+    let revision_before = registry.attest_revision().await.unwrap();
     let enroll = async |prover| registry.enroll_prover(prover, NOW_S).await.unwrap_err();
     assert!(matches!(enroll(prover(2)).await, RegistryError::Revoked { .. }));
     assert!(matches!(
@@ -97,7 +97,7 @@ async fn an_invalid_prover_is_refused() {
         };
         assert_eq!(field, expected);
     }
-    assert_eq!(registry.attest_revision().await.unwrap(), before);
+    assert_eq!(registry.attest_revision().await.unwrap(), revision_before);
     let error = registry.remove_group(&name("pumps")).await.unwrap_err();
     assert!(
         matches!(
@@ -143,7 +143,7 @@ async fn provers_are_followed_by_their_revisions() {
     assert!(registry.provers_since(since, 7).await.unwrap().provers.is_empty());
     let error = registry.set_overlay(DeviceId(9), None).await.unwrap_err();
     assert!(matches!(error, RegistryError::NotAProver { .. }), "{error}");
-    // It may be enrolled again.
+    // The removed prover may be enrolled again.
     registry.enroll_prover(prover(9), NOW_S).await.unwrap();
     assert_eq!(registry.provers_since(since, 7).await.unwrap().provers.len(), 1);
 }
@@ -200,21 +200,24 @@ async fn of_many_provers_all_are_enrolled_or_none() {
         registry.enroll_provers(Vec::new(), NOW_S).await.unwrap(),
         revision
     );
-    let all = (1..=3).map(prover).collect();
-    assert_eq!(registry.enroll_provers(all, NOW_S).await.unwrap(), revision + 3);
+    let provers = (1..=3).map(prover).collect();
+    assert_eq!(
+        registry.enroll_provers(provers, NOW_S).await.unwrap(),
+        revision + 3
+    );
     assert_eq!(
         registry.provers_since(revision, 9).await.unwrap().provers.len(),
         3
     );
 }
 
-/// Regardless of the clock, and also after a removal.
+/// The enrollment time increases regardless of the clock, and also after a removal.
 #[tokio::test]
 async fn no_device_has_the_same_enrollment_twice() {
     let registry = fleet(1).await;
     let device = DeviceId(1);
     let last_s = i64::MAX.cast_unsigned();
-    let mut before = EnrollmentTime(NOW_S);
+    let mut time_before = EnrollmentTime(NOW_S);
     for (is_removed, at_s, expected) in [
         (false, NOW_S, NOW_S + 1),
         (true, NOW_S, NOW_S + 2),
@@ -230,21 +233,21 @@ async fn no_device_has_the_same_enrollment_twice() {
         registry.enroll_prover(prover(1), at_s).await.unwrap();
         let stored = registry.prover(device).await.unwrap().unwrap();
         assert_eq!(stored.enrolled_at(), EnrollmentTime(expected));
-        assert!(stored.enrolled_at() > before);
-        before = stored.enrolled_at();
+        assert!(stored.enrolled_at() > time_before);
+        time_before = stored.enrolled_at();
         // A change of the overlay is not a new enrollment.
         registry.set_overlay(device, None).await.unwrap();
         assert_eq!(
             registry.prover(device).await.unwrap().unwrap().enrolled_at(),
-            before
+            time_before
         );
     }
-    // No enrollment time follows the last representable one, and nothing is damaged by that.
+    // The last representable enrollment time is used again, and no record is damaged.
     registry.enroll_prover(prover(1), last_s).await.unwrap();
     assert!(registry.check().await.unwrap().is_empty());
 }
 
-/// 1 to 4 are unchanged; 5 is enrolled again, 6 is removed, 7 was never a prover.
+/// Provers 1 to 3 are unchanged; 4 and 5 are enrolled again, 6 is removed, 7 was never a prover.
 #[tokio::test]
 async fn results_of_a_superseded_enrollment_are_ignored() {
     let registry = fleet(6).await;
@@ -255,19 +258,19 @@ async fn results_of_a_superseded_enrollment_are_ignored() {
         enrolled_at,
         reason: String::new(),
     };
-    let all = |ids: std::ops::RangeInclusive<u64>| ids.map(|id| suspect(id, first)).collect::<Vec<_>>();
-    registry.quarantine(&all(3..=4), NOW_S).await.unwrap();
+    let suspects = |ids: std::ops::RangeInclusive<u64>| ids.map(|id| suspect(id, first)).collect::<Vec<_>>();
+    registry.quarantine(&suspects(3..=4), NOW_S).await.unwrap();
     registry.enroll_prover(prover(4), NOW_S).await.unwrap();
     registry.enroll_prover(prover(5), 0).await.unwrap();
     assert!(registry.remove_prover(DeviceId(6)).await.unwrap());
 
-    let overtaken = HashSet::from([4, 5, 6].map(DeviceId));
-    let seen: Vec<_> = (1..=7).map(|id| (DeviceId(id), first)).collect();
-    assert_eq!(registry.superseded(&seen).await.unwrap(), overtaken);
-    let before = registry.revision().await.unwrap();
-    let result = registry.quarantine(&all(1..=7), NOW_S + 9).await.unwrap();
-    assert_eq!(result.superseded, overtaken);
-    assert_eq!(result.revision.0, before.0 + 3);
+    let superseded = HashSet::from([4, 5, 6].map(DeviceId));
+    let enrollments: Vec<_> = (1..=7).map(|id| (DeviceId(id), first)).collect();
+    assert_eq!(registry.superseded(&enrollments).await.unwrap(), superseded);
+    let revision_before = registry.revision().await.unwrap();
+    let result = registry.quarantine(&suspects(1..=7), NOW_S + 9).await.unwrap();
+    assert_eq!(result.superseded, superseded);
+    assert_eq!(result.revision.0, revision_before.0 + 3);
     for (id, at_s) in [
         (1, Some(9)),
         (2, Some(9)),
@@ -284,21 +287,21 @@ async fn results_of_a_superseded_enrollment_are_ignored() {
             "device {id}"
         );
     }
-    let readmit = async |id, enrolled_at| registry.release_prover(DeviceId(id), enrolled_at).await.unwrap();
-    assert_eq!(readmit(4, first).await, None);
+    let release = async |id, enrolled_at| registry.release_prover(DeviceId(id), enrolled_at).await.unwrap();
+    assert_eq!(release(4, first).await, None);
     assert!(registry.get(DeviceId(4)).await.unwrap().quarantine.is_some());
-    let renewed = EnrollmentTime(NOW_S + 1);
-    for (id, enrolled_at) in [(3, first), (4, renewed)] {
+    let second = EnrollmentTime(NOW_S + 1);
+    for (id, enrolled_at) in [(3, first), (4, second)] {
         let newest = registry.revision().await.unwrap();
-        assert_eq!(readmit(id, enrolled_at).await.unwrap().0, newest.0 + 1);
+        assert_eq!(release(id, enrolled_at).await.unwrap().0, newest.0 + 1);
         assert!(registry.get(DeviceId(id)).await.unwrap().quarantine.is_none());
     }
-    // It is not reported again.
+    // The repeated release does not change the device.
     let newest = registry.get(DeviceId(4)).await.unwrap().revision;
-    assert_eq!(readmit(4, renewed).await, Some(newest));
+    assert_eq!(release(4, second).await, Some(newest));
 }
 
-/// A prover with a damaged record at its removal has an unknown removal time.
+/// If the record of a prover was damaged before its removal, its enrollment time is unknown.
 #[tokio::test]
 async fn a_removed_prover_with_a_damaged_record_is_not_appraised() {
     let (_directory, path) = unused_location();
@@ -306,15 +309,15 @@ async fn a_removed_prover_with_a_damaged_record_is_not_appraised() {
     registry.enroll(pool_device(1, 2)).await.unwrap();
     registry.set_group(&group("pumps"), NOW_S).await.unwrap();
     registry.enroll_prover(prover(1), NOW_S).await.unwrap();
-    let seen = [(DeviceId(1), EnrollmentTime(NOW_S))];
+    let enrollment = [(DeviceId(1), EnrollmentTime(NOW_S))];
     sql(&path, "UPDATE prover SET port = port + 1, removed = 1").await;
     assert!(
-        registry.superseded(&seen).await.unwrap().is_empty(),
+        registry.superseded(&enrollment).await.unwrap().is_empty(),
         "not confirmed by an authentic record"
     );
     assert!(registry.remove_prover(DeviceId(1)).await.unwrap());
     assert_eq!(
-        registry.superseded(&seen).await.unwrap(),
+        registry.superseded(&enrollment).await.unwrap(),
         HashSet::from([DeviceId(1)])
     );
 }

@@ -240,12 +240,12 @@ async fn round_counters_cannot_be_restored_to_older_values() {
     for statement in [
         "UPDATE round_counter SET next_number = 8",
         "UPDATE round_counter SET gateway_id = 2",
-        "UPDATE round_counter SET mac = x''",
+        "UPDATE round_counter SET tag = x''",
         "UPDATE round_counter SET next_number = 4294967295",
         "DELETE FROM round_counter",
         // A forged round does not exhaust the numbers.
         "DELETE FROM round_counter; INSERT INTO attest_round SELECT gateway_id, 4294967295, group_name, period, started_at_s, \
-         ended_at_s, requested, ok, late, missed, last_verdict_ms, mac FROM attest_round",
+         ended_at_s, requested, ok, late, missed, last_verdict_ms, tag FROM attest_round",
     ] {
         fs::write(&path, &original).unwrap();
         sql(&path, statement).await;
@@ -264,7 +264,7 @@ async fn round_counters_cannot_be_restored_to_older_values() {
         };
         assert!(is_named().await, "{statement}");
         let fencing_token = gateway(&registry).await;
-        // Results in between are kept.
+        // Results recorded before the next reservation are kept.
         let appraisals = with_enrollment([appraisal(3, 9)]);
         registry
             .record_round(&fencing_token, &round(1, 9), &appraisals)
@@ -285,7 +285,7 @@ async fn round_counters_cannot_be_restored_to_older_values() {
             ),
             "{statement}"
         );
-        // Once.
+        // The damage is reported once.
         let reserved = registry.reserve_rounds(&fencing_token, 1, 30).await.unwrap();
         assert_eq!(reserved.numbers, 34 + LOST_COUNTER_GAP..35 + LOST_COUNTER_GAP);
         assert!(reserved.damage.is_none(), "{statement}");
@@ -298,7 +298,7 @@ async fn round_counters_cannot_be_restored_to_older_values() {
 
 /// The check knows that a device was a prover unless all its records are deleted.
 #[tokio::test]
-async fn a_deleted_prover_is_missed() {
+async fn a_deleted_prover_is_reported_as_missing() {
     let (_directory, path) = attested_file().await;
     sql(
         &path,
@@ -307,9 +307,9 @@ async fn a_deleted_prover_is_missed() {
     )
     .await;
     let registry = open(&path).await.unwrap();
-    // A removed prover has a record.
+    // A removed prover still has a record.
     assert!(registry.remove_prover(DeviceId(10)).await.unwrap());
-    // A prover that was never attested.
+    // This prover was never attested.
     registry.enroll_prover(prover(11), NOW_S).await.unwrap();
     sql(&path, "DELETE FROM prover WHERE device_id = 11").await;
     let found = registry.check().await.unwrap();
@@ -457,13 +457,16 @@ async fn a_restored_prover_counter_is_raised_to_the_newest_authentic_value() {
         }
     }
     assert_eq!(result, (1..=PROVERS).filter(|id| *id != 7).collect());
-    let other = gateway(&registry).await;
+    let newer_token = gateway(&registry).await;
     let error = registry.repair_attest_revision(&fencing_token).await.unwrap_err();
     assert!(
         matches!(error, RegistryError::StaleFencingToken { .. }),
         "{error}"
     );
-    assert_eq!(registry.repair_attest_revision(&other).await.unwrap(), newest);
+    assert_eq!(
+        registry.repair_attest_revision(&newer_token).await.unwrap(),
+        newest
+    );
 }
 
 /// The file contains no prover key, salt or evidence in plain text.

@@ -14,7 +14,7 @@ use linewarden_registry::{
 use sqlx::{Connection as _, SqliteConnection};
 use tempfile::TempDir;
 
-/// A fleet with rows in every table, including rows of device 7.
+/// A fleet with records in every table, including records of device 7.
 async fn full_file() -> (TempDir, PathBuf) {
     let (directory, path) = fleet_file().await;
     let registry = open(&path).await.unwrap();
@@ -25,9 +25,9 @@ async fn full_file() -> (TempDir, PathBuf) {
         unused_from: RowIndex(0),
         keep_leased: false,
     };
-    let other = registry.register_gateway(GatewayId(2), 0).await.unwrap();
-    let _ = lease(&registry, &other, 7, 0, 2).await.unwrap();
-    // Below the floor at this point, so they become spare.
+    let other_gateway = registry.register_gateway(GatewayId(2), 0).await.unwrap();
+    let _ = lease(&registry, &other_gateway, 7, 0, 2).await.unwrap();
+    // These rows are below the floor now, so they become unleased ranges.
     registry
         .record_unused_rows(&fencing_token, &[unused_rows(7), unused_rows(8)])
         .await
@@ -40,16 +40,16 @@ async fn full_file() -> (TempDir, PathBuf) {
         rows: crate::support::rows(7, 0, 1),
     };
     registry.renew(DeviceId(7), 1, rows).await.unwrap();
-    let opened = [7, 40].map(|id| ProvenSession {
+    let sessions = [7, 40].map(|id| ProvenSession {
         device: DeviceId(id),
         started: BootTimestamp {
             boot_id: BootId([3; 16]),
             ns: 5,
         },
     });
-    let now = opened[0].started;
+    let now = sessions[0].started;
     registry
-        .record_sessions(&fencing_token, &opened, now)
+        .record_sessions(&fencing_token, &sessions, now)
         .await
         .unwrap();
     attested(&registry).await;
@@ -90,8 +90,8 @@ async fn attested(registry: &Registry) {
 async fn a_value_of_another_type_spares_the_other_records() {
     let (_directory, path) = full_file().await;
     let original = fs::read(&path).unwrap();
-    let record = path.with_file_name("fleet.registry.storage");
-    let recorded = fs::read(&record).unwrap();
+    let storage_record = path.with_file_name("fleet.registry.storage");
+    let original_storage_record = fs::read(&storage_record).unwrap();
     let tables = [
         ("device", "device_id"),
         ("credential", "device_id"),
@@ -112,7 +112,7 @@ async fn a_value_of_another_type_spares_the_other_records() {
     let mut tried = 0;
     for (table, id) in tables {
         for column in columns(&path, table).await {
-            // A key of a pair that cannot be unsealed is replaced.
+            // If the key of a pair cannot be unsealed, it is replaced without an error.
             if (table, column.as_str()) == ("pair", "sealed") {
                 continue;
             }
@@ -121,15 +121,15 @@ async fn a_value_of_another_type_spares_the_other_records() {
                     let _ = fs::remove_file(path.with_file_name(sibling));
                 }
                 fs::write(&path, &original).unwrap();
-                fs::write(&record, &recorded).unwrap();
+                fs::write(&storage_record, &original_storage_record).unwrap();
                 let statement = format!(
                     "PRAGMA ignore_check_constraints = ON; UPDATE {table} SET {column} = {value} \
                      WHERE rowid = (SELECT MIN(rowid) FROM {table} WHERE {id} = 7)"
                 );
                 sql(&path, &statement).await;
-                let found = bystanders(&path, table == "gateway").await;
-                assert!(!found.is_empty(), "{statement}");
-                let names_it = found.iter().any(|error| match error {
+                let findings = bystanders(&path, table == "gateway").await;
+                assert!(!findings.is_empty(), "{statement}");
+                let is_named = findings.iter().any(|error| match error {
                     RegistryError::DamagedRecord { device, .. } => device.0 == 7,
                     RegistryError::DamagedGateway { .. } => table == "gateway",
                     RegistryError::DamagedRoundCounter { .. } => table == "round_counter",
@@ -138,10 +138,10 @@ async fn a_value_of_another_type_spares_the_other_records() {
                     RegistryError::DamagedRound { number, .. } => *number == 7,
                     _ => false,
                 });
-                // Its owner is unknown without the name.
+                // An edited key column hides the owner of the record.
                 let is_nameless = ["device_id", "low_id", "gateway_id", "revision", "name", "number"]
                     .contains(&column.as_str());
-                assert!(names_it || is_nameless, "{statement}: {found:?}");
+                assert!(is_named || is_nameless, "{statement}: {findings:?}");
                 tried += 1;
             }
         }
@@ -161,10 +161,10 @@ async fn columns(path: &Path, table: &str) -> Vec<String> {
     names.into_iter().map(|(name,)| name).collect()
 }
 
-/// The findings of the check. All other devices are served.
+/// Returns the findings of the check, and asserts that all other devices are served.
 async fn bystanders(path: &Path, gateway_is_damaged: bool) -> Vec<RegistryError> {
     let registry = open(path).await.unwrap();
-    let found = registry.check().await.unwrap();
+    let findings = registry.check().await.unwrap();
     assert_eq!(
         registry.load(DeviceId(40)).await.unwrap().credentials,
         pool_device(40, 100).credentials
@@ -177,7 +177,7 @@ async fn bystanders(path: &Path, gateway_is_damaged: bool) -> Vec<RegistryError>
             .iter()
             .any(|change| change.device.0 == 40 && change.active)
     );
-    assert!(feed.newest_sessions.iter().any(|word| word.device.0 == 40));
+    assert!(feed.newest_sessions.iter().any(|session| session.device.0 == 40));
     assert_eq!(registry.enrollment(DeviceId(40)).await.unwrap().ticket_number, 0);
     assert_eq!(registry.leases_of(DeviceId(40)).await.unwrap().len(), 1);
     assert!(
@@ -200,7 +200,7 @@ async fn bystanders(path: &Path, gateway_is_damaged: bool) -> Vec<RegistryError>
                 .filter(|device| device.info.device.0 != 7)
                 .count();
         }
-        // Device 8 has returned its rows.
+        // Device 7 is damaged, and device 8 has returned its rows.
         assert_eq!(loaded, 38);
         let results = registry
             .lease(
@@ -212,10 +212,10 @@ async fn bystanders(path: &Path, gateway_is_damaged: bool) -> Vec<RegistryError>
         assert!(results[1].is_ok());
     }
     registry.close().await;
-    found
+    findings
 }
 
-/// Device 40 is still a prover of an existing group, in a started period.
+/// Asserts that device 40 is still a prover of an existing group, in a started period.
 async fn attested_bystanders(registry: &Registry) {
     let stored = registry.prover(DeviceId(40)).await.unwrap().unwrap();
     assert_eq!(stored.key.as_bytes(), prover(40).key.as_bytes());
@@ -238,7 +238,7 @@ async fn attested_bystanders(registry: &Registry) {
     assert!(registry.evidence(DeviceId(40)).await.unwrap().is_some());
 }
 
-/// A restored older or deleted gateway row would admit an old process.
+/// With a restored older gateway record or a deleted one, the registry would accept an old process.
 #[tokio::test]
 async fn the_check_includes_gateways() {
     for (statement, expected) in [
@@ -250,35 +250,35 @@ async fn the_check_includes_gateways() {
         let (_directory, path) = full_file().await;
         sql(&path, statement).await;
         let registry = open(&path).await.unwrap();
-        let found = registry.check().await.unwrap();
-        let named = |error: &RegistryError| match error {
+        let findings = registry.check().await.unwrap();
+        let is_expected = |error: &RegistryError| match error {
             RegistryError::DamagedGateway { gateway } => gateway.0 == expected,
             _ => false,
         };
-        assert!(found.iter().any(named), "{statement}: {found:?}");
+        assert!(findings.iter().any(is_expected), "{statement}: {findings:?}");
     }
-    // A restored older row with a valid code contradicts the gateway's leases.
+    // A restored older record has a valid tag, but contradicts the gateway's leases.
     let (_directory, path) = full_file().await;
-    let kept = format!("ATTACH '{}' AS kept; ", path.with_extension("kept").display());
+    let attach = format!("ATTACH '{}' AS kept; ", path.with_extension("kept").display());
     fs::write(path.with_extension("kept"), "").unwrap();
-    let keep = "CREATE TABLE kept.gateways AS SELECT * FROM gateway";
-    sql(&path, &[&kept, keep].concat()).await;
+    let save = "CREATE TABLE kept.gateways AS SELECT * FROM gateway";
+    sql(&path, &[&attach, save].concat()).await;
     let registry = open(&path).await.unwrap();
     let fencing_token = gateway(&registry).await;
     let _ = lease(&registry, &fencing_token, 30, 0, 4).await.unwrap();
     registry.close().await;
-    let put_back = "DELETE FROM gateway; INSERT INTO gateway SELECT * FROM kept.gateways";
-    sql(&path, &[&kept, put_back].concat()).await;
+    let restore = "DELETE FROM gateway; INSERT INTO gateway SELECT * FROM kept.gateways";
+    sql(&path, &[&attach, restore].concat()).await;
     let registry = open(&path).await.unwrap();
-    let found = registry.check().await.unwrap();
+    let findings = registry.check().await.unwrap();
     assert!(
         matches!(
-            found[..],
+            findings[..],
             [RegistryError::DamagedGateway {
                 gateway: GatewayId(1)
             }]
         ),
-        "{found:?}"
+        "{findings:?}"
     );
 }
 
@@ -298,20 +298,20 @@ async fn the_location_of_a_device_cannot_be_edited() {
         let feed = registry.changes_since(Revision::ZERO, 1000).await.unwrap();
         assert_eq!(feed.newest_sessions.len(), 1, "{statement}: only device 40's");
         assert_eq!(registry.check().await.unwrap().len(), 1, "{statement}");
-        // The next report of the device repairs it.
+        // The next report of the device repairs its record.
         if !statement.contains("device_id = 8") {
             let fencing_token = gateway(&registry).await;
-            let began = BootTimestamp {
+            let started = BootTimestamp {
                 boot_id: BootId([3; 16]),
                 ns: 6,
             };
-            let opened = ProvenSession {
+            let session = ProvenSession {
                 device: DeviceId(7),
-                started: began,
+                started,
             };
             assert_eq!(
                 registry
-                    .record_sessions(&fencing_token, &[opened], began)
+                    .record_sessions(&fencing_token, &[session], started)
                     .await
                     .unwrap(),
                 [SessionOrder::Newest]

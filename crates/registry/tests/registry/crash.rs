@@ -17,7 +17,7 @@ const PATH: &str = "LINEWARDEN_TEST_CRASH_PATH";
 const SEED: &str = "LINEWARDEN_TEST_CRASH_SEED";
 
 /// Two gateways lease rows of the same devices and report them; both are killed with SIGKILL after a random number of
-/// responses. No row is leased twice over all rounds.
+/// responses. No row is leased twice over all kills.
 #[tokio::test]
 async fn no_row_is_leased_twice_across_kills() {
     let (_directory, path) = unused_location();
@@ -32,10 +32,10 @@ async fn no_row_is_leased_twice_across_kills() {
     let seed = getrandom::u64().unwrap();
     println!("seed {seed}");
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let mut held: HashSet<(u64, u32)> = HashSet::new();
+    let mut held_rows: HashSet<(u64, u32)> = HashSet::new();
     let mut results = 0;
     for round in 0..ROUNDS {
-        results += round_of_two(&path, &mut rng, &mut held);
+        results += run_two_children(&path, &mut rng, &mut held_rows);
         let registry = Registry::open(&path, &master_key()).await.unwrap();
         assert!(
             registry.check().await.unwrap().is_empty(),
@@ -43,7 +43,7 @@ async fn no_row_is_leased_twice_across_kills() {
         );
         for id in 1..=DEVICES {
             let floor = registry.get(DeviceId(id)).await.unwrap().idx_floor.0;
-            let highest = held
+            let highest = held_rows
                 .iter()
                 .filter(|(device, _)| *device == id)
                 .map(|(_, idx)| *idx)
@@ -59,12 +59,12 @@ async fn no_row_is_leased_twice_across_kills() {
 }
 
 /// Location of the parent's registry.
-fn place() -> Option<Location> {
+fn registry_location() -> Option<Location> {
     std::env::var(PATH).ok()?.parse().ok()
 }
 
-fn round_of_two(path: &Location, rng: &mut ChaCha8Rng, held: &mut HashSet<(u64, u32)>) -> u64 {
-    // One pipe for both, so that its order is the order of events.
+fn run_two_children(path: &Location, rng: &mut ChaCha8Rng, held_rows: &mut HashSet<(u64, u32)>) -> u64 {
+    // Both children share one pipe, so that its order is the order of events.
     let (reader, writer) = std::io::pipe().unwrap();
     let mut children = [
         spawn(path, rng.next_u64(), &writer),
@@ -91,7 +91,7 @@ fn round_of_two(path: &Location, rng: &mut ChaCha8Rng, held: &mut HashSet<(u64, 
             std::io::Read::read_to_string(&mut reader, &mut line).unwrap();
             panic!("a child failed: {line}");
         }
-        account(line.trim_end(), held);
+        update_held_rows(line.trim_end(), held_rows);
         results += 1;
     }
     for mut child in children {
@@ -101,21 +101,22 @@ fn round_of_two(path: &Location, rng: &mut ChaCha8Rng, held: &mut HashSet<(u64, 
     results
 }
 
-/// "taken DEVICE START END" after a lease returned; "leave DEVICE START END" before rows are returned.
-fn account(line: &str, held: &mut HashSet<(u64, u32)>) {
-    let words: Vec<&str> = line.split(' ').collect();
-    let [what, device, start, end] = words[..] else {
+/// Updates the held rows. A child writes "taken DEVICE START END" after a lease returned, and "leave DEVICE START END"
+/// before it returns rows.
+fn update_held_rows(line: &str, held_rows: &mut HashSet<(u64, u32)>) {
+    let fields: Vec<&str> = line.split(' ').collect();
+    let [event, device, start, end] = fields[..] else {
         panic!("unexpected output of a child: {line}")
     };
     let device: u64 = device.parse().unwrap();
     for idx in start.parse::<u32>().unwrap()..end.parse().unwrap() {
-        match what {
+        match event {
             "taken" => assert!(
-                held.insert((device, idx)),
+                held_rows.insert((device, idx)),
                 "row {idx} of device {device} was leased twice"
             ),
             "leave" => assert!(
-                held.remove(&(device, idx)),
+                held_rows.remove(&(device, idx)),
                 "row {idx} of device {device} was not held"
             ),
             _ => panic!("unexpected output of a child: {line}"),
@@ -142,7 +143,7 @@ fn spawn_test(name: &str, path: &Location, seed: u64, writer: &PipeWriter) -> Ch
 #[tokio::test]
 #[ignore = "the child process of no_row_is_leased_twice_across_kills"]
 async fn child_leases_until_it_is_killed() {
-    let Some(path) = place() else {
+    let Some(path) = registry_location() else {
         return;
     };
     let seed: u64 = std::env::var(SEED).unwrap().parse().unwrap();
@@ -164,9 +165,9 @@ async fn child_leases_until_it_is_killed() {
             report("taken", device, &rows);
             let mut end = rows.end;
             if rng.next_u32().is_multiple_of(3) {
-                // Spare rows may be leased in smaller ranges than requested.
+                // An unleased range may be shorter than the request, which then gets fewer rows.
                 let unused_from = RowIndex(rows.start + rng.next_u32() % rows.len() as u32);
-                // Before the return, because afterwards another gateway may receive them.
+                // This report is before the return: after the return another gateway may receive the rows.
                 report("leave", device, &(unused_from.0..rows.end));
                 let unused_rows = UnusedRows {
                     device,
@@ -174,12 +175,12 @@ async fn child_leases_until_it_is_killed() {
                     unused_from,
                     keep_leased: false,
                 };
-                let back = registry
+                let result = registry
                     .record_unused_rows(&fencing_token, &[unused_rows])
                     .await
                     .unwrap()
                     .remove(0);
-                assert_eq!(back.unwrap(), rows.end - unused_from.0);
+                assert_eq!(result.unwrap(), rows.end - unused_from.0);
                 end = unused_from.0;
             }
             next.insert(device, end);
@@ -187,13 +188,13 @@ async fn child_leases_until_it_is_killed() {
     }
 }
 
-fn report(what: &str, device: DeviceId, rows: &std::ops::Range<u32>) {
+fn report(event: &str, device: DeviceId, rows: &std::ops::Range<u32>) {
     // One write per line: two processes share the pipe.
-    let line = format!("{what} {} {} {}\n", device.0, rows.start, rows.end);
+    let line = format!("{event} {} {} {}\n", device.0, rows.start, rows.end);
     std::io::stderr().write_all(line.as_bytes()).unwrap();
 }
 
-/// Reserves numbers and records rounds until it is killed, and reports each. Over all rounds of killing no number is
+/// A child reserves numbers, records rounds and reports each of them until it is killed. Over all kills no number is
 /// reserved twice, and all recorded rounds exist with their appraisals.
 #[tokio::test]
 async fn no_round_has_the_number_of_another_across_kills() {
@@ -220,11 +221,11 @@ async fn no_round_has_the_number_of_another_across_kills() {
         let kill_after = rng.next_u64() % 40;
         for (count, line) in (0..).zip(BufReader::new(reader).lines()) {
             let line = line.unwrap();
-            let Some((what, number)) = line.split_once(' ') else {
+            let Some((event, number)) = line.split_once(' ') else {
                 panic!("seed {seed}: the child failed: {line:?}")
             };
             let number: u32 = number.parse().unwrap();
-            match what {
+            match event {
                 "reserved" => assert!(
                     reserved.insert(number),
                     "seed {seed}: number {number} was used twice"
@@ -242,9 +243,13 @@ async fn no_round_has_the_number_of_another_across_kills() {
         let newest = newest.first().map_or(0, |round| round.number);
         assert!(newest >= recorded, "seed {seed}: round {recorded} is lost");
         for id in 1..=DEVICES {
-            let found = registry.appraisal(DeviceId(id)).await.unwrap();
+            let appraisal = registry.appraisal(DeviceId(id)).await.unwrap();
             // A round and its changes are stored atomically.
-            assert_eq!(found.map_or(0, |found| found.since_round), newest, "seed {seed}");
+            assert_eq!(
+                appraisal.map_or(0, |appraisal| appraisal.since_round),
+                newest,
+                "seed {seed}"
+            );
         }
         registry.close().await;
     }
@@ -254,7 +259,7 @@ async fn no_round_has_the_number_of_another_across_kills() {
 #[tokio::test]
 #[ignore = "the child process of no_round_has_the_number_of_another_across_kills"]
 async fn child_records_rounds_until_it_is_killed() {
-    let Some(path) = place() else {
+    let Some(path) = registry_location() else {
         return;
     };
     let registry = Registry::open(path, &master_key()).await.unwrap();

@@ -63,7 +63,7 @@ async fn an_unknown_device_is_an_error_that_names_it() {
 #[tokio::test]
 async fn invalid_records_are_refused_and_the_field_is_named() {
     let registry = in_memory().await;
-    let good = pool_device(1, 3);
+    let valid = pool_device(1, 3);
     let with_rows = |credentials| record(1, credentials);
     let mut zero_row = rows(1, 0, 3);
     zero_row[1].row_key = RowKey::from_bytes([0; 16]);
@@ -73,28 +73,28 @@ async fn invalid_records_are_refused_and_the_field_is_named() {
             "name",
             linewarden_registry::DeviceRecord {
                 name: "a\u{1b}[2J".into(),
-                ..good.clone()
+                ..valid.clone()
             },
         ),
         (
             "name",
             linewarden_registry::DeviceRecord {
                 name: "x".repeat(256),
-                ..good.clone()
+                ..valid.clone()
             },
         ),
         (
             "puf_profile",
             linewarden_registry::DeviceRecord {
                 puf_profile: "a\0b".into(),
-                ..good.clone()
+                ..valid.clone()
             },
         ),
         (
             "enrolled_at_s",
             linewarden_registry::DeviceRecord {
                 enrolled_at_s: u64::MAX,
-                ..good.clone()
+                ..valid.clone()
             },
         ),
         ("credentials", with_rows(Credentials::pool(Vec::new()))),
@@ -119,14 +119,14 @@ async fn invalid_records_are_refused_and_the_field_is_named() {
 async fn bulk_enrollment_stores_whole_chunks_and_names_the_refused_one() {
     let registry = in_memory().await;
     registry.enroll(pool_device(25, 2)).await.unwrap();
-    let mut seen = Vec::new();
+    let mut progress_reports = Vec::new();
     let options = BulkOptions {
         chunk_devices: 10,
         on_conflict: OnConflict::Refuse,
     };
     let error = registry
         .enroll_bulk((1..=40).map(|id| pool_device(id, 2)), options, |progress| {
-            seen.push(progress)
+            progress_reports.push(progress)
         })
         .await
         .unwrap_err();
@@ -146,13 +146,13 @@ async fn bulk_enrollment_stores_whole_chunks_and_names_the_refused_one() {
     }
     assert!(error.to_string().contains("0000000000000019"), "{error}");
     assert_eq!(
-        seen,
+        progress_reports,
         [10, 20].map(|done| Progress {
             done,
             total: Some(40)
         })
     );
-    // 20 from the earlier chunks, and the existing one.
+    // The registry has 20 devices from the earlier chunks, and the existing device.
     assert_eq!(registry.count(&DeviceFilter::default()).await.unwrap(), 21);
     assert!(registry.get(DeviceId(21)).await.is_err());
 }
@@ -200,9 +200,9 @@ async fn a_replacement_never_lowers_the_mark() {
     let fencing_token = gateway(&registry).await;
     let _ = lease(&registry, &fencing_token, 9, 0, 4).await.unwrap();
 
-    let again = vec![record(9, Credentials::pool(rows(9, 1, 10)))];
+    let replacement = vec![record(9, Credentials::pool(rows(9, 1, 10)))];
     registry
-        .enroll_chunk(again.clone(), OnConflict::Replace)
+        .enroll_chunk(replacement.clone(), OnConflict::Replace)
         .await
         .unwrap();
     let info = registry.get(device).await.unwrap();
@@ -212,9 +212,9 @@ async fn a_replacement_never_lowers_the_mark() {
     );
     assert_eq!(
         registry.load(device).await.unwrap().credentials,
-        again[0].credentials
+        replacement[0].credentials
     );
-    // A pool that starts above the spent mark raises it.
+    // A pool that starts above the floor raises the floor.
     registry
         .enroll_chunk(vec![pool_device_from(9, 100, 5)], OnConflict::Replace)
         .await
@@ -226,7 +226,7 @@ async fn a_replacement_never_lowers_the_mark() {
 
     // Every row of this pool has been leased before.
     let error = registry
-        .enroll_chunk(again, OnConflict::Replace)
+        .enroll_chunk(replacement, OnConflict::Replace)
         .await
         .unwrap_err();
     assert!(error.to_string().contains("start at row 105"), "{error}");
@@ -259,9 +259,9 @@ async fn a_revoked_device_stays_revoked() {
         Err(RegistryError::Revoked { .. })
     ));
     for on_conflict in [OnConflict::Replace, OnConflict::Refuse] {
-        let refused = registry.enroll_chunk(vec![pool_device(3, 4)], on_conflict).await;
+        let result = registry.enroll_chunk(vec![pool_device(3, 4)], on_conflict).await;
         assert!(
-            matches!(refused, Err(RegistryError::Revoked { .. })),
+            matches!(result, Err(RegistryError::Revoked { .. })),
             "{on_conflict:?}"
         );
     }

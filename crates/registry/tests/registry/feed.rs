@@ -31,41 +31,44 @@ async fn each_change_has_its_own_higher_revision() {
         .await
         .unwrap();
 
-    let all = registry.changes_since(Revision::ZERO, 100).await.unwrap();
-    let seen: Vec<_> = all
+    let page = registry.changes_since(Revision::ZERO, 100).await.unwrap();
+    let changes: Vec<_> = page
         .changes
         .iter()
         .map(|c| (c.device.0, c.revision.0, c.active, c.epoch))
         .collect();
-    assert_eq!(seen, [(3, 3, true, 0), (2, 4, false, 0), (1, 5, true, 1)]);
-    assert_eq!((all.up_to_revision, all.has_more), (Revision(5), false));
+    assert_eq!(changes, [(3, 3, true, 0), (2, 4, false, 0), (1, 5, true, 1)]);
+    assert_eq!((page.up_to_revision, page.has_more), (Revision(5), false));
 
-    let none = registry.changes_since(all.up_to_revision, 100).await.unwrap();
-    assert_eq!((none.changes.len(), none.up_to_revision), (0, Revision(5)));
+    let next_page = registry.changes_since(page.up_to_revision, 100).await.unwrap();
+    assert_eq!(
+        (next_page.changes.len(), next_page.up_to_revision),
+        (0, Revision(5))
+    );
 }
 
 #[tokio::test]
 async fn pages_of_the_feed_lose_nothing() {
     let registry = fleet(25).await;
-    let (mut since, mut seen) = (Revision::ZERO, Vec::new());
+    let (mut since, mut devices) = (Revision::ZERO, Vec::new());
     loop {
         let page = registry.changes_since(since, 7).await.unwrap();
-        seen.extend(page.changes.iter().map(|change| change.device.0));
+        devices.extend(page.changes.iter().map(|change| change.device.0));
         since = page.up_to_revision;
         if !page.has_more {
             break;
         }
     }
-    assert_eq!(seen, (1..=25).collect::<Vec<_>>());
+    assert_eq!(devices, (1..=25).collect::<Vec<_>>());
 }
 
 #[tokio::test]
 async fn marks_and_refusals_are_not_in_the_feed() {
     let registry = fleet(2).await;
-    let before = registry.revision().await.unwrap();
+    let revision_before = registry.revision().await.unwrap();
     let fencing_token = gateway(&registry).await;
     let _ = lease(&registry, &fencing_token, 1, 0, 2).await.unwrap();
-    let back = UnusedRows {
+    let unused_rows = UnusedRows {
         device: DeviceId(1),
         epoch: 0,
         unused_from: RowIndex(1),
@@ -73,7 +76,7 @@ async fn marks_and_refusals_are_not_in_the_feed() {
     };
     assert_eq!(
         registry
-            .record_unused_rows(&fencing_token, &[back])
+            .record_unused_rows(&fencing_token, &[unused_rows])
             .await
             .unwrap()
             .remove(0)
@@ -82,7 +85,7 @@ async fn marks_and_refusals_are_not_in_the_feed() {
     );
     registry.enroll(pool_device(1, 1)).await.unwrap_err();
     registry.revoke(DeviceId(9), "", 0).await.unwrap_err();
-    assert_eq!(registry.revision().await.unwrap(), before);
+    assert_eq!(registry.revision().await.unwrap(), revision_before);
 }
 
 /// A gateway that lists the fleet while it changes and then reads the feed ends with the state of the registry.
@@ -153,14 +156,14 @@ async fn a_forged_revision_does_not_stop_the_feed() {
         for limit in [100, 7, 1] {
             let (_directory, path) = fleet_of_40().await;
             let registry = open(&path).await.unwrap();
-            let (before, _) = read_feed(&registry, Revision::ZERO, limit).await;
+            let (revision_before, _) = read_feed(&registry, Revision::ZERO, limit).await;
             let edit = format!("UPDATE device SET revision = {revision} WHERE device_id = 3");
             if !try_sql(&path, &edit).await {
                 continue;
             }
             let revoked = registry.revoke(DeviceId(2), "", 0).await.unwrap();
-            // From the start, and from a later revision.
-            for since in [Revision::ZERO, before] {
+            // The feed is read from its start, and from a later revision.
+            for since in [Revision::ZERO, revision_before] {
                 let (upto, active) = read_feed(&registry, since, limit).await;
                 assert_eq!(active.get(&2), Some(&false), "{revision}");
                 assert_eq!(upto, revoked, "{revision}");
@@ -180,7 +183,7 @@ async fn a_forged_revision_does_not_stop_the_feed() {
     }
 }
 
-/// Any number of them, before valid records.
+/// The feed skips any number of damaged records before valid ones.
 #[tokio::test]
 async fn a_page_of_damage_is_passed() {
     let (_directory, path) = fleet_of_40().await;

@@ -48,9 +48,9 @@ async fn foreign_files_are_recognized_and_not_changed() {
     let options = sqlx::sqlite::SqliteConnectOptions::new()
         .filename(&path)
         .create_if_missing(true);
-    let mut other = SqliteConnection::connect_with(&options).await.unwrap();
-    other.execute("CREATE TABLE device (x)").await.unwrap();
-    other.close().await.unwrap();
+    let mut foreign = SqliteConnection::connect_with(&options).await.unwrap();
+    foreign.execute("CREATE TABLE device (x)").await.unwrap();
+    foreign.close().await.unwrap();
     let error = open(&path).await.unwrap_err();
     assert!(
         error.to_string().contains("database of another program"),
@@ -116,16 +116,16 @@ async fn a_lock_of_another_program_is_reported_after_the_timeout() {
     };
     let registry = Registry::open_with(&path, &master_key(), &options).await.unwrap();
     let fencing_token = gateway(&registry).await;
-    let mut other =
+    let mut other_program =
         SqliteConnection::connect_with(&sqlx::sqlite::SqliteConnectOptions::new().filename(&path))
             .await
             .unwrap();
-    other.execute("BEGIN IMMEDIATE").await.unwrap();
+    other_program.execute("BEGIN IMMEDIATE").await.unwrap();
     let error = lease(&registry, &fencing_token, 1, 0, 4).await.unwrap_err();
     assert!(matches!(error, RegistryError::Locked), "{error}");
-    // Reads still work.
+    // The lock of another program does not block reads.
     registry.load(DeviceId(1)).await.unwrap();
-    other.execute("ROLLBACK").await.unwrap();
+    other_program.execute("ROLLBACK").await.unwrap();
     assert_eq!(
         lease(&registry, &fencing_token, 1, 0, 4).await.unwrap().rows,
         0..4
@@ -260,21 +260,21 @@ async fn refused_files_are_not_changed() {
                  VALUES (9999, 'newer', 1, x'00', 1)";
     let wrong_key = MasterKey::from_bytes([0x55; 32]);
     for (statement, key) in [("PRAGMA user_version = 3", wrong_key), (newer, master_key())] {
-        // The state after a kill: the file and its log, copied while in use.
-        let live = open(&path).await.unwrap();
+        // Copies of the file and its log while the registry is in use are the state after a kill.
+        let registry = open(&path).await.unwrap();
         sql(&path, statement).await;
         let killed = tempfile::tempdir().unwrap();
         for suffix in ["", "-wal"] {
             let name = format!("fleet.registry{suffix}");
             fs::copy(path.with_file_name(&name), killed.path().join(&name)).unwrap();
         }
-        live.close().await;
+        registry.close().await;
         let copy = killed.path().join("fleet.registry");
-        let before = files(killed.path());
-        assert_eq!(before.len(), 2);
-        assert!(!before[1].1.is_empty(), "the log is empty");
-        for examined in [true, false] {
-            let result = match examined {
+        let files_before = files(killed.path());
+        assert_eq!(files_before.len(), 2);
+        assert!(!files_before[1].1.is_empty(), "the log is empty");
+        for is_examined in [true, false] {
+            let result = match is_examined {
                 true => Registry::examine(&copy, &key).await,
                 false => Registry::open(&copy, &key).await.map(drop),
             };
@@ -285,7 +285,7 @@ async fn refused_files_are_not_changed() {
                 ),
                 "{result:?}"
             );
-            assert!(files(killed.path()) == before, "{statement}");
+            assert!(files(killed.path()) == files_before, "{statement}");
         }
     }
 }
@@ -294,26 +294,26 @@ async fn refused_files_are_not_changed() {
 async fn reading_a_registry_creates_no_file() {
     let (directory, path) = fleet_file().await;
     let names = || fs::read_dir(directory.path()).unwrap().count();
-    let (before, count) = (files(directory.path()), names());
+    let (files_before, count) = (files(directory.path()), names());
     Registry::examine(&path, &master_key()).await.unwrap();
     let error = Registry::examine(&path, &MasterKey::from_bytes([0x55; 32])).await;
     assert!(matches!(error, Err(RegistryError::WrongMasterKey { .. })));
-    assert!(files(directory.path()) == before && names() == count);
-    // A registry in use by a gateway does not block.
-    let live = open(&path).await.unwrap();
-    live.enroll(pool_device(1000, 2)).await.unwrap();
+    assert!(files(directory.path()) == files_before && names() == count);
+    // A registry in use by another process can be examined.
+    let registry = open(&path).await.unwrap();
+    registry.enroll(pool_device(1000, 2)).await.unwrap();
     Registry::examine(&path, &master_key()).await.unwrap();
-    live.enroll(pool_device(1001, 2)).await.unwrap();
-    live.close().await;
+    registry.enroll(pool_device(1001, 2)).await.unwrap();
+    registry.close().await;
 }
 
-/// Record MACs do not cover the effects of a trigger, a view, an index or a modified table definition.
+/// The tags of records do not cover the effects of a trigger, a view, an index or a modified table definition.
 #[tokio::test]
 async fn a_schema_that_no_migration_creates_is_refused() {
     for (statement, kind, name) in [
         (
             "CREATE TRIGGER undo AFTER UPDATE OF quarantined_at_s ON device BEGIN \
-             UPDATE device SET quarantined_at_s = OLD.quarantined_at_s, mac = OLD.mac WHERE device_id = OLD.device_id; END",
+             UPDATE device SET quarantined_at_s = OLD.quarantined_at_s, tag = OLD.tag WHERE device_id = OLD.device_id; END",
             "trigger",
             "undo",
         ),
@@ -350,15 +350,15 @@ async fn a_schema_that_no_migration_creates_is_refused() {
     ] {
         let (_directory, path) = fleet_file().await;
         sql(&path, statement).await;
-        let before = fs::read(&path).unwrap();
+        let content_before = fs::read(&path).unwrap();
         for result in [
             Registry::examine(&path, &master_key()).await,
             open(&path).await.map(drop),
         ] {
             let error = result.unwrap_err();
             assert!(
-                matches!(&error, RegistryError::UnexpectedSchemaObject { kind: found, name: called, .. }
-                    if found == kind && called == name),
+                matches!(&error, RegistryError::UnexpectedSchemaObject { kind: reported_kind, name: reported_name, .. }
+                    if reported_kind == kind && reported_name == name),
                 "{statement}: {error}"
             );
             let text = error.to_string();
@@ -369,7 +369,7 @@ async fn a_schema_that_no_migration_creates_is_refused() {
                 "expected objects are not named: {text}"
             );
         }
-        assert!(fs::read(&path).unwrap() == before, "{statement}");
+        assert!(fs::read(&path).unwrap() == content_before, "{statement}");
     }
     // Internal objects of SQLite are accepted.
     let (_directory, path) = fleet_file().await;

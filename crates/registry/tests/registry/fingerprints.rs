@@ -9,11 +9,11 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use crate::support::{key_device, pool_device, sql};
 
-/// Readout of a chip: 20 bits at each of 128 positions.
+/// The readout of a chip: 20 bits at each of 128 positions.
 pub fn fingerprint(chip: u64) -> Fingerprint {
     let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(chip);
-    let band = |place| Band {
-        position: place,
+    let band = |position| Band {
+        position,
         bits: rng.random_range(0..1 << 20),
     };
     Fingerprint::new((0..128).map(band).collect()).unwrap()
@@ -116,7 +116,7 @@ async fn a_device_keeps_its_own_puf_and_revocation_frees_it() {
         .unwrap();
     let stored = store(&registry, vec![device(3, fingerprint(2))], OnConflict::Refuse).await;
     assert!(is_refused(&stored, 3, 1), "{stored:?}");
-    // In quarantine it is still compared.
+    // The PUF of a device in quarantine is still compared.
     registry.quarantine_manually(DeviceId(1), "odd", 1).await.unwrap();
     let stored = store(&registry, vec![device(3, fingerprint(2))], OnConflict::Refuse).await;
     assert!(is_refused(&stored, 3, 1), "{stored:?}");
@@ -150,35 +150,44 @@ async fn fingerprints_travel_with_an_export() {
         .unwrap();
 
     // With another master key, the hashes differ.
-    let other = Registry::in_memory(&MasterKey::from_bytes([8; 32]))
+    let other_registry = Registry::in_memory(&MasterKey::from_bytes([8; 32]))
         .await
         .unwrap();
-    store(&other, vec![device(7, fingerprint(2))], OnConflict::Refuse)
-        .await
-        .unwrap();
-    let refused = other
+    store(
+        &other_registry,
+        vec![device(7, fingerprint(2))],
+        OnConflict::Refuse,
+    )
+    .await
+    .unwrap();
+    let error = other_registry
         .import_file(&file, &key, BulkOptions::default(), |_| ())
         .await
         .unwrap_err();
     let RegistryError::ChunkRefused {
         source, committed: 0, ..
-    } = refused
+    } = error
     else {
-        panic!("{refused}");
+        panic!("{error}");
     };
     assert!(is_refused(&Err(*source), 2, 7));
-    other
+    other_registry
         .revoke(DeviceId(7), "its chip is device 2", 1)
         .await
         .unwrap();
-    other
+    other_registry
         .import_file(&file, &key, BulkOptions::default(), |_| ())
         .await
         .unwrap();
-    let stored = store(&other, vec![device(9, fingerprint(1))], OnConflict::Refuse).await;
+    let stored = store(
+        &other_registry,
+        vec![device(9, fingerprint(1))],
+        OnConflict::Refuse,
+    )
+    .await;
     assert!(is_refused(&stored, 9, 1), "{stored:?}");
     assert_eq!(
-        other.load(DeviceId(2)).await.unwrap().credentials,
+        other_registry.load(DeviceId(2)).await.unwrap().credentials,
         pool_device(2, 5).credentials
     );
 }
@@ -219,7 +228,7 @@ async fn damaged_fingerprints_are_found() {
                 .iter()
                 .all(|error| matches!(error, RegistryError::DamagedRecord { device, .. } if device.0 == 7))
         );
-        // It can be replaced.
+        // The device with the missing fingerprint can be replaced.
         store(&registry, vec![device(7, fingerprint(7))], OnConflict::Replace)
             .await
             .unwrap();

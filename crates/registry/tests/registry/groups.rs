@@ -12,11 +12,11 @@ use linewarden_registry::{GroupName, GroupPolicy, NewGroup, NewProver, RegistryE
 
 #[test]
 fn names_of_groups_are_short_and_plain() {
-    for good in ["a", "pumps", "hall-2_north.east", &"x".repeat(64)] {
-        assert_eq!(GroupName::new(good).unwrap().to_string(), good);
+    for valid in ["a", "pumps", "hall-2_north.east", &"x".repeat(64)] {
+        assert_eq!(GroupName::new(valid).unwrap().to_string(), valid);
     }
-    for bad in ["", "Pumps", "a b", "ä", "a/b", "a\n", &"x".repeat(65)] {
-        let error = GroupName::new(bad).unwrap_err().to_string();
+    for invalid in ["", "Pumps", "a b", "ä", "a/b", "a\n", &"x".repeat(65)] {
+        let error = GroupName::new(invalid).unwrap_err().to_string();
         assert!(error.contains("1 to 64"), "{error}");
     }
 }
@@ -90,7 +90,7 @@ async fn a_group_that_makes_no_sense_is_refused_by_its_field() {
         policy,
         ..group("pumps")
     };
-    let over = RollOut {
+    let ended = RollOut {
         reference: configuration(9).encode(),
         until_s: NOW_S,
     };
@@ -159,7 +159,7 @@ async fn a_group_that_makes_no_sense_is_refused_by_its_field() {
         (
             "roll_out",
             NewGroup {
-                roll_out: Some(over.clone()),
+                roll_out: Some(ended.clone()),
                 ..group("pumps")
             },
         ),
@@ -174,7 +174,7 @@ async fn a_group_that_makes_no_sense_is_refused_by_its_field() {
             "roll_out",
             NewGroup {
                 reference: None,
-                roll_out: Some(over),
+                roll_out: Some(ended),
                 ..group("pumps")
             },
         ),
@@ -227,7 +227,7 @@ async fn a_group_is_changed_as_one() {
     assert_eq!(every_s, GroupPolicy::default().every_s + 20);
 }
 
-/// With a PCR 0 value in this bank.
+/// A configuration with a PCR 0 value in this bank.
 fn banked(bank: HashAlgorithm) -> Vec<u8> {
     let index = PcrIndex::try_from(0).unwrap();
     let mut pcrs = PcrValues::new(bank);
@@ -235,13 +235,13 @@ fn banked(bank: HashAlgorithm) -> Vec<u8> {
     Measured::new(pcrs, BTreeMap::new()).unwrap().encode()
 }
 
-/// The expected proof of such a device could not be computed.
+/// The expected proof of a device with such an overlay could not be computed.
 #[tokio::test]
 async fn an_overlay_that_the_group_does_not_allow_is_refused() {
     let registry = fleet(4).await;
-    let own = banked(HashAlgorithm::Sha256);
-    registry.set_overlay(DeviceId(3), Some(own)).await.unwrap();
-    let other = banked(HashAlgorithm::Sha384);
+    let sha256 = banked(HashAlgorithm::Sha256);
+    registry.set_overlay(DeviceId(3), Some(sha256)).await.unwrap();
+    let sha384 = banked(HashAlgorithm::Sha384);
     let is_refused = |error: RegistryError, field: &str| {
         let message = error.to_string();
         assert!(
@@ -252,7 +252,7 @@ async fn an_overlay_that_the_group_does_not_allow_is_refused() {
     };
     let revision = registry.attest_revision().await.unwrap();
     let referred = NewGroup {
-        reference: Some(other.clone()),
+        reference: Some(sha384.clone()),
         ..group("pumps")
     };
     is_refused(
@@ -261,16 +261,16 @@ async fn an_overlay_that_the_group_does_not_allow_is_refused() {
     );
     let rolled = NewGroup {
         roll_out: Some(RollOut {
-            reference: other.clone(),
+            reference: sha384.clone(),
             until_s: NOW_S + 9,
         }),
         ..group("pumps")
     };
     is_refused(registry.set_group(&rolled, NOW_S).await.unwrap_err(), "roll_out");
     assert_eq!(registry.attest_revision().await.unwrap(), revision);
-    // It does not affect another group, and no group after the device is removed.
+    // The overlay does not affect another group, and no group after the device is removed.
     let fans = NewGroup {
-        reference: Some(other.clone()),
+        reference: Some(sha384.clone()),
         ..group("fans")
     };
     registry.set_group(&fans, NOW_S).await.unwrap();
@@ -293,7 +293,7 @@ async fn an_overlay_that_the_group_does_not_allow_is_refused() {
     accepted.unwrap();
 }
 
-/// The reverse: a device whose overlay does not fit cannot join the group.
+/// A device with an overlay that does not fit cannot join the group.
 #[tokio::test]
 async fn an_overlay_that_does_not_fit_its_group_is_refused() {
     let registry = fleet(2).await;
@@ -302,7 +302,7 @@ async fn an_overlay_that_does_not_fit_its_group_is_refused() {
         ..group("pumps")
     };
     registry.set_group(&pumps, NOW_S).await.unwrap();
-    let other = banked(HashAlgorithm::Sha384);
+    let sha384 = banked(HashAlgorithm::Sha384);
     let is_refused = |result: Result<u64, RegistryError>| {
         let error = result.unwrap_err();
         let message = error.to_string();
@@ -313,9 +313,9 @@ async fn an_overlay_that_does_not_fit_its_group_is_refused() {
         );
     };
     let revision = registry.attest_revision().await.unwrap();
-    is_refused(registry.set_overlay(DeviceId(1), Some(other.clone())).await);
+    is_refused(registry.set_overlay(DeviceId(1), Some(sha384.clone())).await);
     let unfit = NewProver {
-        overlay: Some(other.clone()),
+        overlay: Some(sha384.clone()),
         ..prover(2)
     };
     is_refused(registry.enroll_prover(unfit.clone(), NOW_S).await);
@@ -325,31 +325,31 @@ async fn an_overlay_that_does_not_fit_its_group_is_refused() {
             .await,
     );
     assert_eq!(registry.attest_revision().await.unwrap(), revision);
-    // Nor a device that does not fit the roll-out, which could not be accepted.
+    // A device that does not fit the roll-out is refused, too: the roll-out could not be accepted otherwise.
     let updated = NewGroup {
         roll_out: Some(RollOut {
-            reference: other.clone(),
+            reference: sha384.clone(),
             until_s: NOW_S + 9,
         }),
         ..pumps.clone()
     };
     let revision = registry.set_group(&updated, NOW_S).await.unwrap();
-    let own = banked(HashAlgorithm::Sha256);
-    let error = registry.set_overlay(DeviceId(1), Some(own.clone())).await;
+    let sha256 = banked(HashAlgorithm::Sha256);
+    let error = registry.set_overlay(DeviceId(1), Some(sha256.clone())).await;
     let message = error.unwrap_err().to_string();
     assert!(
         message.contains("is rolling out") && message.contains("withdraw"),
         "{message}"
     );
-    let with_own = NewProver {
-        overlay: Some(own.clone()),
+    let with_sha256 = NewProver {
+        overlay: Some(sha256.clone()),
         ..prover(1)
     };
-    is_refused(registry.enroll_prover(with_own, NOW_S).await);
-    is_refused(registry.set_overlay(DeviceId(1), Some(other.clone())).await);
+    is_refused(registry.enroll_prover(with_sha256, NOW_S).await);
+    is_refused(registry.set_overlay(DeviceId(1), Some(sha384.clone())).await);
     assert_eq!(registry.attest_revision().await.unwrap(), revision);
     registry.set_group(&pumps, NOW_S).await.unwrap();
-    registry.set_overlay(DeviceId(1), Some(own)).await.unwrap();
+    registry.set_overlay(DeviceId(1), Some(sha256)).await.unwrap();
     // A group without a reference value accepts any overlay.
     let later = NewGroup {
         reference: None,
@@ -361,5 +361,5 @@ async fn an_overlay_that_does_not_fit_its_group_is_refused() {
         ..unfit
     };
     registry.enroll_prover(waiting, NOW_S).await.unwrap();
-    registry.set_overlay(DeviceId(2), Some(other)).await.unwrap();
+    registry.set_overlay(DeviceId(2), Some(sha384)).await.unwrap();
 }

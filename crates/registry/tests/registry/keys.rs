@@ -108,11 +108,11 @@ fn directories_and_pipes_are_refused_without_hanging() {
 #[test]
 fn errors_about_malformed_keys_name_the_fault_and_not_the_key() {
     let cases = [
-        ("", "it is empty"),
-        (" \n", "it is empty"),
-        (&DIGITS[..62], "it has 62 digits"),
-        (&DIGITS[..63], "it has 63 digits"),
-        (&"ab".repeat(512), "it has 1024 digits"),
+        ("", "the key is empty"),
+        (" \n", "the key is empty"),
+        (&DIGITS[..62], "the key has 62 digits"),
+        (&DIGITS[..63], "the key has 63 digits"),
+        (&"ab".repeat(512), "the key has 1024 digits"),
         (
             &DIGITS.replace("1f", "1g"),
             "character 64 is not a hexadecimal digit",
@@ -121,7 +121,7 @@ fn errors_about_malformed_keys_name_the_fault_and_not_the_key() {
             &format!("{DIGITS}\n{DIGITS}"),
             "character 65 is not a hexadecimal digit",
         ),
-        (&"0".repeat(64), "it is all zero"),
+        (&"0".repeat(64), "the key is all zero"),
     ];
     for (content, fault) in cases {
         let (_directory, path) = key_file(content.as_bytes(), 0o600);

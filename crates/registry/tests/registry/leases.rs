@@ -12,15 +12,19 @@ pub(crate) const NOW_S: u64 = 1_790_000_000;
 
 pub(crate) struct Site {
     pub(crate) registry: Registry,
-    pub(crate) one: FencingToken,
-    pub(crate) two: FencingToken,
+    pub(crate) gateway_1: FencingToken,
+    pub(crate) gateway_2: FencingToken,
 }
 
 impl Site {
     pub(crate) async fn of(registry: Registry) -> Self {
-        let one = registry.register_gateway(GatewayId(1), NOW_S).await.unwrap();
-        let two = registry.register_gateway(GatewayId(2), NOW_S).await.unwrap();
-        Self { registry, one, two }
+        let gateway_1 = registry.register_gateway(GatewayId(1), NOW_S).await.unwrap();
+        let gateway_2 = registry.register_gateway(GatewayId(2), NOW_S).await.unwrap();
+        Self {
+            registry,
+            gateway_1,
+            gateway_2,
+        }
     }
 
     pub(crate) async fn with_pool(rows: u32) -> Self {
@@ -46,15 +50,17 @@ pub(crate) fn lease_request(from: u32, hold: u32, ahead: u32) -> LeaseRequest {
     }
 }
 
-/// A request of a process that received every response.
+/// Leases rows for a process that received every response.
 pub(crate) async fn lease(
     registry: &Registry,
     fencing_token: &FencingToken,
     lease_request: LeaseRequest,
 ) -> Result<LeaseGrant> {
-    let held = registry.leases_of(lease_request.device).await?;
-    let held = held.iter().find(|lease| lease.gateway == fencing_token.gateway());
-    let received = RowIndex(held.map_or(0, |lease| lease.rows.end));
+    let leases = registry.leases_of(lease_request.device).await?;
+    let leases = leases
+        .iter()
+        .find(|lease| lease.gateway == fencing_token.gateway());
+    let received = RowIndex(leases.map_or(0, |lease| lease.rows.end));
     registry
         .lease(
             fencing_token,
@@ -87,16 +93,20 @@ pub(crate) async fn report_unused_rows(
 
 #[tokio::test]
 async fn rows_and_mark_advance_together_until_the_pool_ends() {
-    let Site { registry, one, .. } = Site::with_pool(10).await;
-    let mut seen = Vec::new();
+    let Site {
+        registry, gateway_1, ..
+    } = Site::with_pool(10).await;
+    let mut grants = Vec::new();
     for (from, hold, ahead) in [(0, 6, 4), (3, 0, 4), (5, 5, 4), (9, 4, 4)] {
-        let granted = lease(&registry, &one, lease_request(from, hold, ahead))
+        let granted = lease(&registry, &gateway_1, lease_request(from, hold, ahead))
             .await
             .unwrap();
-        seen.push((granted.rows, granted.mark.0));
+        grants.push((granted.rows, granted.mark.0));
     }
-    assert_eq!(seen, [(0..6, 4), (6..6, 6), (6..10, 9), (10..10, 10)]);
-    let end = lease(&registry, &one, lease_request(10, 4, 4)).await.unwrap_err();
+    assert_eq!(grants, [(0..6, 4), (6..6, 6), (6..10, 9), (10..10, 10)]);
+    let end = lease(&registry, &gateway_1, lease_request(10, 4, 4))
+        .await
+        .unwrap_err();
     assert!(
         matches!(
             end,
@@ -112,27 +122,43 @@ async fn rows_and_mark_advance_together_until_the_pool_ends() {
 /// Rows of a lost response are included in the next one and not leased twice.
 #[tokio::test]
 async fn a_lost_response_is_repeated() {
-    let Site { registry, one, two } = Site::with_pool(40).await;
-    let ask = async |received: u32, lease_request: LeaseRequest| {
+    let Site {
+        registry,
+        gateway_1,
+        gateway_2,
+    } = Site::with_pool(40).await;
+    let request_rows = async |received: u32, lease_request: LeaseRequest| {
         let received = RowIndex(received);
         let requests = [LeaseRequest {
             received,
             ..lease_request
         }];
-        registry.lease(&one, &requests).await.unwrap().remove(0)
+        registry.lease(&gateway_1, &requests).await.unwrap().remove(0)
     };
-    assert_eq!(ask(0, lease_request(0, 6, 4)).await.unwrap().rows, 0..6);
-    assert_eq!(ask(6, lease_request(4, 8, 4)).await.unwrap().rows, 6..12);
-    let again = ask(6, lease_request(4, 8, 4)).await.unwrap();
-    assert_eq!((again.rows, again.mark.0), (6..12, 8));
-    // It moves to another gateway, and the response of the move is lost.
+    assert_eq!(request_rows(0, lease_request(0, 6, 4)).await.unwrap().rows, 0..6);
+    assert_eq!(request_rows(6, lease_request(4, 8, 4)).await.unwrap().rows, 6..12);
+    let repeated = request_rows(6, lease_request(4, 8, 4)).await.unwrap();
+    assert_eq!((repeated.rows, repeated.mark.0), (6..12, 8));
+    // The device moves to another gateway, and a later response to the first gateway is lost.
     assert_eq!(
-        lease(&registry, &two, lease_request(0, 4, 4)).await.unwrap().rows,
+        lease(&registry, &gateway_2, lease_request(0, 4, 4))
+            .await
+            .unwrap()
+            .rows,
         12..16
     );
-    assert_eq!(ask(12, lease_request(11, 4, 4)).await.unwrap().rows, 12..12);
-    assert_eq!(ask(12, lease_request(12, 4, 4)).await.unwrap().rows, 16..20);
-    assert_eq!(ask(12, lease_request(12, 4, 4)).await.unwrap().rows, 16..20);
+    assert_eq!(
+        request_rows(12, lease_request(11, 4, 4)).await.unwrap().rows,
+        12..12
+    );
+    assert_eq!(
+        request_rows(12, lease_request(12, 4, 4)).await.unwrap().rows,
+        16..20
+    );
+    assert_eq!(
+        request_rows(12, lease_request(12, 4, 4)).await.unwrap().rows,
+        16..20
+    );
     assert_eq!(registry.get(D).await.unwrap().idx_floor.0, 20);
 }
 
@@ -140,35 +166,54 @@ async fn a_lost_response_is_repeated() {
 async fn a_device_with_a_key_continues_after_its_last_used_number() {
     let registry = in_memory().await;
     registry.enroll(key_device(D.0)).await.unwrap();
-    let Site { registry, one, two } = Site::of(registry).await;
+    let Site {
+        registry,
+        gateway_1,
+        gateway_2,
+    } = Site::of(registry).await;
     assert_eq!(
-        lease(&registry, &one, lease_request(0, 1, 1)).await.unwrap().rows,
+        lease(&registry, &gateway_1, lease_request(0, 1, 1))
+            .await
+            .unwrap()
+            .rows,
         0..1
     );
-    assert_eq!(report_unused_rows(&registry, &one, 7, false).await.unwrap(), 0);
-    let held = registry.leases_of(D).await.unwrap();
-    assert_eq!(held[0].rows, 7..7, "it has left");
+    assert_eq!(
+        report_unused_rows(&registry, &gateway_1, 7, false).await.unwrap(),
+        0
+    );
+    let leases = registry.leases_of(D).await.unwrap();
+    assert_eq!(leases[0].rows, 7..7, "the device has left");
     assert!(
         registry
-            .stream_leased(one, 10)
+            .stream_leased(gateway_1, 10)
             .next_chunk()
             .await
             .unwrap()
             .is_none()
     );
     assert_eq!(
-        lease(&registry, &two, lease_request(0, 1, 1)).await.unwrap().rows,
+        lease(&registry, &gateway_2, lease_request(0, 1, 1))
+            .await
+            .unwrap()
+            .rows,
         7..8
     );
-    assert_eq!(report_unused_rows(&registry, &two, 3, true).await.unwrap(), 0);
     assert_eq!(
-        lease(&registry, &one, lease_request(0, 1, 1)).await.unwrap().rows,
+        report_unused_rows(&registry, &gateway_2, 3, true).await.unwrap(),
+        0
+    );
+    assert_eq!(
+        lease(&registry, &gateway_1, lease_request(0, 1, 1))
+            .await
+            .unwrap()
+            .rows,
         7..8,
         "never lower"
     );
     assert!(
         registry
-            .stream_leased(two, 10)
+            .stream_leased(gateway_2, 10)
             .next_chunk()
             .await
             .unwrap()
@@ -179,9 +224,11 @@ async fn a_device_with_a_key_continues_after_its_last_used_number() {
 
 #[tokio::test]
 async fn the_spent_mark_stays_monotonic_and_within_the_lease() {
-    let Site { registry, one, .. } = Site::with_pool(10).await;
+    let Site {
+        registry, gateway_1, ..
+    } = Site::with_pool(10).await;
     assert_eq!(
-        lease(&registry, &one, lease_request(0, 5, 9))
+        lease(&registry, &gateway_1, lease_request(0, 5, 9))
             .await
             .unwrap()
             .mark
@@ -189,7 +236,7 @@ async fn the_spent_mark_stays_monotonic_and_within_the_lease() {
         5
     );
     assert_eq!(
-        lease(&registry, &one, lease_request(0, 0, 1))
+        lease(&registry, &gateway_1, lease_request(0, 0, 1))
             .await
             .unwrap()
             .mark
@@ -200,182 +247,60 @@ async fn the_spent_mark_stays_monotonic_and_within_the_lease() {
 
 #[tokio::test]
 async fn two_gateways_never_hold_one_row() {
-    let Site { registry, one, two } = Site::with_pool(20).await;
+    let Site {
+        registry,
+        gateway_1,
+        gateway_2,
+    } = Site::with_pool(20).await;
     assert_eq!(
-        lease(&registry, &one, lease_request(0, 8, 4)).await.unwrap().rows,
+        lease(&registry, &gateway_1, lease_request(0, 8, 4))
+            .await
+            .unwrap()
+            .rows,
         0..8
     );
     assert_eq!(
-        lease(&registry, &two, lease_request(0, 4, 4)).await.unwrap().rows,
+        lease(&registry, &gateway_2, lease_request(0, 4, 4))
+            .await
+            .unwrap()
+            .rows,
         8..12
     );
-    // Not all rows of the first lease are usable yet: leasing elsewhere would lose some.
+    // Not all rows of the first lease are usable yet: a lease of other rows would lose some of them.
     assert_eq!(
-        lease(&registry, &one, lease_request(2, 10, 2))
+        lease(&registry, &gateway_1, lease_request(2, 10, 2))
             .await
             .unwrap()
             .rows,
         8..8
     );
-    // Now they are usable.
-    let granted = lease(&registry, &one, lease_request(6, 6, 4)).await.unwrap();
+    // Now all rows of the first lease are usable.
+    let granted = lease(&registry, &gateway_1, lease_request(6, 6, 4))
+        .await
+        .unwrap();
     assert_eq!((granted.rows, granted.mark.0), (8..8, 8));
-    let granted = lease(&registry, &one, lease_request(8, 4, 4)).await.unwrap();
+    let granted = lease(&registry, &gateway_1, lease_request(8, 4, 4))
+        .await
+        .unwrap();
     assert_eq!((granted.rows, granted.mark.0), (12..16, 16));
-    let held = registry.leases_of(D).await.unwrap();
-    let held: Vec<_> = held
+    let leases = registry.leases_of(D).await.unwrap();
+    let leases: Vec<_> = leases
         .iter()
         .map(|lease| (lease.gateway.0, lease.rows.clone()))
         .collect();
-    assert_eq!(held, [(1, 12..16), (2, 8..12)]);
-}
-
-#[tokio::test]
-async fn unused_rows_are_leased_again() {
-    let site = Site::with_pool(20).await;
-    let Site { registry, one, two } = &site;
-    let _ = lease(registry, one, lease_request(0, 8, 4)).await.unwrap();
-    assert_eq!(report_unused_rows(registry, one, 3, false).await.unwrap(), 5);
-    assert_eq!(site.floor().await, 3, "the last rows that were leased");
-    assert_eq!(
-        lease(registry, two, lease_request(0, 4, 4)).await.unwrap().rows,
-        3..7
-    );
-    assert_eq!(
-        lease(registry, one, lease_request(3, 4, 4)).await.unwrap().rows,
-        7..11
-    );
-    // Not the last rows, which are spare.
-    assert_eq!(report_unused_rows(registry, two, 4, false).await.unwrap(), 3);
-    assert_eq!(site.floor().await, 11);
-    // The first gateway had higher rows: the device does not answer lower ones there.
-    assert_eq!(report_unused_rows(registry, one, 9, false).await.unwrap(), 2);
-    assert_eq!(site.floor().await, 9);
-    assert_eq!(
-        lease(registry, one, lease_request(9, 1, 1)).await.unwrap().rows,
-        9..10
-    );
-    let three = registry.register_gateway(GatewayId(3), NOW_S).await.unwrap();
-    assert_eq!(
-        lease(registry, &three, lease_request(0, 9, 4))
-            .await
-            .unwrap()
-            .rows,
-        4..7
-    );
-    assert!(registry.check().await.unwrap().is_empty());
-}
-
-#[tokio::test]
-async fn numbers_that_one_gateway_may_use_no_more_are_still_good_for_others() {
-    let site = Site::with_pool(30).await;
-    let Site { registry, one, two } = &site;
-    let _ = lease(registry, two, lease_request(0, 10, 0)).await.unwrap();
-    assert_eq!(
-        lease(registry, one, lease_request(0, 8, 0)).await.unwrap().rows,
-        10..18
-    );
-    assert_eq!(report_unused_rows(registry, one, 18, false).await.unwrap(), 0);
-    assert_eq!(report_unused_rows(registry, two, 2, false).await.unwrap(), 8);
-    let three = registry.register_gateway(GatewayId(3), NOW_S).await.unwrap();
-    assert_eq!(
-        lease(registry, &three, lease_request(0, 30, 0))
-            .await
-            .unwrap()
-            .rows,
-        2..10
-    );
-    assert_eq!(report_unused_rows(registry, &three, 2, false).await.unwrap(), 8);
-    // The floor is lowered without the first gateway, which continues above its own rows.
-    let _ = lease(registry, one, lease_request(18, 4, 0)).await.unwrap();
-    assert_eq!(report_unused_rows(registry, one, 18, false).await.unwrap(), 4);
-    assert_eq!(site.floor().await, 18);
-    let mut left = Vec::new();
-    let four = registry.register_gateway(GatewayId(4), NOW_S).await.unwrap();
-    let mut from = 0;
-    while let Ok(granted) = lease(registry, &four, lease_request(from, 30, 30)).await {
-        left.extend(granted.rows.clone());
-        from = granted.rows.end;
-    }
-    assert_eq!(left, (2..10).chain(18..30).collect::<Vec<u32>>());
-}
-
-#[tokio::test]
-async fn spare_rows_next_to_each_other_and_to_the_floor_are_joined() {
-    let site = Site::with_pool(20).await;
-    let registry = &site.registry;
-    let mut tokens = Vec::new();
-    for gateway in 10..14 {
-        let fencing_token = registry
-            .register_gateway(GatewayId(gateway), NOW_S)
-            .await
-            .unwrap();
-        let _ = lease(registry, &fencing_token, lease_request(0, 4, 0))
-            .await
-            .unwrap();
-        tokens.push(fencing_token);
-    }
-    for gateway in [1, 0, 2] {
-        let start = 4 * gateway as u32;
-        assert_eq!(
-            report_unused_rows(registry, &tokens[gateway], start, false)
-                .await
-                .unwrap(),
-            4
-        );
-        assert_eq!(site.floor().await, 16);
-    }
-    assert_eq!(
-        lease(registry, &site.one, lease_request(0, 20, 20))
-            .await
-            .unwrap()
-            .rows,
-        0..12
-    );
-    assert_eq!(
-        report_unused_rows(registry, &site.one, 0, false).await.unwrap(),
-        12
-    );
-    assert_eq!(
-        report_unused_rows(registry, &tokens[3], 12, false).await.unwrap(),
-        4
-    );
-    assert_eq!(site.floor().await, 0, "nothing was ever used");
-}
-
-#[tokio::test]
-async fn a_gateway_that_stops_in_good_order_keeps_its_rows_and_loses_none() {
-    let Site { registry, one, .. } = Site::with_pool(20).await;
-    let _ = lease(&registry, &one, lease_request(0, 8, 4)).await.unwrap();
-    assert_eq!(report_unused_rows(&registry, &one, 2, true).await.unwrap(), 0);
-    let again = registry.register_gateway(GatewayId(1), NOW_S).await.unwrap();
-    let mut stream = registry.stream_leased(again, 10);
-    let chunk = stream.next_chunk().await.unwrap().unwrap();
-    let held = &chunk.devices[0];
-    assert_eq!(
-        (held.info.device, held.lease.rows.clone(), held.lease.mark.0),
-        (D, 2..8, 2)
-    );
-    assert_eq!(held.credentials.indices(), 0..20);
-    assert!(stream.next_chunk().await.unwrap().is_none());
-    assert_eq!(
-        lease(&registry, &again, lease_request(2, 0, 4))
-            .await
-            .unwrap()
-            .mark
-            .0,
-        6
-    );
+    assert_eq!(leases, [(1, 12..16), (2, 8..12)]);
 }
 
 #[tokio::test]
 async fn a_replaced_gateway_process_gets_nothing_and_changes_nothing() {
     let site = Site::with_pool(20).await;
-    let Site { registry, one, .. } = &site;
-    let _ = lease(registry, one, lease_request(0, 8, 4)).await.unwrap();
+    let Site {
+        registry, gateway_1, ..
+    } = &site;
+    let _ = lease(registry, gateway_1, lease_request(0, 8, 4)).await.unwrap();
     let newer = registry.register_gateway(GatewayId(1), NOW_S).await.unwrap();
-    assert_eq!((one.number(), newer.number()), (1, 2));
-    let before = registry.leases_of(D).await.unwrap();
+    assert_eq!((gateway_1.number(), newer.number()), (1, 2));
+    let leases_before = registry.leases_of(D).await.unwrap();
     let old = |error: RegistryError| {
         assert!(
             matches!(
@@ -389,52 +314,29 @@ async fn a_replaced_gateway_process_gets_nothing_and_changes_nothing() {
             "{error}"
         );
     };
-    old(lease(registry, one, lease_request(4, 4, 4)).await.unwrap_err());
-    old(report_unused_rows(registry, one, 0, false).await.unwrap_err());
-    old(registry.stream_leased(*one, 10).next_chunk().await.unwrap_err());
-    assert_eq!(registry.leases_of(D).await.unwrap(), before);
-    assert_eq!(site.floor().await, 8);
-}
-
-#[tokio::test]
-async fn rows_that_are_not_leased_cannot_be_returned() {
-    let site = Site::with_pool(20).await;
-    let Site { registry, one, two } = &site;
-    let _ = lease(registry, one, lease_request(0, 8, 4)).await.unwrap();
-    let error = report_unused_rows(registry, one, 9, false).await.unwrap_err();
-    assert!(
-        matches!(
-            error,
-            RegistryError::InvalidUnusedRows {
-                unused_from: 9,
-                rows_start: 0,
-                rows_end: 8,
-                ..
-            }
-        ),
-        "{error}"
-    );
-    assert_eq!(
-        report_unused_rows(registry, two, 4, false).await.unwrap(),
-        0,
-        "it never had any"
-    );
-    assert_eq!(registry.leases_of(D).await.unwrap().len(), 1);
-    assert_eq!(
-        report_unused_rows(registry, one, 8, false).await.unwrap(),
-        0,
-        "all used"
-    );
-    assert_eq!(site.floor().await, 8);
-    // Returned already: the row after its highest one is the last that it may report.
-    assert_eq!(report_unused_rows(registry, one, 3, false).await.unwrap(), 0);
+    old(lease(registry, gateway_1, lease_request(4, 4, 4))
+        .await
+        .unwrap_err());
+    old(report_unused_rows(registry, gateway_1, 0, false)
+        .await
+        .unwrap_err());
+    old(registry
+        .stream_leased(*gateway_1, 10)
+        .next_chunk()
+        .await
+        .unwrap_err());
+    assert_eq!(registry.leases_of(D).await.unwrap(), leases_before);
     assert_eq!(site.floor().await, 8);
 }
 
 #[tokio::test]
 async fn only_existing_leases_are_extended() {
     let site = Site::with_pool(30).await;
-    let Site { registry, one, two } = &site;
+    let Site {
+        registry,
+        gateway_1,
+        gateway_2,
+    } = &site;
     let extend = async |fencing_token: &FencingToken, request: LeaseRequest| {
         let results = registry
             .extend_leases(fencing_token, &[request, request])
@@ -445,48 +347,65 @@ async fn only_existing_leases_are_extended() {
     };
     let not_held =
         |result: Result<LeaseGrant>| matches!(result, Err(RegistryError::NoLease { device: D, .. }));
-    assert!(not_held(extend(one, lease_request(0, 8, 4)).await), "not leased");
-    let _ = lease(registry, one, lease_request(0, 8, 4)).await.unwrap();
-    assert_eq!(extend(one, lease_request(4, 8, 4)).await.unwrap().rows, 0..12);
     assert!(
-        not_held(extend(two, lease_request(0, 8, 4)).await),
+        not_held(extend(gateway_1, lease_request(0, 8, 4)).await),
+        "not leased"
+    );
+    let _ = lease(registry, gateway_1, lease_request(0, 8, 4)).await.unwrap();
+    assert_eq!(
+        extend(gateway_1, lease_request(4, 8, 4)).await.unwrap().rows,
+        0..12
+    );
+    assert!(
+        not_held(extend(gateway_2, lease_request(0, 8, 4)).await),
         "not leased by the other gateway"
     );
-    // All its rows may be spent. The lease remains, also after a restart.
-    let again = registry.register_gateway(GatewayId(1), NOW_S).await.unwrap();
+    // All rows of the gateway may be spent. The lease remains, also after a restart.
+    let restarted = registry.register_gateway(GatewayId(1), NOW_S).await.unwrap();
     assert_eq!(
-        extend(&again, lease_request(12, 4, 4))
+        extend(&restarted, lease_request(12, 4, 4))
             .await
             .unwrap()
             .held_rows
             .end,
         16
     );
-    assert_eq!(report_unused_rows(registry, &again, 13, false).await.unwrap(), 3);
-    assert!(
-        not_held(extend(&again, lease_request(13, 4, 4)).await),
-        "it has left"
+    assert_eq!(
+        report_unused_rows(registry, &restarted, 13, false).await.unwrap(),
+        3
     );
-    let _ = lease(registry, &again, lease_request(0, 4, 4)).await.unwrap();
+    assert!(
+        not_held(extend(&restarted, lease_request(13, 4, 4)).await),
+        "the device has left"
+    );
+    let _ = lease(registry, &restarted, lease_request(0, 4, 4)).await.unwrap();
     // No rows of new credentials are leased.
     registry
         .enroll_chunk(vec![pool_device_from(D.0, 16, 10)], OnConflict::Replace)
         .await
         .unwrap();
     assert!(
-        not_held(extend(&again, lease_request(0, 4, 4)).await),
-        "others than those"
+        not_held(extend(&restarted, lease_request(0, 4, 4)).await),
+        "a lease of the old rows"
     );
-    assert_eq!(report_unused_rows(registry, &again, 0, false).await.unwrap(), 0);
+    assert_eq!(
+        report_unused_rows(registry, &restarted, 0, false).await.unwrap(),
+        0
+    );
 }
 
 #[tokio::test]
 async fn a_pool_may_begin_above_zero() {
     let registry = in_memory().await;
     registry.enroll(pool_device_from(D.0, 1000, 3)).await.unwrap();
-    let Site { registry, one, .. } = Site::of(registry).await;
+    let Site {
+        registry, gateway_1, ..
+    } = Site::of(registry).await;
     assert_eq!(
-        lease(&registry, &one, lease_request(0, 9, 2)).await.unwrap().rows,
+        lease(&registry, &gateway_1, lease_request(0, 9, 2))
+            .await
+            .unwrap()
+            .rows,
         1000..1003
     );
     assert_eq!(registry.leases_of(D).await.unwrap()[0].mark.0, 1002);
@@ -502,8 +421,12 @@ async fn a_pool_may_begin_above_zero() {
 async fn key_mode_spends_no_rows_and_allows_several_leases() {
     let registry = in_memory().await;
     registry.enroll(key_device(D.0)).await.unwrap();
-    let Site { registry, one, two } = Site::of(registry).await;
-    for fencing_token in [&one, &two, &one] {
+    let Site {
+        registry,
+        gateway_1,
+        gateway_2,
+    } = Site::of(registry).await;
+    for fencing_token in [&gateway_1, &gateway_2, &gateway_1] {
         assert_eq!(
             lease(&registry, fencing_token, lease_request(0, 4, 4))
                 .await
@@ -513,9 +436,14 @@ async fn key_mode_spends_no_rows_and_allows_several_leases() {
         );
     }
     assert_eq!(registry.get(D).await.unwrap().idx_floor, RowIndex(0));
-    assert_eq!(report_unused_rows(&registry, &one, 900, true).await.unwrap(), 0);
+    assert_eq!(
+        report_unused_rows(&registry, &gateway_1, 900, true)
+            .await
+            .unwrap(),
+        0
+    );
     let chunk = registry
-        .stream_leased(one, 9)
+        .stream_leased(gateway_1, 9)
         .next_chunk()
         .await
         .unwrap()
@@ -526,45 +454,56 @@ async fn key_mode_spends_no_rows_and_allows_several_leases() {
 #[tokio::test]
 async fn new_credentials_end_all_leases_and_use_no_number_again() {
     let site = Site::with_pool(20).await;
-    let Site { registry, one, two } = &site;
-    let _ = lease(registry, one, lease_request(0, 8, 4)).await.unwrap();
-    let _ = lease(registry, two, lease_request(0, 4, 4)).await.unwrap();
-    assert_eq!(report_unused_rows(registry, one, 4, false).await.unwrap(), 4);
-    let renewed = pool_device_from(D.0, 12, 10);
+    let Site {
+        registry,
+        gateway_1,
+        gateway_2,
+    } = &site;
+    let _ = lease(registry, gateway_1, lease_request(0, 8, 4)).await.unwrap();
+    let _ = lease(registry, gateway_2, lease_request(0, 4, 4)).await.unwrap();
+    assert_eq!(
+        report_unused_rows(registry, gateway_1, 4, false).await.unwrap(),
+        4
+    );
+    let new_credentials = pool_device_from(D.0, 12, 10);
     registry
-        .enroll_chunk(vec![renewed], OnConflict::Replace)
+        .enroll_chunk(vec![new_credentials], OnConflict::Replace)
         .await
         .unwrap();
     assert!(registry.leases_of(D).await.unwrap().is_empty());
     assert!(
         registry
-            .stream_leased(*two, 9)
+            .stream_leased(*gateway_2, 9)
             .next_chunk()
             .await
             .unwrap()
             .is_none()
     );
     assert_eq!(
-        report_unused_rows(registry, two, 8, false).await.unwrap(),
+        report_unused_rows(registry, gateway_2, 8, false).await.unwrap(),
         0,
-        "of the old rows"
+        "a report about the old rows"
     );
-    let granted = lease(registry, one, lease_request(0, 4, 4)).await.unwrap();
+    let granted = lease(registry, gateway_1, lease_request(0, 4, 4)).await.unwrap();
     assert_eq!((granted.rows, granted.epoch), (12..16, 1));
 }
 
 #[tokio::test]
 async fn a_revoked_device_is_leased_no_rows_and_not_walked_over() {
-    let Site { registry, one, .. } = Site::with_pool(20).await;
-    let _ = lease(&registry, &one, lease_request(0, 8, 4)).await.unwrap();
+    let Site {
+        registry, gateway_1, ..
+    } = Site::with_pool(20).await;
+    let _ = lease(&registry, &gateway_1, lease_request(0, 8, 4))
+        .await
+        .unwrap();
     registry.revoke(D, "lost", NOW_S).await.unwrap();
     assert!(matches!(
-        lease(&registry, &one, lease_request(2, 4, 4)).await,
+        lease(&registry, &gateway_1, lease_request(2, 4, 4)).await,
         Err(RegistryError::Revoked { device: D })
     ));
     assert!(
         registry
-            .stream_leased(one, 9)
+            .stream_leased(gateway_1, 9)
             .next_chunk()
             .await
             .unwrap()
@@ -581,7 +520,9 @@ async fn a_bulk_lease_serves_all_valid_requests() {
         .await
         .unwrap();
     registry.revoke(DeviceId(700), "", 0).await.unwrap();
-    let Site { registry, one, .. } = Site::of(registry).await;
+    let Site {
+        registry, gateway_1, ..
+    } = Site::of(registry).await;
     let wish_of = |device| LeaseRequest {
         device: DeviceId(device),
         ..lease_request(0, 4, 4)
@@ -595,7 +536,7 @@ async fn a_bulk_lease_serves_all_valid_requests() {
             ..wish_of(1200)
         },
     ]);
-    let results = registry.lease(&one, &requests).await.unwrap();
+    let results = registry.lease(&gateway_1, &requests).await.unwrap();
     assert_eq!(results.len(), 1202);
     for (lease_request, result) in requests.iter().zip(&results).take(1200) {
         match result {
@@ -616,18 +557,18 @@ async fn a_bulk_lease_serves_all_valid_requests() {
     // A second lease request in the same call takes the first into account.
     assert_eq!(results[1201].as_ref().unwrap().rows, 4..6);
     let mut walked = 0;
-    let mut stream = registry.stream_leased(one, 100);
+    let mut stream = registry.stream_leased(gateway_1, 100);
     let mut last = (0, 0);
     while let Some(chunk) = stream.next_chunk().await.unwrap() {
         assert!(chunk.damaged.is_empty() && chunk.progress > last);
         last = chunk.progress;
         walked += chunk.devices.len();
     }
-    // Of all other devices, all rows may be used.
+    // All other leased devices have no rows that are certainly unused.
     assert_eq!(walked, 1);
 }
 
-/// Two programs (two handles of one file), a gateway and several tasks each: no row is leased twice.
+/// Two programs (two handles of one file) lease rows in several tasks, one gateway per task: no row is leased twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn concurrent_leases_never_overlap() {
     let (_directory, path) = unused_location();
@@ -639,24 +580,24 @@ async fn concurrent_leases_never_overlap() {
         let registry = if n % 2 == 0 { first.clone() } else { second.clone() };
         tasks.push(tokio::spawn(async move {
             let fencing_token = registry.register_gateway(GatewayId(n), NOW_S).await.unwrap();
-            let mut held = Vec::new();
-            let mut at = 0;
+            let mut rows = Vec::new();
+            let mut next_row = 0;
             for count in 1..=6 {
-                let granted = lease(&registry, &fencing_token, lease_request(at, count, count))
+                let granted = lease(&registry, &fencing_token, lease_request(next_row, count, count))
                     .await
                     .unwrap();
-                at = granted.rows.end;
-                held.extend(granted.rows);
+                next_row = granted.rows.end;
+                rows.extend(granted.rows);
             }
-            held
+            rows
         }));
     }
-    let mut all = Vec::new();
+    let mut all_rows = Vec::new();
     for task in tasks {
-        all.extend(task.await.unwrap());
+        all_rows.extend(task.await.unwrap());
     }
-    all.sort_unstable();
-    assert_eq!(all, (0..8 * 21).collect::<Vec<u32>>());
+    all_rows.sort_unstable();
+    assert_eq!(all_rows, (0..8 * 21).collect::<Vec<u32>>());
 }
 
 /// A gateway with a wrong clock, ahead or behind, registers like any other.

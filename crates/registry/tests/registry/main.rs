@@ -23,6 +23,7 @@ mod pairs;
 mod postgres;
 mod quarantine;
 mod renewal;
+mod returned_rows;
 mod roaming;
 mod rounds;
 mod row_statements;

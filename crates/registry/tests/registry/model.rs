@@ -85,7 +85,7 @@ struct Device {
 /// A gateway process with its rows in memory.
 struct Process {
     fencing_token: FencingToken,
-    /// By device id: its rows in ascending order with their epoch, and the mark.
+    /// By device id: the process's rows in ascending order with their epoch, and the mark.
     held: BTreeMap<u64, Held>,
 }
 
@@ -156,10 +156,10 @@ impl Simulation {
                 if !keep {
                     return self.report_unused_rows(process, IDS[device], false).await;
                 }
-                // It shuts down regularly.
+                // The process shuts down regularly.
                 for id in IDS {
                     if !self.processes[process].held.contains_key(&id) {
-                        // It has not received its lease.
+                        // The process has not received its lease.
                         let open = self.open_rows(process, id).await;
                         *self.lost.entry(id).or_default() += open;
                     }
@@ -204,13 +204,13 @@ impl Simulation {
             .registry
             .enroll_chunk(vec![record(id, credentials.clone())], on_conflict)
             .await;
-        let before = self.devices.get(&id);
+        let existing = self.devices.get(&id);
         let exhausted = count > 0 && floor.max(first_idx) >= first_idx + count;
-        let expected = before.is_none_or(|before| replace && !before.revoked && !exhausted);
+        let expected = existing.is_none_or(|existing| replace && !existing.revoked && !exhausted);
         assert_eq!(result.is_ok(), expected, "{result:?}");
         if expected {
             self.revision += 1;
-            let epoch = before.map_or(0, |before| before.epoch + 1);
+            let epoch = existing.map_or(0, |existing| existing.epoch + 1);
             let device = Device {
                 credentials,
                 epoch,
@@ -236,16 +236,17 @@ impl Simulation {
         }
     }
 
-    /// Resumes at the marks.
+    /// Starts the gateway, which resumes at the marks of its leases.
     async fn start(&mut self, gateway: usize, keep_old_process: bool) {
         let gateway = GatewayId(gateway as u32);
-        let before = self.newest.get(&gateway.0).copied();
-        if let Some(at) = self.processes.iter().position(|process| {
-            process.fencing_token.gateway() == gateway && Some(process.fencing_token.number()) == before
+        let newest_before = self.newest.get(&gateway.0).copied();
+        if let Some(index) = self.processes.iter().position(|process| {
+            process.fencing_token.gateway() == gateway
+                && Some(process.fencing_token.number()) == newest_before
         }) {
             for id in IDS {
-                let open = self.open_rows(at, id).await;
-                *self.lost.entry(id).or_default() += open;
+                let unspent = self.open_rows(index, id).await;
+                *self.lost.entry(id).or_default() += unspent;
             }
         }
         let fencing_token = self.registry.register_gateway(gateway, 7).await.unwrap();
@@ -256,7 +257,7 @@ impl Simulation {
             self.processes
                 .retain(|process| process.fencing_token.gateway() != gateway);
         }
-        let mut held = BTreeMap::new();
+        let mut held_rows = BTreeMap::new();
         let mut stream = self.registry.stream_leased(fencing_token, 2);
         while let Some(chunk) = stream.next_chunk().await.unwrap() {
             for device in chunk.devices {
@@ -266,7 +267,7 @@ impl Simulation {
                 let rows = (mark..device.lease.rows.end).collect();
                 let epoch = device.info.epoch;
                 let next = mark;
-                held.insert(
+                held_rows.insert(
                     id,
                     Held {
                         epoch,
@@ -277,7 +278,10 @@ impl Simulation {
                 );
             }
         }
-        self.processes.push(Process { fencing_token, held });
+        self.processes.push(Process {
+            fencing_token,
+            held: held_rows,
+        });
     }
 
     /// Rows that the mark allows the process to spend and that are unspent, whether or not the response arrived.
@@ -304,14 +308,14 @@ impl Simulation {
     async fn lease(&mut self, process: usize, id: u64, add: u32, ahead: u32, is_lost: bool) {
         let process = &mut self.processes[process];
         let fencing_token = process.fencing_token;
-        let before = process.held.get(&id).cloned().unwrap_or_default();
-        let current = before.epoch == self.devices.get(&id).map_or(0, |device| device.epoch);
+        let held_before = process.held.get(&id).cloned().unwrap_or_default();
+        let is_current = held_before.epoch == self.devices.get(&id).map_or(0, |device| device.epoch);
         let request = LeaseRequest {
             device: DeviceId(id),
-            epoch: before.epoch,
-            from: RowIndex(before.next),
-            received: RowIndex(before.rows.back().map_or(before.next, |last| last + 1)),
-            hold_rows: before.rows.len() as u32 + add,
+            epoch: held_before.epoch,
+            from: RowIndex(held_before.next),
+            received: RowIndex(held_before.rows.back().map_or(held_before.next, |last| last + 1)),
+            hold_rows: held_before.rows.len() as u32 + add,
             spendable_rows: ahead,
             statement: RowStatement::default(),
         };
@@ -334,7 +338,10 @@ impl Simulation {
                 return;
             }
             Err(RegistryError::RowsExhausted { .. }) => {
-                assert!(!current || before.rows.is_empty(), "the process still has rows");
+                assert!(
+                    !is_current || held_before.rows.is_empty(),
+                    "the process still has rows"
+                );
                 return;
             }
             Err(other) => panic!("{other}"),
@@ -347,7 +354,7 @@ impl Simulation {
         if is_lost {
             return;
         }
-        let mut held = if current { before } else { Held::default() };
+        let mut held = if is_current { held_before } else { Held::default() };
         held.epoch = device.epoch;
         for idx in granted.rows {
             assert!(device.credentials.row(RowIndex(idx)).is_some());
@@ -406,7 +413,7 @@ impl Simulation {
         *self.lost.entry(id).or_default() += left_behind as u32;
     }
 
-    /// The registry agrees with the model.
+    /// Asserts that the registry agrees with the model.
     async fn compare(&self) {
         assert_eq!(self.registry.revision().await.unwrap(), Revision(self.revision));
         let page = self
@@ -441,11 +448,11 @@ impl Simulation {
             .map(|(id, device)| (device.revision, *id, !device.revoked))
             .collect();
         expected.sort_unstable();
-        let seen: Vec<(u64, u64, bool)> = changes
+        let listed: Vec<(u64, u64, bool)> = changes
             .iter()
             .map(|change| (change.revision.0, change.device.0, change.active))
             .collect();
-        assert_eq!(seen, expected);
+        assert_eq!(listed, expected);
     }
 
     async fn return_all_rows(&mut self) {
@@ -456,11 +463,11 @@ impl Simulation {
         }
     }
 
-    /// Every active process returns its rows. Then a new gateway can spend all rows except lost ones.
+    /// All active processes return their rows. Then a new gateway can spend all rows except lost ones.
     async fn drain(&mut self) {
         self.return_all_rows().await;
         for gateway in 0..GATEWAYS {
-            // Rows that it kept at shutdown.
+            // The gateway receives the rows that it kept at shutdown.
             self.start(gateway, false).await;
         }
         self.return_all_rows().await;
@@ -495,8 +502,8 @@ fn run(ops: Vec<Op>, on_disk: bool) {
         .build()
         .unwrap();
     runtime.block_on(async {
-        let (_directory, place) = unused_location();
-        let file = on_disk.then_some(place);
+        let (_directory, location) = unused_location();
+        let file = on_disk.then_some(location);
         let registry = match &file {
             Some(path) => Registry::create(path, &master_key()).await.unwrap(),
             None => in_memory().await,
@@ -520,7 +527,7 @@ fn run(ops: Vec<Op>, on_disk: bool) {
     });
 }
 
-/// Fewer on PostgreSQL, where each run creates its tables.
+/// The number of cases, fewer on PostgreSQL, where each case creates the tables.
 fn cases(in_memory: u32) -> u32 {
     match is_on_postgres() {
         true => in_memory / 8,

@@ -5,7 +5,7 @@ use linewarden_protocol::ids::DeviceId;
 use linewarden_registry::{Registry, RegistryError};
 
 const A: DeviceId = DeviceId(1);
-/// With the highest bit set: the bit-cast value is negative, but the id is higher.
+/// This id has the highest bit set: its value in the database is negative, but the id is higher.
 const B: DeviceId = DeviceId(0xf000_0000_0000_0001);
 const C: DeviceId = DeviceId(3);
 
@@ -17,26 +17,29 @@ async fn a_permission_is_of_the_two_and_cannot_be_written_without_the_key() {
     registry.enroll(key_device(B.0)).await.unwrap();
     registry.enroll(key_device(C.0)).await.unwrap();
     assert!(registry.allow_pair(B, A).await.unwrap());
-    let made = registry.pair_key(A, B, 100).await.unwrap().unwrap();
+    let created = registry.pair_key(A, B, 100).await.unwrap().unwrap();
     assert_eq!(registry.pair_key(A, C, 100).await.unwrap(), None);
     registry.close().await;
 
     let registry = Registry::open(&path, &master_key()).await.unwrap();
-    let again = registry.pair_key(B, A, 110).await.unwrap().unwrap();
-    assert!(again.pairing == made.pairing, "it outlives the process");
+    let reloaded = registry.pair_key(B, A, 110).await.unwrap().unwrap();
+    assert!(
+        reloaded.pairing == created.pairing,
+        "the key outlives the process"
+    );
     registry.close().await;
 
     for forged in [
         "UPDATE pair SET low_id = 3",
-        "INSERT INTO pair (low_id, high_id, mac) VALUES (1, 3, zeroblob(16))",
+        "INSERT INTO pair (low_id, high_id, tag) VALUES (1, 3, zeroblob(16))",
     ] {
         sql(&path, forged).await;
     }
     let registry = Registry::open(&path, &master_key()).await.unwrap();
     for (a, b) in [(C, B), (A, C)] {
-        let refused = registry.pair_key(a, b, 120).await;
+        let result = registry.pair_key(a, b, 120).await;
         assert!(
-            matches!(refused, Err(RegistryError::DamagedRecord { .. })),
+            matches!(result, Err(RegistryError::DamagedRecord { .. })),
             "{a} {b}"
         );
     }

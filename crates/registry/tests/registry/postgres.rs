@@ -13,10 +13,10 @@ use crate::support::{
 };
 
 /// Minimum number of tests run on PostgreSQL.
-const LEAST: u32 = 100;
+const TESTS_MIN: u32 = 100;
 /// Tests that do not run on PostgreSQL.
 const NOT_ON_POSTGRES: [&str; 8] = [
-    // This test, which would recurse.
+    // This test would recurse.
     "all_tests_pass_on_postgresql",
     // About SQLite files: permissions, locks, logs, foreign and older files.
     "files::",
@@ -24,8 +24,8 @@ const NOT_ON_POSTGRES: [&str; 8] = [
     "keys::",
     // About values of wrong types, which PostgreSQL refuses.
     "columns::",
-    // About edited copies of a file. The MACs that detect edits are the same on PostgreSQL.
-    "attestation_vandals::",
+    // About edited copies of a file. The tags that detect edits are the same on PostgreSQL.
+    "attestation_tampering::",
     // About bytes of a file: truncated, flipped, searched for keys. Files of PostgreSQL belong to its server.
     "truncated_files",
     "flipped_bytes",
@@ -39,8 +39,8 @@ fn all_tests_pass_on_postgresql() {
     }
     let server = match Postgres::start(PostgresOptions::default()) {
         Ok(server) => server,
-        Err(missing) => {
-            println!("SKIPPED: needs PostgreSQL: {missing}");
+        Err(reason) => {
+            println!("SKIPPED: needs PostgreSQL: {reason}");
             return;
         }
     };
@@ -63,11 +63,11 @@ fn all_tests_pass_on_postgresql() {
         .split_once("test result: ok. ")
         .and_then(|(_, rest)| rest.split_once(" passed"))
         .map(|(passed, _)| passed.parse::<u32>().unwrap());
-    assert!(passed >= Some(LEAST), "{message}");
+    assert!(passed >= Some(TESTS_MIN), "{message}");
     print!("on PostgreSQL: {message}");
 }
 
-/// Objects that could undo writes without invalidating a MAC, created by a user with rights on the database.
+/// Objects that could undo writes without invalidating a tag. A user with rights on the database created them.
 #[tokio::test]
 async fn triggers_rules_policies_and_changed_tables_are_refused() {
     if !is_on_postgres() {
@@ -95,27 +95,27 @@ async fn triggers_rules_policies_and_changed_tables_are_refused() {
             "function",
         ),
     ] {
-        let (_directory, place) = fleet_of_40().await;
-        let before = open(&place).await.unwrap();
+        let (_directory, location) = fleet_of_40().await;
+        let opened_before = open(&location).await.unwrap();
         if statement.contains("UNIQUE INDEX") {
-            sql(&place, "UPDATE device SET suite = device_id").await;
+            sql(&location, "UPDATE device SET suite = device_id").await;
         }
-        sql(&place, statement).await;
-        let error = open(&place).await.unwrap_err();
+        sql(&location, statement).await;
+        let error = open(&location).await.unwrap_err();
         assert!(
-            matches!(&error, RegistryError::UnexpectedSchemaObject { kind: found, .. } if found == kind),
+            matches!(&error, RegistryError::UnexpectedSchemaObject { kind: reported, .. } if reported == kind),
             "{statement}: {error}"
         );
-        assert!(before.check().await.is_err(), "{statement}");
+        assert!(opened_before.check().await.is_err(), "{statement}");
     }
     // Objects that do not affect the tables.
-    let (_directory, place) = fleet_of_40().await;
+    let (_directory, location) = fleet_of_40().await;
     sql(
-        &place,
+        &location,
         "CREATE VIEW names AS SELECT name FROM device; CREATE TABLE of_others (a TEXT)",
     )
     .await;
-    open(&place).await.unwrap();
+    open(&location).await.unwrap();
 }
 
 #[tokio::test]
@@ -126,22 +126,25 @@ async fn unusable_databases_are_refused_with_a_reason() {
     server
         .psql("CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1'")
         .unwrap();
-    let refused = async |place: &str| {
-        let place: Location = place.parse().unwrap();
-        let [opened, created] = [open(&place).await, Registry::create(&place, &master_key()).await]
-            .map(|result| result.unwrap_err());
+    let open_errors = async |location: &str| {
+        let location: Location = location.parse().unwrap();
+        let [opened, created] = [
+            open(&location).await,
+            Registry::create(&location, &master_key()).await,
+        ]
+        .map(|result| result.unwrap_err());
         (opened, created)
     };
     let host = server.directory().display().to_string();
-    let (opened, created) = refused(&format!("postgres://postgres@localhost/latin?host={host}")).await;
+    let (opened, created) = open_errors(&format!("postgres://postgres@localhost/latin?host={host}")).await;
     for error in [opened, created] {
         assert!(error.to_string().contains("--encoding UTF8"), "{error}");
     }
-    let (opened, created) = refused(&format!("postgres://postgres@localhost/none?host={host}")).await;
+    let (opened, created) = open_errors(&format!("postgres://postgres@localhost/none?host={host}")).await;
     for error in [opened, created] {
         assert!(error.to_string().contains("unreachable"), "{error}");
     }
-    let (opened, _) = refused(&format!(
+    let (opened, _) = open_errors(&format!(
         "postgres://postgres@localhost/postgres?host={host}&options[search_path]=none"
     ))
     .await;
@@ -151,14 +154,14 @@ async fn unusable_databases_are_refused_with_a_reason() {
         open(&unused_location).await,
         Err(RegistryError::NoRegistry { .. })
     ));
-    let (_directory, place) = fleet_of_40().await;
-    let other = MasterKey::from_bytes([7; 32]);
+    let (_directory, location) = fleet_of_40().await;
+    let wrong_key = MasterKey::from_bytes([7; 32]);
     assert!(matches!(
-        Registry::open(&place, &other).await,
+        Registry::open(&location, &wrong_key).await,
         Err(RegistryError::WrongMasterKey { .. })
     ));
     assert!(matches!(
-        Registry::create(&place, &master_key()).await,
+        Registry::create(&location, &master_key()).await,
         Err(RegistryError::AlreadyExists { .. })
     ));
 }
@@ -166,21 +169,24 @@ async fn unusable_databases_are_refused_with_a_reason() {
 /// Two programs create a registry concurrently: one succeeds.
 #[tokio::test]
 async fn one_of_two_concurrent_creations_succeeds() {
-    let (_directory, place) = unused_location();
+    let (_directory, location) = unused_location();
     let key = master_key();
-    let (one, other) = tokio::join!(Registry::create(&place, &key), Registry::create(&place, &key));
-    let mut made = 0;
-    for result in [one, other] {
+    let (first, second) = tokio::join!(
+        Registry::create(&location, &key),
+        Registry::create(&location, &key)
+    );
+    let mut created = 0;
+    for result in [first, second] {
         match result {
-            Ok(_) => made += 1,
+            Ok(_) => created += 1,
             Err(error) => assert!(matches!(error, RegistryError::AlreadyExists { .. }), "{error}"),
         }
     }
-    assert_eq!(made, 1);
-    assert!(open(&place).await.unwrap().check().await.unwrap().is_empty());
+    assert_eq!(created, 1);
+    assert!(open(&location).await.unwrap().check().await.unwrap().is_empty());
 }
 
-/// The server stops under load and returns: requests fail in between, and no row is leased twice.
+/// The server stops and starts again: requests fail during the outage, and no row is leased twice.
 #[tokio::test]
 async fn a_server_is_used_again_after_an_outage() {
     if std::env::var_os(ON_POSTGRES).is_some() {
@@ -190,8 +196,8 @@ async fn a_server_is_used_again_after_an_outage() {
         println!("SKIPPED: needs PostgreSQL");
         return;
     };
-    let place: Location = server.new_schema("away").unwrap().parse().unwrap();
-    Registry::create(&place, &master_key())
+    let location: Location = server.new_schema("away").unwrap().parse().unwrap();
+    Registry::create(&location, &master_key())
         .await
         .unwrap()
         .close()
@@ -200,20 +206,20 @@ async fn a_server_is_used_again_after_an_outage() {
         busy_timeout: Duration::from_secs(1),
         ..Options::default()
     };
-    let registry = Registry::open_with(&place, &master_key(), &options)
+    let registry = Registry::open_with(&location, &master_key(), &options)
         .await
         .unwrap();
     registry.enroll(pool_device(1, 100)).await.unwrap();
     let fencing_token = gateway(&registry).await;
     let first = lease(&registry, &fencing_token, 1, 0, 4).await.unwrap();
     server.stop();
-    let away = lease(&registry, &fencing_token, 1, 4, 4).await.unwrap_err();
-    assert!(matches!(away, RegistryError::Unreachable(_)), "{away}");
-    let away = registry.get(DeviceId(1)).await.unwrap_err();
-    assert!(matches!(away, RegistryError::Unreachable(_)), "{away}");
+    let error = lease(&registry, &fencing_token, 1, 4, 4).await.unwrap_err();
+    assert!(matches!(error, RegistryError::Unreachable(_)), "{error}");
+    let error = registry.get(DeviceId(1)).await.unwrap_err();
+    assert!(matches!(error, RegistryError::Unreachable(_)), "{error}");
     server.restart().unwrap();
-    let again = lease(&registry, &fencing_token, 1, 4, 4).await.unwrap();
-    assert_eq!((first.rows, again.rows), (0..4, 4..8));
+    let second = lease(&registry, &fencing_token, 1, 4, 4).await.unwrap();
+    assert_eq!((first.rows, second.rows), (0..4, 4..8));
 }
 
 /// A write that timed out or was canceled leaves its connection unchanged.
@@ -222,26 +228,27 @@ async fn a_writer_succeeds_after_the_lock_timeout_once_the_lock_is_free() {
     if !is_on_postgres() {
         return;
     }
-    let (_directory, place) = fleet_of_40().await;
+    let (_directory, location) = fleet_of_40().await;
     let options = Options {
         busy_timeout: Duration::from_millis(300),
         ..Options::default()
     };
-    let registry = Registry::open_with(&place, &master_key(), &options)
+    let registry = Registry::open_with(&location, &master_key(), &options)
         .await
         .unwrap();
     // A moving copy locks the registry while its progress callback runs.
-    let holder = open(&place).await.unwrap();
+    let holder = open(&location).await.unwrap();
     let (_kept, target) = unused_location();
     let (reported, mut received) = tokio::sync::mpsc::unbounded_channel();
-    let mut held = Box::pin(holder.move_to(&target, move |_| reported.send(()).unwrap_or_default()));
+    let mut unfinished_move =
+        Box::pin(holder.move_to(&target, move |_| reported.send(()).unwrap_or_default()));
     tokio::select! {
-        _ = &mut held => panic!("it ended before its first report"),
+        _ = &mut unfinished_move => panic!("it ended before its first report"),
         _ = received.recv() => {}
     }
     for _ in 0..4 {
-        let refused = registry.revoke(DeviceId(3), "lost", 1).await.unwrap_err();
-        assert!(matches!(refused, RegistryError::Locked), "{refused}");
+        let error = registry.revoke(DeviceId(3), "lost", 1).await.unwrap_err();
+        assert!(matches!(error, RegistryError::Locked), "{error}");
         let canceled = registry.revoke(DeviceId(3), "lost", 1);
         assert!(
             tokio::time::timeout(Duration::from_millis(20), canceled)
@@ -249,9 +256,12 @@ async fn a_writer_succeeds_after_the_lock_timeout_once_the_lock_is_free() {
                 .is_err()
         );
     }
-    drop(held);
-    let patient = open(&place).await.unwrap();
-    patient.revoke(DeviceId(4), "lost", 1).await.unwrap();
+    drop(unfinished_move);
+    let registry_with_long_timeout = open(&location).await.unwrap();
+    registry_with_long_timeout
+        .revoke(DeviceId(4), "lost", 1)
+        .await
+        .unwrap();
     for device in [3, 5, 6] {
         registry.revoke(DeviceId(device), "lost", 1).await.unwrap();
     }
@@ -263,8 +273,8 @@ async fn an_interrupted_copy_leaves_no_registry() {
     if !is_on_postgres() {
         return;
     }
-    let (_directory, place) = fleet_of_40().await;
-    let registry = open(&place).await.unwrap();
+    let (_directory, location) = fleet_of_40().await;
+    let registry = open(&location).await.unwrap();
     let (_kept, target) = unused_location();
     {
         let (reported, mut received) = tokio::sync::mpsc::unbounded_channel();

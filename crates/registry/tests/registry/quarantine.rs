@@ -57,10 +57,10 @@ async fn a_quarantined_device_gets_no_rows_until_its_release() {
     let registry = fleet(3).await;
     let fencing_token = lease_all(&registry, 1..=3).await;
     registry.allow_pair(DeviceId(1), DeviceId(2)).await.unwrap();
-    let before = registry.revision().await.unwrap();
+    let revision_before = registry.revision().await.unwrap();
     let revision = quarantine_all(&registry, &these(&[2]), NOW_S).await;
-    assert!(revision > before);
-    let change = newest_change(&registry, before, 2).await.unwrap();
+    assert!(revision > revision_before);
+    let change = newest_change(&registry, revision_before, 2).await.unwrap();
     assert_eq!((change.active, change.revision), (false, revision));
     let info = registry.get(DeviceId(2)).await.unwrap();
     assert!(info.status.is_active() && !info.may_authenticate());
@@ -127,21 +127,21 @@ async fn repeated_quarantines_and_unknown_devices_change_nothing() {
     );
     assert_eq!(registry.get(DeviceId(4)).await.unwrap().quarantine, None);
     assert_eq!(quarantine_all(&registry, &[], NOW_S).await, first);
-    // Of several quarantines the newest revision is returned; each has its own.
-    let both = quarantine_all(&registry, &these(&[99, 1, 3, 2]), NOW_S).await;
+    // Each of several quarantines has its own revision; the newest one is returned.
+    let newest = quarantine_all(&registry, &these(&[99, 1, 3, 2]), NOW_S).await;
     let feed = registry.changes_since(first, 10).await.unwrap();
-    let seen: Vec<_> = feed
+    let changes: Vec<_> = feed
         .changes
         .iter()
         .map(|c| (c.device.0, c.revision.0, c.active))
         .collect();
-    assert_eq!(seen, [(1, both.0 - 1, false), (3, both.0, false)]);
-    // An empty reason refuses the whole request before any change.
-    let steering = vec![suspect(1, "\u{1b}[2J".to_owned())];
-    assert!(registry.quarantine(&steering, NOW_S).await.is_err());
+    assert_eq!(changes, [(1, newest.0 - 1, false), (3, newest.0, false)]);
+    // A reason with a control character is refused before any change.
+    let invalid = vec![suspect(1, "\u{1b}[2J".to_owned())];
+    assert!(registry.quarantine(&invalid, NOW_S).await.is_err());
 
-    assert_eq!(registry.release(DeviceId(2)).await.unwrap().0, both.0 + 1);
-    assert_eq!(registry.release(DeviceId(2)).await.unwrap().0, both.0 + 1);
+    assert_eq!(registry.release(DeviceId(2)).await.unwrap().0, newest.0 + 1);
+    assert_eq!(registry.release(DeviceId(2)).await.unwrap().0, newest.0 + 1);
     assert!(matches!(
         registry.release(DeviceId(4)).await,
         Err(RegistryError::Revoked { .. })
@@ -206,12 +206,12 @@ async fn a_quarantine_survives_replacement_export_and_backup() {
         .unwrap();
     let copy = directory.path().join("copy.registry");
     registry.copy_to(&copy, |_| ()).await.unwrap();
-    let other = in_memory().await;
-    other
+    let imported = in_memory().await;
+    imported
         .import_file(&file, &key, BulkOptions::default(), |_| ())
         .await
         .unwrap();
-    for registry in [&other, &open(&copy).await.unwrap()] {
+    for registry in [&imported, &open(&copy).await.unwrap()] {
         assert!(is_refused(&registry.load(DeviceId(2)).await.unwrap_err()));
         assert_eq!(registry.get(DeviceId(2)).await.unwrap().quarantine, quarantine);
         assert!(matches!(
@@ -221,18 +221,18 @@ async fn a_quarantine_survives_replacement_export_and_backup() {
         assert!(registry.check().await.unwrap().is_empty());
     }
 
-    // An import line without the quarantine does not lift it, nor does a line from which it was removed.
+    // Neither an export made after the release nor an edited line without the quarantine lifts the quarantine.
     let replace = BulkOptions {
         on_conflict: OnConflict::Replace,
         ..BulkOptions::default()
     };
-    other.release(DeviceId(2)).await.unwrap();
+    imported.release(DeviceId(2)).await.unwrap();
     let lifted = directory.path().join("lifted.jsonl");
-    other
+    imported
         .export_file(&lifted, Some(&key), OnDamage::Refuse, |_| ())
         .await
         .unwrap();
-    quarantine_all(&other, &these(&[2]), NOW_S).await;
+    quarantine_all(&imported, &these(&[2]), NOW_S).await;
     let third = in_memory().await;
     third.import_file(&file, &key, replace, |_| ()).await.unwrap();
     // All rows of its pool are unspent, so they may be replaced by the same rows.
@@ -308,22 +308,25 @@ async fn a_quarantine_cannot_be_edited() {
         let _ = lease(&registry, &fencing_token, 1, 0, 4).await.unwrap();
     }
     let (_directory, path) = fleet_of_40().await;
-    sql(&path, "UPDATE device SET mac = zeroblob(16) WHERE device_id = 2").await;
+    sql(&path, "UPDATE device SET tag = zeroblob(16) WHERE device_id = 2").await;
     let registry = open(&path).await.unwrap();
-    let before = registry.revision().await.unwrap();
+    let revision_before = registry.revision().await.unwrap();
     let revision = quarantine_all(&registry, &these(&[2, 3]), NOW_S).await;
     for id in [2, 3] {
         assert!(
-            !newest_change(&registry, before, id).await.unwrap().active,
+            !newest_change(&registry, revision_before, id)
+                .await
+                .unwrap()
+                .active,
             "device {id}"
         );
     }
-    assert_eq!(revision.0, before.0 + 2);
+    assert_eq!(revision.0, revision_before.0 + 2);
     assert!(matches!(
         registry.load(DeviceId(2)).await,
         Err(RegistryError::DamagedRecord { .. })
     ));
-    // It can still be revoked.
+    // The damaged device can still be revoked.
     registry.revoke(DeviceId(2), "spoilt", NOW_S).await.unwrap();
     assert!(registry.get(DeviceId(2)).await.unwrap().quarantine.is_none());
 }
@@ -349,7 +352,7 @@ async fn an_order_is_not_lifted_by_a_proof() {
         None
     );
     assert!(is_refused(&registry.load(DeviceId(2)).await.unwrap_err()));
-    // Also for a device in automatic quarantine.
+    // A device in automatic quarantine can also be quarantined manually.
     quarantine_all(&registry, &these(&[3]), NOW_S).await;
     registry
         .quarantine_manually(DeviceId(3), "odd traffic", NOW_S)

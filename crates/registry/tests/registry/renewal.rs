@@ -47,18 +47,18 @@ async fn rows_are_appended_and_leased_like_all_others() {
         .await
         .unwrap();
     assert_eq!(granted[0].as_ref().unwrap().rows, 0..4);
-    let spent = registry
+    let exhausted = registry
         .lease(&fencing_token, &[lease_request(POOL, 4, 16)])
         .await
         .unwrap();
-    assert!(matches!(spent[0], Err(RegistryError::RowsExhausted { .. })));
+    assert!(matches!(exhausted[0], Err(RegistryError::RowsExhausted { .. })));
 
-    let before = registry.revision().await.unwrap();
-    let (done, now) = registry.renew(POOL, 1, appended_rows(4, 3)).await.unwrap();
-    assert_eq!((done, now.ticket_number), (RenewalResult::Stored, 1));
-    assert_eq!((now.info.rows_total, now.info.epoch), (7, 0));
-    assert_eq!(now.info.revision, Revision(before.0 + 1));
-    assert_eq!(registry.enrollment(POOL).await.unwrap(), now);
+    let revision_before = registry.revision().await.unwrap();
+    let (outcome, enrollment) = registry.renew(POOL, 1, appended_rows(4, 3)).await.unwrap();
+    assert_eq!((outcome, enrollment.ticket_number), (RenewalResult::Stored, 1));
+    assert_eq!((enrollment.info.rows_total, enrollment.info.epoch), (7, 0));
+    assert_eq!(enrollment.info.revision, Revision(revision_before.0 + 1));
+    assert_eq!(registry.enrollment(POOL).await.unwrap(), enrollment);
     let granted = registry
         .lease(&fencing_token, &[lease_request(POOL, 4, 16)])
         .await
@@ -66,11 +66,11 @@ async fn rows_are_appended_and_leased_like_all_others() {
     let granted = granted[0].as_ref().unwrap();
     assert_eq!((granted.rows.clone(), granted.mark), (4..7, RowIndex(7)));
 
-    let found = registry.load(POOL).await.unwrap();
-    let row = found.credentials.row(RowIndex(5)).unwrap();
+    let device = registry.load(POOL).await.unwrap();
+    let row = device.credentials.row(RowIndex(5)).unwrap();
     assert_eq!(*row, rows(POOL.0, 9, 3)[1], "the new rows as they were sent");
     assert_eq!(
-        *found.credentials.row(RowIndex(3)).unwrap(),
+        *device.credentials.row(RowIndex(3)).unwrap(),
         rows(POOL.0, 0, 4)[3]
     );
     assert!(registry.check().await.unwrap().is_empty());
@@ -95,8 +95,8 @@ async fn repeated_or_misplaced_renewals_change_nothing() {
         (6, key(0, 1), RenewalResult::WrongPosition),
         (6, appended_rows(6, 5_000), RenewalResult::Rejected),
     ] {
-        let (got, now) = registry.renew(POOL, number, renewal).await.unwrap();
-        assert_eq!((got, &now), (expected, &state), "number {number}");
+        let (outcome, enrollment) = registry.renew(POOL, number, renewal).await.unwrap();
+        assert_eq!((outcome, &enrollment), (expected, &state), "number {number}");
     }
     let other_epoch = Renewal::Rows {
         epoch: 1,
@@ -118,7 +118,7 @@ async fn repeated_or_misplaced_renewals_change_nothing() {
     };
     assert_eq!(result(&registry, POOL, 6, zero).await, RenewalResult::Rejected);
     assert_eq!(registry.enrollment(POOL).await.unwrap(), state);
-    // The ticket number was not used by any of them.
+    // None of the refused renewals used the ticket number.
     assert_eq!(
         result(&registry, POOL, 6, appended_rows(6, 1)).await,
         RenewalResult::Stored
@@ -142,19 +142,19 @@ async fn a_new_key_takes_the_place_of_the_old_one_and_of_its_leases() {
     ] {
         assert_eq!(result(&registry, KEY, 1, renewal).await, expected);
     }
-    let before = registry.revision().await.unwrap();
-    let (done, now) = registry.renew(KEY, 1, key(0, 3)).await.unwrap();
-    assert_eq!((done, now.info.epoch), (RenewalResult::Stored, 1));
-    let changes = registry.changes_since(before, 10).await.unwrap().changes;
+    let revision_before = registry.revision().await.unwrap();
+    let (outcome, enrollment) = registry.renew(KEY, 1, key(0, 3)).await.unwrap();
+    assert_eq!((outcome, enrollment.info.epoch), (RenewalResult::Stored, 1));
+    let changes = registry.changes_since(revision_before, 10).await.unwrap().changes;
     assert_eq!((changes.len(), changes[0].epoch), (1, 1));
     assert!(registry.leases_of(KEY).await.unwrap().is_empty());
-    let found = registry.load(KEY).await.unwrap();
-    assert_eq!(found.credentials, Credentials::Key(RowKey::from_bytes([3; 16])));
+    let device = registry.load(KEY).await.unwrap();
+    assert_eq!(device.credentials, Credentials::Key(RowKey::from_bytes([3; 16])));
     assert_eq!(
         result(&registry, KEY, 1, key(1, 4)).await,
         RenewalResult::StaleTicket
     );
-    // Unused rows of the old credentials cannot come back.
+    // Rows of the old credentials cannot be returned.
     let unused_rows = UnusedRows {
         device: KEY,
         epoch: 0,
@@ -175,13 +175,13 @@ async fn a_device_without_numbers_can_renew_after_a_new_enrollment() {
     let registry = registry().await;
     let last = i64::MAX.cast_unsigned();
     for number in [last + 1, u64::MAX] {
-        let refused = result(&registry, POOL, number, appended_rows(4, 1)).await;
-        assert_eq!(refused, RenewalResult::StaleTicket);
+        let repeated = result(&registry, POOL, number, appended_rows(4, 1)).await;
+        assert_eq!(repeated, RenewalResult::StaleTicket);
     }
     let stored = result(&registry, POOL, last, appended_rows(4, 1)).await;
     assert_eq!(stored, RenewalResult::Stored);
-    let refused = result(&registry, POOL, last, appended_rows(5, 1)).await;
-    assert_eq!(refused, RenewalResult::StaleTicket);
+    let repeated = result(&registry, POOL, last, appended_rows(5, 1)).await;
+    assert_eq!(repeated, RenewalResult::StaleTicket);
     assert_eq!(registry.enrollment(POOL).await.unwrap().ticket_number, last);
     registry
         .enroll_chunk(vec![pool_device(POOL.0, 4)], OnConflict::Replace)
@@ -191,26 +191,29 @@ async fn a_device_without_numbers_can_renew_after_a_new_enrollment() {
     // Earlier requests belong to another epoch.
     let replayed = result(&registry, POOL, last, appended_rows(4, 1)).await;
     assert_eq!(replayed, RenewalResult::WrongPosition);
-    let now = Renewal::Rows {
+    let new_renewal = Renewal::Rows {
         epoch: 1,
         first: 4,
         rows: rows(POOL.0, 9, 1),
     };
-    assert_eq!(result(&registry, POOL, 1, now).await, RenewalResult::Stored);
+    assert_eq!(
+        result(&registry, POOL, 1, new_renewal).await,
+        RenewalResult::Stored
+    );
 }
 
 #[tokio::test]
 async fn a_revoked_or_unknown_device_cannot_renew() {
     let registry = registry().await;
     registry.revoke(POOL, "", 1_790_000_000).await.unwrap();
-    let refused = registry.renew(POOL, 1, appended_rows(4, 1)).await;
-    assert!(matches!(refused, Err(RegistryError::Revoked { .. })));
+    let result = registry.renew(POOL, 1, appended_rows(4, 1)).await;
+    assert!(matches!(result, Err(RegistryError::Revoked { .. })));
     assert!(matches!(
         registry.enrollment(POOL).await,
         Err(RegistryError::Revoked { .. })
     ));
-    let refused = registry.renew(DeviceId(9), 1, key(0, 1)).await;
-    assert!(matches!(refused, Err(RegistryError::UnknownDevice { .. })));
+    let result = registry.renew(DeviceId(9), 1, key(0, 1)).await;
+    assert!(matches!(result, Err(RegistryError::UnknownDevice { .. })));
 }
 
 #[tokio::test]
@@ -228,10 +231,10 @@ async fn a_number_that_was_lowered_in_the_file_is_detected() {
     registry.close().await;
     sql(&path, "UPDATE ticket SET number = 1").await;
     let registry = Registry::open(&path, &master_key()).await.unwrap();
-    let refused = registry.renew(POOL, 3, appended_rows(6, 1)).await;
+    let result = registry.renew(POOL, 3, appended_rows(6, 1)).await;
     assert!(
-        matches!(refused, Err(RegistryError::DamagedRecord { .. })),
-        "{refused:?}"
+        matches!(result, Err(RegistryError::DamagedRecord { .. })),
+        "{result:?}"
     );
     assert_eq!(registry.check().await.unwrap().len(), 1);
 }

@@ -77,22 +77,22 @@ async fn a_device_of_one_gateway_has_no_newer_session() {
     assert_eq!(leased_elsewhere(&tokens[0]).await.unwrap().len(), 1);
 
     registry.register_gateway(GatewayId(1), 1).await.unwrap();
-    let refused = leased_elsewhere(&tokens[0]).await;
+    let result = leased_elsewhere(&tokens[0]).await;
     assert!(
-        matches!(refused, Err(RegistryError::StaleFencingToken { .. })),
-        "{refused:?}"
+        matches!(result, Err(RegistryError::StaleFencingToken { .. })),
+        "{result:?}"
     );
-    let refused = registry.record_sessions(&tokens[0], &[opened(1)], at(1)).await;
+    let result = registry.record_sessions(&tokens[0], &[opened(1)], at(1)).await;
     assert!(
-        matches!(refused, Err(RegistryError::StaleFencingToken { .. })),
-        "{refused:?}"
+        matches!(result, Err(RegistryError::StaleFencingToken { .. })),
+        "{result:?}"
     );
 }
 
 #[tokio::test]
 async fn the_feed_reports_where_a_device_moved() {
     let (registry, tokens) = site(2).await;
-    let before = registry.revision().await.unwrap();
+    let revision_before = registry.revision().await.unwrap();
     assert_eq!(
         note(&registry, &tokens[0], opened(10)).await,
         SessionOrder::Newest
@@ -101,16 +101,20 @@ async fn the_feed_reports_where_a_device_moved() {
         note(&registry, &tokens[1], opened(20)).await,
         SessionOrder::Newest
     );
-    let word = NewestSession {
+    let newest = NewestSession {
         device: DEVICE,
         gateway: GatewayId(2),
         started: at(20),
     };
-    assert_eq!(newest_sessions(&registry).await, [word], "once, with the newest");
+    assert_eq!(
+        newest_sessions(&registry).await,
+        [newest],
+        "once, with the newest"
+    );
     let at_second = registry.revision().await.unwrap();
-    assert_eq!(at_second.0, before.0 + 2);
+    assert_eq!(at_second.0, revision_before.0 + 2);
 
-    // A newer session at the same gateway is recorded and not reported to others.
+    // A newer session at the same gateway is recorded and not reported to other gateways.
     assert_eq!(
         note(&registry, &tokens[1], opened(30)).await,
         SessionOrder::Newest
@@ -120,7 +124,7 @@ async fn the_feed_reports_where_a_device_moved() {
         newest_sessions(&registry).await,
         [NewestSession {
             started: at(30),
-            ..word
+            ..newest
         }]
     );
     // A repeated or older report changes nothing.
@@ -131,7 +135,7 @@ async fn the_feed_reports_where_a_device_moved() {
         );
         assert_eq!(newest_sessions(&registry).await[0].started, at(30));
     }
-    // A late report of the other gateway is answered as ended.
+    // The response to a late report of the other gateway says that its session has ended.
     let older = SessionOrder::Older {
         gateway: GatewayId(2),
         started: at(30),
@@ -161,27 +165,30 @@ async fn every_order_of_reports_ends_the_same_way() {
             .map(|ns| (rng.random_range(0..3), ns))
             .collect();
         let sessions = reports.clone();
-        let again: Vec<_> = reports
+        let repeated: Vec<_> = reports
             .iter()
             .filter(|_| rng.random_ratio(1, 3))
             .copied()
             .collect();
-        reports.extend(again);
+        reports.extend(repeated);
         reports.shuffle(&mut rng);
-        let mut over = vec![false; sessions.len() + 1];
+        let mut is_ended = vec![false; sessions.len() + 1];
         for (gateway, ns) in &reports {
             match note(&registry, &tokens[*gateway], opened(*ns)).await {
-                SessionOrder::Older { gateway: at, .. } => {
-                    assert_ne!(at.0 as usize, gateway + 1, "seed {seed}");
-                    over[*ns as usize] = true;
+                SessionOrder::Older {
+                    gateway: newest_gateway,
+                    ..
+                } => {
+                    assert_ne!(newest_gateway.0 as usize, gateway + 1, "seed {seed}");
+                    is_ended[*ns as usize] = true;
                 }
                 unexpected => assert_eq!(unexpected, SessionOrder::Newest, "seed {seed}"),
             }
             // Each gateway now reads the feed.
-            for word in newest_sessions(&registry).await {
-                for (other, began) in &sessions {
-                    let is_at_other = *other as u32 + 1 != word.gateway.0;
-                    over[*began as usize] |= is_at_other && *began < word.started.ns;
+            for newest in newest_sessions(&registry).await {
+                for (session_gateway, started) in &sessions {
+                    let is_at_other = *session_gateway as u32 + 1 != newest.gateway.0;
+                    is_ended[*started as usize] |= is_at_other && *started < newest.started.ns;
                 }
             }
         }
@@ -189,13 +196,13 @@ async fn every_order_of_reports_ends_the_same_way() {
         for (gateway, ns) in &sessions {
             let is_last = *ns as usize == sessions.len();
             assert!(
-                !(is_last && over[*ns as usize]),
+                !(is_last && is_ended[*ns as usize]),
                 "seed {seed}: the newest session was ended"
             );
             // Of several sessions at one gateway, the newer replaces the older.
             if *gateway != last_at {
                 assert!(
-                    over[*ns as usize],
+                    is_ended[*ns as usize],
                     "seed {seed}: {ns} at {gateway} of {sessions:?} is not ended"
                 );
             }
@@ -233,7 +240,7 @@ async fn sessions_that_cannot_be_compared_end_nothing() {
         None
     );
 
-    // Sessions started after the boot are newer than all earlier ones, regardless of numbers.
+    // Sessions started after the boot are newer than all sessions of an earlier boot, regardless of their times.
     let after_start = ProvenSession {
         device: DEVICE,
         started: BootTimestamp {
@@ -254,8 +261,8 @@ async fn sessions_that_cannot_be_compared_end_nothing() {
     assert_eq!(now.age_ns(after_start.started), Some(0), "never of the future");
 }
 
-/// A machine restored from a snapshot has the same boot id, and its clock continues from then. Later records do not
-/// lock devices out.
+/// A machine restored from a snapshot has the same boot id, and its clock continues from the time of the snapshot.
+/// Records with a later time do not lock devices out.
 #[tokio::test]
 async fn a_note_from_ahead_is_as_one_of_an_earlier_start() {
     const DAY_NS: i64 = 86_400_000_000_000;
@@ -281,31 +288,28 @@ async fn pages_of_the_feed_hold_both_kinds() {
     for id in 1..=10 {
         registry.enroll(pool_device(id, 8)).await.unwrap();
         let device = DeviceId(id);
-        let began = at(id as i64);
+        let started = at(id as i64);
         registry
             .record_sessions(
                 &tokens[id as usize % 2],
-                &[ProvenSession {
-                    device,
-                    started: began,
-                }],
-                began,
+                &[ProvenSession { device, started }],
+                started,
             )
             .await
             .unwrap();
     }
     for limit in [1, 2, 3, 7, 100] {
-        let (mut since, mut devices, mut places) = (Revision::ZERO, Vec::new(), Vec::new());
+        let (mut since, mut devices, mut located) = (Revision::ZERO, Vec::new(), Vec::new());
         loop {
             let page = registry.changes_since(since, limit).await.unwrap();
             devices.extend(page.changes.iter().map(|change| change.device.0));
-            places.extend(page.newest_sessions.iter().map(|word| word.device.0));
+            located.extend(page.newest_sessions.iter().map(|session| session.device.0));
             since = page.up_to_revision;
             if !page.has_more {
                 break;
             }
         }
         assert_eq!(devices, (1..=10).collect::<Vec<_>>(), "pages of {limit}");
-        assert_eq!(places, devices, "pages of {limit}");
+        assert_eq!(located, devices, "pages of {limit}");
     }
 }

@@ -68,15 +68,30 @@ async fn round_numbers_are_unique_and_require_the_newest_fencing_token() {
         matches!(error, RegistryError::StaleFencingToken { .. }),
         "{error}"
     );
-    let other = registry.register_gateway(GatewayId(2), 0).await.unwrap();
-    assert_eq!(registry.reserve_rounds(&other, 3, 0).await.unwrap().numbers, 1..4);
-    // A floor raises numbers and never lowers them.
+    let other_gateway = registry.register_gateway(GatewayId(2), 0).await.unwrap();
     assert_eq!(
-        registry.reserve_rounds(&other, 3, 100).await.unwrap().numbers,
+        registry
+            .reserve_rounds(&other_gateway, 3, 0)
+            .await
+            .unwrap()
+            .numbers,
+        1..4
+    );
+    // A requested floor raises the numbers and never lowers them.
+    assert_eq!(
+        registry
+            .reserve_rounds(&other_gateway, 3, 100)
+            .await
+            .unwrap()
+            .numbers,
         100..103
     );
     assert_eq!(
-        registry.reserve_rounds(&other, 3, 50).await.unwrap().numbers,
+        registry
+            .reserve_rounds(&other_gateway, 3, 50)
+            .await
+            .unwrap()
+            .numbers,
         103..106
     );
     assert_eq!(
@@ -150,7 +165,7 @@ async fn a_round_and_its_changes_are_stored_together() {
     );
 
     // Refused rounds store nothing.
-    let wrong = [
+    let invalid_rounds = [
         (round(2, 9), vec![]),
         (round(1, 101), vec![]),
         (round(1, 0), vec![]),
@@ -186,7 +201,7 @@ async fn a_round_and_its_changes_are_stored_together() {
             ],
         ),
     ];
-    for (round, appraisals) in wrong {
+    for (round, appraisals) in invalid_rounds {
         let error = registry
             .record_round(&fencing_token, &round, &with_enrollment(appraisals))
             .await
@@ -211,13 +226,16 @@ async fn a_round_and_its_changes_are_stored_together() {
     // A new enrollment starts as unproven; results of earlier or later enrollments do not apply.
     registry.enroll_prover(prover(2), NOW_S).await.unwrap();
     for at_s in [NOW_S, NOW_S + 2] {
-        let other = [(appraisal(2, 9), EnrollmentTime(at_s))];
-        registry.record_round(&newer, &round(1, 9), &other).await.unwrap();
+        let of_other_enrollment = [(appraisal(2, 9), EnrollmentTime(at_s))];
+        registry
+            .record_round(&newer, &round(1, 9), &of_other_enrollment)
+            .await
+            .unwrap();
         assert_eq!(registry.appraisal(DeviceId(2)).await.unwrap(), None);
     }
-    let its_own = [(appraisal(2, 9), EnrollmentTime(NOW_S + 1))];
+    let of_this_enrollment = [(appraisal(2, 9), EnrollmentTime(NOW_S + 1))];
     registry
-        .record_round(&newer, &round(1, 9), &its_own)
+        .record_round(&newer, &round(1, 9), &of_this_enrollment)
         .await
         .unwrap();
     assert_eq!(
@@ -231,9 +249,12 @@ async fn a_round_and_its_changes_are_stored_together() {
 async fn the_newest_rounds_of_each_gateway_are_kept() {
     let registry = fleet(1).await;
     let fencing_token = gateway(&registry).await;
-    let other = registry.register_gateway(GatewayId(2), 0).await.unwrap();
-    registry.reserve_rounds(&other, 1, 0).await.unwrap();
-    registry.record_round(&other, &round(2, 1), &[]).await.unwrap();
+    let other_gateway = registry.register_gateway(GatewayId(2), 0).await.unwrap();
+    registry.reserve_rounds(&other_gateway, 1, 0).await.unwrap();
+    registry
+        .record_round(&other_gateway, &round(2, 1), &[])
+        .await
+        .unwrap();
     // The only round of a rarely attested group is kept, regardless of the number of later rounds of other groups.
     let last = ROUNDS_MAX + 6;
     registry.reserve_rounds(&fencing_token, last, 0).await.unwrap();
@@ -252,49 +273,49 @@ async fn the_newest_rounds_of_each_gateway_are_kept() {
             .await
             .unwrap();
     }
-    let kept = registry.rounds(Some(GatewayId(1)), u32::MAX).await.unwrap();
-    let numbers: Vec<u32> = kept.iter().map(|round| round.number).collect();
+    let kept_rounds = registry.rounds(Some(GatewayId(1)), u32::MAX).await.unwrap();
+    let numbers: Vec<u32> = kept_rounds.iter().map(|round| round.number).collect();
     assert_eq!(numbers, (7..=last).rev().chain([1]).collect::<Vec<_>>());
-    let all = registry.rounds(None, u32::MAX).await.unwrap();
-    let gateways: HashSet<u32> = all.iter().map(|round| round.gateway.0).collect();
-    assert_eq!((all.len(), gateways.len()), (ROUNDS_MAX as usize + 2, 2));
-    assert_eq!(registry.rounds(None, 3).await.unwrap(), kept[..3]);
-    for group in [name("seldom"), kept[0].group.clone()] {
-        for (gateway, rounds) in [(None, &all), (Some(GatewayId(1)), &kept)] {
+    let all_rounds = registry.rounds(None, u32::MAX).await.unwrap();
+    let gateways: HashSet<u32> = all_rounds.iter().map(|round| round.gateway.0).collect();
+    assert_eq!((all_rounds.len(), gateways.len()), (ROUNDS_MAX as usize + 2, 2));
+    assert_eq!(registry.rounds(None, 3).await.unwrap(), kept_rounds[..3]);
+    for group in [name("seldom"), kept_rounds[0].group.clone()] {
+        for (gateway, rounds) in [(None, &all_rounds), (Some(GatewayId(1)), &kept_rounds)] {
             let of_group: Vec<_> = rounds
                 .iter()
                 .filter(|round| round.group == group)
                 .cloned()
                 .collect();
-            let found = registry
+            let listed = registry
                 .rounds_of_group(gateway, Some(&group), u32::MAX)
                 .await
                 .unwrap();
-            assert_eq!(found, of_group);
-            assert!(!found.is_empty());
+            assert_eq!(listed, of_group);
+            assert!(!listed.is_empty());
         }
     }
     for gateway in [None, Some(GatewayId(1))] {
-        for group in [None, Some(name("seldom")), Some(kept[0].group.clone())] {
+        for group in [None, Some(name("seldom")), Some(kept_rounds[0].group.clone())] {
             let original = registry.rounds_of_group(gateway, group.as_ref(), u32::MAX);
             let original = original.await.unwrap();
             for limit in [1, 167, u32::try_from(original.len()).unwrap(), u32::MAX] {
-                // A few hundred parts are sufficient.
-                let enough = original.len().min(300 * limit as usize);
-                let found = walk(&registry, gateway, group.as_ref(), limit, enough).await;
-                assert_eq!(found, original[..enough], "{gateway:?} {group:?} {limit}");
+                // A few hundred pages are sufficient.
+                let count = original.len().min(300 * limit as usize);
+                let listed = walk(&registry, gateway, group.as_ref(), limit, count).await;
+                assert_eq!(listed, original[..count], "{gateway:?} {group:?} {limit}");
             }
         }
     }
-    // Rounds of a removed group are removed like all others.
+    // Old rounds of a removed group are removed like all other old rounds.
     registry.remove_group(&name("seldom")).await.unwrap();
     registry.reserve_rounds(&fencing_token, 1, 0).await.unwrap();
     registry
         .record_round(&fencing_token, &round(1, last + 1), &[])
         .await
         .unwrap();
-    let kept = registry.rounds(Some(GatewayId(1)), u32::MAX).await.unwrap();
-    let numbers: Vec<u32> = kept.iter().map(|round| round.number).collect();
+    let kept_rounds = registry.rounds(Some(GatewayId(1)), u32::MAX).await.unwrap();
+    let numbers: Vec<u32> = kept_rounds.iter().map(|round| round.number).collect();
     assert_eq!(numbers, (8..=last + 1).rev().collect::<Vec<_>>());
 }
 
@@ -304,31 +325,31 @@ async fn walk(
     gateway: Option<GatewayId>,
     group: Option<&GroupName>,
     limit: u32,
-    enough: usize,
+    count: usize,
 ) -> Vec<RoundRecord> {
-    let (mut found, mut after) = (Vec::new(), None);
-    while found.len() < enough {
+    let (mut rounds, mut after) = (Vec::new(), None);
+    while rounds.len() < count {
         let page = registry.rounds_page(gateway, group, after, limit).await.unwrap();
         assert!(page.rounds.len() <= limit as usize);
-        found.extend(page.rounds);
+        rounds.extend(page.rounds);
         after = page.next;
         let Some(next) = after else { break };
         assert_eq!(next.to_string().parse(), Ok(next));
     }
-    // The last page is marked as last.
-    assert!(after.is_none() || enough < ROUNDS_MAX as usize);
-    found
+    // The last page has no cursor of a next page.
+    assert!(after.is_none() || count < ROUNDS_MAX as usize);
+    rounds
 }
 
 #[test]
 fn a_place_in_a_list_of_rounds_is_three_numbers() {
-    let place = RoundCursor {
+    let cursor = RoundCursor {
         started_at_s: u64::MAX,
         gateway: GatewayId(0),
         number: 7,
     };
-    assert_eq!(place.to_string(), "18446744073709551615-0-7");
-    for wrong in ["", "1", "1-2", "1-2-3-4", "1-2-x", "-1-2-3", "1-2-4294967296"] {
-        assert_eq!(wrong.parse::<RoundCursor>(), Err(InvalidRoundCursor), "{wrong}");
+    assert_eq!(cursor.to_string(), "18446744073709551615-0-7");
+    for text in ["", "1", "1-2", "1-2-3-4", "1-2-x", "-1-2-3", "1-2-4294967296"] {
+        assert_eq!(text.parse::<RoundCursor>(), Err(InvalidRoundCursor), "{text}");
     }
 }

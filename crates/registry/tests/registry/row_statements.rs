@@ -8,29 +8,43 @@ use linewarden_registry::{LeaseRequest, RegistryError};
 #[tokio::test]
 async fn a_gateway_report_of_more_used_rows_is_accepted() {
     let site = Site::with_pool(30).await;
-    let Site { registry, one, two } = &site;
-    // An old copy of the registry was restored, without the lease.
-    let granted = lease(registry, one, lease_request(7, 4, 4)).await.unwrap();
+    let Site {
+        registry,
+        gateway_1,
+        gateway_2,
+    } = &site;
+    // The registry has no such lease, like a restored old copy.
+    let granted = lease(registry, gateway_1, lease_request(7, 4, 4)).await.unwrap();
     assert_eq!((granted.rows, granted.mark.0), (7..11, 11));
     assert_eq!(
-        lease(registry, two, lease_request(0, 4, 4)).await.unwrap().rows,
+        lease(registry, gateway_2, lease_request(0, 4, 4))
+            .await
+            .unwrap()
+            .rows,
         11..15
     );
     assert!(matches!(
-        lease(registry, one, lease_request(u32::MAX, 1, 1)).await,
+        lease(registry, gateway_1, lease_request(u32::MAX, 1, 1)).await,
         Err(RegistryError::RowsExhausted { .. })
     ));
     assert_eq!(
-        lease(registry, one, lease_request(11, 1, 1)).await.unwrap().rows,
+        lease(registry, gateway_1, lease_request(11, 1, 1))
+            .await
+            .unwrap()
+            .rows,
         15..16
     );
 }
 
 /// A device statement moves its lease only if the device has answered unleased rows, or was challenged with an
-/// answered row. Rows of other gateways and spare rows are kept.
+/// answered row. Rows of other gateways and unleased ranges are kept.
 #[tokio::test]
 async fn a_devices_statement_moves_a_registry_that_has_forgotten_leases() {
-    let Site { registry, one, two } = Site::with_pool(60).await;
+    let Site {
+        registry,
+        gateway_1,
+        gateway_2,
+    } = Site::with_pool(60).await;
     let stated = |unanswered_from, has_refused| LeaseRequest {
         statement: RowStatement {
             first_unanswered_row: RowIndex(unanswered_from),
@@ -39,35 +53,61 @@ async fn a_devices_statement_moves_a_registry_that_has_forgotten_leases() {
         ..lease_request(0, 4, 2)
     };
     assert_eq!(
-        lease(&registry, &one, lease_request(0, 8, 2)).await.unwrap().rows,
+        lease(&registry, &gateway_1, lease_request(0, 8, 2))
+            .await
+            .unwrap()
+            .rows,
         0..8
     );
-    // It visited both gateways and answered more than the lowest free row.
-    assert_eq!(report_unused_rows(&registry, &one, 2, false).await.unwrap(), 6);
-    assert_eq!(lease(&registry, &two, stated(2, false)).await.unwrap().rows, 2..6);
-    assert_eq!(report_unused_rows(&registry, &two, 4, false).await.unwrap(), 2);
-    // Above all leased rows: rows in between are never leased.
-    let granted = lease(&registry, &one, stated(20, false)).await.unwrap();
-    assert_eq!((granted.held_rows, granted.mark.0), (20..24, 22));
-    let again = lease(&registry, &one, stated(20, false)).await.unwrap();
-    assert_eq!(again.held_rows, 20..24, "the same again");
-    // Refused: above all leased rows, although it answered less. Rows in between become free.
-    assert_eq!(report_unused_rows(&registry, &one, 22, false).await.unwrap(), 2);
+    // The device visited both gateways and answered rows above the lowest unleased row.
     assert_eq!(
-        lease(&registry, &two, stated(21, false)).await.unwrap().rows,
+        report_unused_rows(&registry, &gateway_1, 2, false).await.unwrap(),
+        6
+    );
+    assert_eq!(
+        lease(&registry, &gateway_2, stated(2, false)).await.unwrap().rows,
+        2..6
+    );
+    assert_eq!(
+        report_unused_rows(&registry, &gateway_2, 4, false).await.unwrap(),
+        2
+    );
+    // The new lease starts at the stated row, above all leased rows: the rows between them are never leased.
+    let granted = lease(&registry, &gateway_1, stated(20, false)).await.unwrap();
+    assert_eq!((granted.held_rows, granted.mark.0), (20..24, 22));
+    let repeated = lease(&registry, &gateway_1, stated(20, false)).await.unwrap();
+    assert_eq!(repeated.held_rows, 20..24, "the same again");
+    // After a refused row the new lease is above all leased rows, although the device answered fewer rows. The skipped
+    // rows become unleased.
+    assert_eq!(
+        report_unused_rows(&registry, &gateway_1, 22, false)
+            .await
+            .unwrap(),
+        2
+    );
+    assert_eq!(
+        lease(&registry, &gateway_2, stated(21, false))
+            .await
+            .unwrap()
+            .rows,
         22..26
     );
-    let granted = lease(&registry, &one, stated(21, true)).await.unwrap();
+    let granted = lease(&registry, &gateway_1, stated(21, true)).await.unwrap();
     assert_eq!(granted.held_rows, 26..30);
-    // Statements beyond the pool are ignored, except after a refused row: then no row is left that it would answer.
-    let Site { registry, one, .. } = Site::with_pool(10).await;
+    // Statements beyond the pool are ignored. After a refused row, however, the device would answer none of the rows.
+    let Site {
+        registry, gateway_1, ..
+    } = Site::with_pool(10).await;
     assert_eq!(
-        lease(&registry, &one, stated(11, false)).await.unwrap().rows,
+        lease(&registry, &gateway_1, stated(11, false))
+            .await
+            .unwrap()
+            .rows,
         0..4
     );
     for row in [10, 11] {
         assert!(matches!(
-            lease(&registry, &one, stated(row, true)).await,
+            lease(&registry, &gateway_1, stated(row, true)).await,
             Err(RegistryError::RowsExhausted { .. })
         ));
     }
@@ -78,9 +118,14 @@ async fn a_devices_statement_moves_a_registry_that_has_forgotten_leases() {
 #[tokio::test]
 async fn the_first_lease_after_a_restore_begins_above_the_leased_and_the_stated_rows() {
     for (unanswered_from, highest) in [(0, 4), (3, 4), (8, 8), (60, 60)] {
-        let Site { registry, one, .. } = Site::with_pool(100).await;
+        let Site {
+            registry, gateway_1, ..
+        } = Site::with_pool(100).await;
         assert_eq!(
-            lease(&registry, &one, lease_request(0, 4, 4)).await.unwrap().rows,
+            lease(&registry, &gateway_1, lease_request(0, 4, 4))
+                .await
+                .unwrap()
+                .rows,
             0..4
         );
         let directory = tempfile::tempdir().unwrap();
@@ -100,30 +145,43 @@ async fn the_first_lease_after_a_restore_begins_above_the_leased_and_the_stated_
     }
 }
 
-/// A repeated proof, in the same or another request, yields the same rows, and none of them becomes free.
+/// A repeated proof, in the same or another request, yields the same rows, and none of them becomes unleased.
 #[tokio::test]
 async fn a_repeated_statement_moves_a_lease_once() {
-    let Site { registry, one, two } = Site::with_pool(60).await;
+    let Site {
+        registry,
+        gateway_1,
+        gateway_2,
+    } = Site::with_pool(60).await;
     assert_eq!(
-        lease(&registry, &two, lease_request(0, 8, 2)).await.unwrap().rows,
+        lease(&registry, &gateway_2, lease_request(0, 8, 2))
+            .await
+            .unwrap()
+            .rows,
         0..8
     );
-    assert_eq!(report_unused_rows(&registry, &two, 3, false).await.unwrap(), 5);
-    let refused = LeaseRequest {
+    assert_eq!(
+        report_unused_rows(&registry, &gateway_2, 3, false).await.unwrap(),
+        5
+    );
+    let request = LeaseRequest {
         statement: RowStatement {
             first_unanswered_row: RowIndex(5),
             has_refused_row: true,
         },
         ..lease_request(0, 4, 2)
     };
-    let mut held = Vec::new();
+    let mut held_rows = Vec::new();
     for _ in 0..2 {
-        let results = registry.lease(&one, &[refused, refused]).await.unwrap();
-        held.extend(results.into_iter().map(|result| result.unwrap().held_rows));
+        let results = registry.lease(&gateway_1, &[request, request]).await.unwrap();
+        held_rows.extend(results.into_iter().map(|result| result.unwrap().held_rows));
     }
-    assert_eq!(held, [5..9, 5..9, 5..9, 5..9]);
+    assert_eq!(held_rows, [5..9, 5..9, 5..9, 5..9]);
     assert_eq!(
-        lease(&registry, &two, lease_request(3, 4, 4)).await.unwrap().rows,
+        lease(&registry, &gateway_2, lease_request(3, 4, 4))
+            .await
+            .unwrap()
+            .rows,
         9..13
     );
 }

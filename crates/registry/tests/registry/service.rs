@@ -76,12 +76,12 @@ async fn a_token_authenticates_its_user_until_it_expires() {
         Some(by_certificate)
     );
     assert_eq!(registry.users().await.unwrap().len(), 3);
-    let taken = registry
+    let result = registry
         .add_user(&user("alice", Role::Viewer), Some("another"))
         .await;
     assert!(
-        matches!(taken, Err(RegistryError::InvalidField { field: "name", .. })),
-        "{taken:?}"
+        matches!(result, Err(RegistryError::InvalidField { field: "name", .. })),
+        "{result:?}"
     );
 
     let login = registry
@@ -94,12 +94,12 @@ async fn a_token_authenticates_its_user_until_it_expires() {
         .await;
     assert_eq!(session.unwrap(), None, "a name is not a token");
     assert_eq!(registry.user_by_session("biscuit", NOW_S).await.unwrap(), None);
-    let (found, until_s) = registry
+    let (user_of_session, until_s) = registry
         .user_by_session("cookie", NOW_S + 99)
         .await
         .unwrap()
         .unwrap();
-    assert_eq!((found.name.as_str(), until_s), ("alice", NOW_S + 100));
+    assert_eq!((user_of_session.name.as_str(), until_s), ("alice", NOW_S + 100));
     assert_eq!(
         registry.user_by_session("cookie", NOW_S + 100).await.unwrap(),
         None
@@ -151,12 +151,12 @@ async fn edits_of_user_rows_do_not_grant_access() {
         "UPDATE api_user SET role = 3",
         "UPDATE api_user SET expires_at_s = NULL",
         "UPDATE api_user SET name = 'bob'",
-        "UPDATE api_user SET token_hash = mac",
+        "UPDATE api_user SET token_hash = tag",
         "UPDATE gateway_record SET revoked_at_s = NULL, revoked_reason = NULL",
         "UPDATE signer SET revoked_at_s = NULL",
     ] {
-        let (_directory, place) = fleet_of_40().await;
-        let registry = open(&place).await.unwrap();
+        let (_directory, location) = fleet_of_40().await;
+        let registry = open(&location).await.unwrap();
         let viewer = User {
             expires_at_s: Some(NOW_S),
             ..user("guest", Role::Viewer)
@@ -169,12 +169,12 @@ async fn edits_of_user_rows_do_not_grant_access() {
         registry.add_signer(&signer(1)).await.unwrap();
         registry.revoke_signer(&[1; 8], NOW_S).await.unwrap();
         assert!(registry.check().await.unwrap().is_empty());
-        sql(&place, edit).await;
+        sql(&location, edit).await;
         assert_eq!(registry.check().await.unwrap().len(), 1, "{edit}");
         if edit.contains("api_user") {
             for name in ["guest", "bob"] {
-                let found = registry.user_by_name(name, 0).await;
-                assert!(!matches!(found, Ok(Some(_))), "{edit}: {found:?}");
+                let result = registry.user_by_name(name, 0).await;
+                assert!(!matches!(result, Ok(Some(_))), "{edit}: {result:?}");
             }
         }
         if edit.contains("gateway_record") {
@@ -191,11 +191,11 @@ async fn actions_are_recorded_in_the_event_log() {
     }
     let acting = registry.with_action(act("revoked", Some(2))).unwrap();
     acting.revoke(DeviceId(2), "stolen", NOW_S).await.unwrap();
-    // Nothing was stored.
+    // The repeated revocation changes nothing and is not recorded.
     acting.revoke(DeviceId(2), "stolen", NOW_S).await.unwrap();
     let unknown = registry.with_action(act("revoked", Some(9))).unwrap();
-    let refused = unknown.revoke(DeviceId(9), "stolen", NOW_S).await.unwrap_err();
-    unknown.record_refusal(&refused.to_string()).await.unwrap();
+    let error = unknown.revoke(DeviceId(9), "stolen", NOW_S).await.unwrap_err();
+    unknown.record_refusal(&error.to_string()).await.unwrap();
     registry
         .record_events(
             &[NewEvent {
@@ -284,14 +284,20 @@ async fn actions_are_recorded_in_the_event_log() {
         assert_eq!(numbers, expected, "{filter:?}");
     }
     let first = registry.events(&EventFilter::default(), None, 2).await.unwrap();
-    let rest = registry
+    let second = registry
         .events(&EventFilter::default(), first.next, 2)
         .await
         .unwrap();
-    assert_eq!((first.next, rest.entries.len(), rest.next), (Some(2), 1, None));
+    assert_eq!(
+        (first.next, second.entries.len(), second.next),
+        (Some(2), 1, None)
+    );
     assert_eq!(registry.newest_authentic_event().await.unwrap(), 3);
-    let after = registry.events_after(1, 10).await.unwrap();
-    assert_eq!(after.iter().map(|entry| entry.number).collect::<Vec<_>>(), [2, 3]);
+    let entries = registry.events_after(1, 10).await.unwrap();
+    assert_eq!(
+        entries.iter().map(|entry| entry.number).collect::<Vec<_>>(),
+        [2, 3]
+    );
 }
 
 #[tokio::test]
@@ -303,16 +309,16 @@ async fn an_entry_that_was_changed_or_taken_out_is_noticed() {
         ("DELETE FROM event_log WHERE number = 1", vec![2]),
         ("UPDATE event_log SET number = 9 WHERE number = 4", vec![9]),
     ] {
-        let (_directory, place) = fleet_of_40().await;
-        let registry = open(&place).await.unwrap();
+        let (_directory, location) = fleet_of_40().await;
+        let registry = open(&location).await.unwrap();
         for id in 1..=4 {
             let acting = registry.with_action(act("revoked", Some(id))).unwrap();
             acting.revoke(DeviceId(id), "lost", NOW_S).await.unwrap();
         }
         assert!(registry.check().await.unwrap().is_empty());
-        sql(&place, edit).await;
-        let found = registry.check().await.unwrap();
-        let numbers: Vec<u64> = found
+        sql(&location, edit).await;
+        let findings = registry.check().await.unwrap();
+        let numbers: Vec<u64> = findings
             .iter()
             .map(|error| match error {
                 RegistryError::DamagedEvent { number } => *number,
@@ -350,17 +356,17 @@ async fn a_repeated_idempotency_key_returns_the_same_response() {
         IdempotencyState::New,
         "the former request is abandoned"
     );
-    let kept = StoredResponse {
+    let response = StoredResponse {
         status: 201,
         body: b"{}".to_vec(),
     };
     registry
-        .finish_request("alice", "k", &[1; 32], Some(&kept))
+        .finish_request("alice", "k", &[1; 32], Some(&response))
         .await
         .unwrap();
     assert_eq!(
         begin("alice", "k", 1, NOW_S + 61).await,
-        IdempotencyState::Completed(kept)
+        IdempotencyState::Completed(response)
     );
     registry.finish_request("bob", "k", &[2; 32], None).await.unwrap();
     assert_eq!(
@@ -398,52 +404,52 @@ async fn forged_responses_are_ignored() {
         "UPDATE api_response SET key = 'l'",
         "UPDATE api_response SET request = x'0202020202020202020202020202020202020202020202020202020202020202'",
     ] {
-        let (_directory, place) = fleet_of_40().await;
-        let registry = open(&place).await.unwrap();
+        let (_directory, location) = fleet_of_40().await;
+        let registry = open(&location).await.unwrap();
         let begin =
             async |user, key, request: u8| registry.begin_request(user, key, &[request; 32], NOW_S, 60).await;
         begin("alice", "k", 1).await.unwrap();
-        let kept = StoredResponse {
+        let response = StoredResponse {
             status: 201,
             body: b"{}".to_vec(),
         };
         registry
-            .finish_request("alice", "k", &[1; 32], Some(&kept))
+            .finish_request("alice", "k", &[1; 32], Some(&response))
             .await
             .unwrap();
         assert_eq!(
             begin("alice", "k", 1).await.unwrap(),
-            IdempotencyState::Completed(kept)
+            IdempotencyState::Completed(response)
         );
-        sql(&place, edit).await;
+        sql(&location, edit).await;
         let (user, key, request) = match edit {
             _ if edit.contains("user_name") => ("bob", "k", 1),
             _ if edit.contains("key") => ("alice", "l", 1),
             _ if edit.contains("request") => ("alice", "k", 2),
             _ => ("alice", "k", 1),
         };
-        let refused = begin(user, key, request).await.unwrap_err();
+        let error = begin(user, key, request).await.unwrap_err();
         assert!(
-            refused.to_string().contains("does not authenticate"),
-            "{edit}: {refused}"
+            error.to_string().contains("does not authenticate"),
+            "{edit}: {error}"
         );
     }
 }
 
-/// Forged and then removed entries do not cause entries to be skipped; nor does a restored older event log.
+/// The reader skips no entry after forged entries were added and removed, or an older event log was restored.
 #[tokio::test]
 async fn forged_entries_do_not_mislead_a_reader() {
-    let (_directory, place) = fleet_of_40().await;
-    let registry = open(&place).await.unwrap();
+    let (_directory, location) = fleet_of_40().await;
+    let registry = open(&location).await.unwrap();
     let revoke = async |id: u64| {
         let acting = registry.with_action(act("revoked", Some(id))).unwrap();
         acting.revoke(DeviceId(id), "lost", NOW_S).await.unwrap();
     };
     revoke(1).await;
     revoke(2).await;
-    const FORGED: &str = "INSERT INTO event_log (number, at_ms, kind, detail, refused, mac) \
-                          SELECT 9223372036854775807, at_ms, kind, detail, refused, mac FROM event_log WHERE number = 1";
-    sql(&place, FORGED).await;
+    const FORGED: &str = "INSERT INTO event_log (number, at_ms, kind, detail, refused, tag) \
+                          SELECT 9223372036854775807, at_ms, kind, detail, refused, tag FROM event_log WHERE number = 1";
+    sql(&location, FORGED).await;
     assert_eq!(registry.newest_authentic_event().await.unwrap(), 2);
     let mut follower = EventLogReader::after(1);
     let next = async |follower: &mut EventLogReader, limit| -> Vec<(u64, bool)> {
@@ -454,28 +460,28 @@ async fn forged_entries_do_not_mislead_a_reader() {
     let forged = (i64::MAX.unsigned_abs(), false);
     assert_eq!(next(&mut follower, 10).await, [(2, true), forged]);
     assert_eq!(next(&mut follower, 10).await, [], "once");
-    sql(&place, "DELETE FROM event_log WHERE number > 2").await;
+    sql(&location, "DELETE FROM event_log WHERE number > 2").await;
     assert_eq!(next(&mut follower, 10).await, []);
     revoke(3).await;
     assert_eq!(next(&mut follower, 10).await, [(3, true)]);
     assert_eq!(follower.position(), 3);
     // Pages of forged entries only are skipped.
     sql(
-        &place,
+        &location,
         "UPDATE event_log SET kind = 'other' WHERE number IN (1, 2)",
     )
     .await;
-    let mut other = EventLogReader::after(0);
+    let mut from_start = EventLogReader::after(0);
     for expected in [(1, false), (2, false), (3, true)] {
-        assert_eq!(next(&mut other, 1).await, [expected]);
+        assert_eq!(next(&mut from_start, 1).await, [expected]);
     }
-    let mut again = other;
-    again.set_position(0);
-    assert_eq!(next(&mut again, 1).await, [(3, true)]);
+    let mut restarted = from_start;
+    restarted.set_position(0);
+    assert_eq!(next(&mut restarted, 1).await, [(3, true)]);
     // An older event log is restored.
-    sql(&place, "DELETE FROM event_log WHERE number > 1").await;
+    sql(&location, "DELETE FROM event_log WHERE number > 1").await;
     assert_eq!(next(&mut follower, 10).await, []);
-    assert_eq!(follower.position(), 1, "it continues from there");
+    assert_eq!(follower.position(), 1, "the reader continues from there");
 }
 
 #[tokio::test]
@@ -505,8 +511,8 @@ async fn a_revoked_gateway_receives_nothing_and_cannot_register_again() {
         registry.verify_fencing_token(&fencing_token).await,
         Err(RegistryError::StaleFencingToken { .. })
     ));
-    let again = registry.set_gateway(GatewayId(1), "hall 1", NOW_S).await;
-    assert!(again.unwrap_err().to_string().contains("never used again"));
+    let result = registry.set_gateway(GatewayId(1), "hall 1", NOW_S).await;
+    assert!(result.unwrap_err().to_string().contains("never used again"));
     registry
         .revoke_gateway(GatewayId(1), "once more", NOW_S + 20)
         .await
@@ -528,7 +534,8 @@ async fn a_revoked_gateway_receives_nothing_and_cannot_register_again() {
     assert_eq!(registry.gateway_states().await.unwrap(), [later]);
 }
 
-/// A record from a clock far ahead does not block later ones; one slightly ahead does until its time has passed.
+/// A record with a time far ahead does not block later records. A record with a time slightly ahead blocks them until
+/// its time has passed.
 #[tokio::test]
 async fn a_time_in_the_future_is_overwritten() {
     const NOW_MS: u64 = NOW_S * 1_000;
@@ -549,7 +556,7 @@ async fn a_time_in_the_future_is_overwritten() {
     assert_eq!(note(ahead, ahead).await, ahead);
     assert_eq!(note(NOW_MS, NOW_MS).await, ahead);
     assert_eq!(note(ahead + 1, ahead + 1).await, ahead + 1);
-    // A delayed record is not newer.
+    // A delayed record does not replace a newer one.
     assert_eq!(note(NOW_MS, ahead + 1).await, ahead + 1);
     assert_eq!(note(u64::MAX, u64::MAX).await, i64::MAX.unsigned_abs());
     assert_eq!(note(NOW_MS, NOW_MS).await, NOW_MS);
@@ -575,7 +582,7 @@ async fn a_signer_that_was_revoked_stays_so() {
     assert!(registry.revoke_signer(&[1; 8], NOW_S).await.unwrap());
     assert!(registry.revoke_signer(&[1; 8], NOW_S + 5).await.unwrap());
     assert!(!registry.revoke_signer(&[3; 8], NOW_S).await.unwrap());
-    let all: Vec<SignerRecord> = registry
+    let signers: Vec<SignerRecord> = registry
         .signers()
         .await
         .unwrap()
@@ -586,12 +593,12 @@ async fn a_signer_that_was_revoked_stays_so() {
         revoked_at_s: Some(NOW_S),
         ..signer(1)
     };
-    assert_eq!(all, [revoked, signer(2)]);
-    let again = registry.add_signer(&signer(1)).await.unwrap_err().to_string();
-    assert!(again.contains("cannot be added again"), "{again}");
+    assert_eq!(signers, [revoked, signer(2)]);
+    let message = registry.add_signer(&signer(1)).await.unwrap_err().to_string();
+    assert!(message.contains("cannot be added again"), "{message}");
 }
 
-/// A whole fleet in one call.
+/// One call revokes several devices.
 #[tokio::test]
 async fn bulk_revocation_is_atomic() {
     let registry: Registry = in_memory().await;
@@ -599,8 +606,8 @@ async fn bulk_revocation_is_atomic() {
         registry.enroll(pool_device(id, 2)).await.unwrap();
     }
     registry.revoke(DeviceId(4), "before", NOW_S).await.unwrap();
-    let these = [1, 4, 9, 2].map(DeviceId);
-    let (revoked, problems) = registry.revoke_all(&these, "recall", NOW_S).await.unwrap();
+    let devices = [1, 4, 9, 2].map(DeviceId);
+    let (revoked, problems) = registry.revoke_all(&devices, "recall", NOW_S).await.unwrap();
     assert_eq!((revoked, problems.len()), (2, 1));
     assert!(
         problems[0].to_string().contains("0000000000000009"),
@@ -614,6 +621,6 @@ async fn bulk_revocation_is_atomic() {
     if is_on_postgres() {
         return;
     }
-    let bad = registry.revoke_all(&[DeviceId(3)], "\u{1b}[2J", NOW_S).await;
-    assert!(matches!(bad, Err(RegistryError::InvalidRecord { .. })));
+    let result = registry.revoke_all(&[DeviceId(3)], "\u{1b}[2J", NOW_S).await;
+    assert!(matches!(result, Err(RegistryError::InvalidRecord { .. })));
 }

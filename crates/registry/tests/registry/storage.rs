@@ -16,11 +16,12 @@ use crate::support::{create_fleet, fleet_file, gateway, is_on_postgres, lease, m
 /// The directory without extended attributes in which this program repeats one of its tests.
 const WITHOUT_ATTRIBUTES: &str = "LINEWARDEN_TEST_WITHOUT_ATTRIBUTES";
 
-fn record_of(database: &Path) -> PathBuf {
+/// The path of a database's storage record.
+fn storage_record(database: &Path) -> PathBuf {
     database.with_file_name("fleet.registry.storage")
 }
 
-/// A process that leases one more row to a registered gateway.
+/// Leases one more row to a registered gateway, like a process of the controller.
 async fn serve(path: &Path, fencing_token: &FencingToken, from: u32) {
     let registry = open(path).await.unwrap();
     registry.verify_fencing_token(fencing_token).await.unwrap();
@@ -28,7 +29,7 @@ async fn serve(path: &Path, fencing_token: &FencingToken, from: u32) {
     registry.close().await;
 }
 
-/// The fencing token of a registered gateway.
+/// Registers a gateway and returns its fencing token.
 async fn register(path: &Path) -> FencingToken {
     let registry = open(path).await.unwrap();
     let fencing_token = gateway(&registry).await;
@@ -36,9 +37,9 @@ async fn register(path: &Path) -> FencingToken {
     fencing_token
 }
 
-fn run(program: &str, words: &[&Path]) {
-    let done = Command::new(program).args(words).status().unwrap();
-    assert!(done.success(), "{program} {words:?}");
+fn run(program: &str, arguments: &[&Path]) {
+    let status = Command::new(program).args(arguments).status().unwrap();
+    assert!(status.success(), "{program} {arguments:?}");
 }
 
 async fn vacuum_into(path: &Path, copy: &Path) {
@@ -66,15 +67,15 @@ enum Backup {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Restore {
-    /// `cp`: the file and its attributes remain.
+    /// `cp`: the existing file and its attributes remain, with new content.
     Over,
-    /// `mv`: another file.
+    /// `mv`: the backup replaces the existing file.
     Move,
     /// `cp -a` over the file.
     OverWithAttributes,
 }
 
-/// Makes a backup, leases rows, restores, and expects that the restore is detected.
+/// Makes a backup, leases rows, restores the backup, and expects that the restore is detected.
 async fn expect_detected(directory: &Path, backup: Backup, restore: Restore) {
     let path = directory.join("fleet.registry");
     create_fleet(&Location::from(&path)).await;
@@ -103,29 +104,30 @@ async fn expect_detected(directory: &Path, backup: Backup, restore: Restore) {
     let registry = open(&path).await.unwrap();
     let result = registry.verify_fencing_token(&fencing_token).await;
     assert!(is_restored(&result), "{backup:?}, {restore:?}: {result:?}");
-    let renewed = gateway(&registry).await;
+    let new_token = gateway(&registry).await;
     assert!(
-        renewed.number() > fencing_token.number() + 1,
+        new_token.number() > fencing_token.number() + 1,
         "another incarnation"
     );
-    let next = lease(&registry, &renewed, 1, 0, 1).await.unwrap();
+    let next = lease(&registry, &new_token, 1, 0, 1).await.unwrap();
     assert!(next.rows.start >= 2, "{:?}", next.rows);
     registry.close().await;
-    // From then on the restored file is the registry.
+    // After the detection the restored file is used as the registry.
     let registry = open(&path).await.unwrap();
-    registry.verify_fencing_token(&renewed).await.unwrap();
+    registry.verify_fencing_token(&new_token).await.unwrap();
     registry.close().await;
-    for file in [&path, &record_of(&path)] {
+    for file in [&path, &storage_record(&path)] {
         fs::remove_file(file).unwrap();
     }
     let _ = fs::remove_file(copy);
 }
 
-/// A backup while a process continues to lease without a registration, also if it is killed afterwards.
+/// Makes a backup while a process continues to lease without a new registration, and expects that the restore is
+/// detected, also if the process is killed.
 async fn expect_detected_within_a_process(directory: &Path, restore: Restore, is_closed: bool) {
     let path = directory.join("fleet.registry");
     create_fleet(&Location::from(&path)).await;
-    // For a killed process, each lease counts as made long after the previous one.
+    // With a period of zero the process records its storage at each lease: a killed process cannot record it later.
     let options = match is_closed {
         true => Options::default(),
         false => Options {
@@ -137,7 +139,7 @@ async fn expect_detected_within_a_process(directory: &Path, restore: Restore, is
     let fencing_token = gateway(&registry).await;
     let _granted = lease(&registry, &fencing_token, 1, 0, 1).await.unwrap();
     let copy = directory.join("copy");
-    // Without a file descriptor of this process, which would release SQLite's locks.
+    // `cp` makes the copy: if this process closed a file descriptor of the database, SQLite's locks would be released.
     checkpoint(&path).await;
     run("cp", &[Path::new("-a"), &path, &copy]);
     let _granted = lease(&registry, &fencing_token, 1, 1, 1).await.unwrap();
@@ -160,7 +162,7 @@ async fn expect_detected_within_a_process(directory: &Path, restore: Restore, is
     let result = registry.verify_fencing_token(&fencing_token).await;
     assert!(is_restored(&result), "{restore:?}, {is_closed}: {result:?}");
     registry.close().await;
-    for file in [&path, &record_of(&path)] {
+    for file in [&path, &storage_record(&path)] {
         fs::remove_file(file).unwrap();
     }
 }
@@ -190,25 +192,29 @@ async fn expect_every_restore_detected(directory: &Path) {
     }
 }
 
-/// Restarts end no lease, even if a process was killed before the record was updated.
+/// Expects that restarts are not taken for restores, even if a process was killed before it updated the record.
 async fn expect_restarts_are_none(path: &Path) {
     let fencing_token = register(path).await;
     for row in 0..3 {
-        let record = fs::read(record_of(path)).unwrap();
+        let record = fs::read(storage_record(path)).unwrap();
         serve(path, &fencing_token, row).await;
         if row == 1 {
-            fs::write(record_of(path), record).unwrap();
+            fs::write(storage_record(path), record).unwrap();
         }
     }
     let registry = open(path).await.unwrap();
     registry.verify_fencing_token(&fencing_token).await.unwrap();
-    // Another process in between.
-    let other = open(path).await.unwrap();
-    let two = other.register_gateway(GatewayId(2), 1).await.unwrap();
-    registry.verify_fencing_token(&two).await.unwrap();
-    other.close().await;
-    let again = gateway(&registry).await;
-    assert_eq!(again.number(), fencing_token.number() + 1, "the same incarnation");
+    // Another process registers a gateway meanwhile.
+    let other_process = open(path).await.unwrap();
+    let second = other_process.register_gateway(GatewayId(2), 1).await.unwrap();
+    registry.verify_fencing_token(&second).await.unwrap();
+    other_process.close().await;
+    let next_token = gateway(&registry).await;
+    assert_eq!(
+        next_token.number(),
+        fencing_token.number() + 1,
+        "the same incarnation"
+    );
     let device = linewarden_protocol::ids::DeviceId(1);
     assert_eq!(registry.leases_of(device).await.unwrap().len(), 1);
     registry.close().await;
@@ -238,12 +244,12 @@ async fn a_backup_of_before_the_first_lease_is_detected() {
     if is_on_postgres() {
         return;
     }
-    for is_noted in [true, false] {
+    for is_recorded in [true, false] {
         let (directory, path) = fleet_file().await;
-        if !is_noted {
-            // Like a registry that was moved here and not yet opened.
+        if !is_recorded {
+            // The registry is now like one that was moved here and not yet opened.
             sql(&path, "UPDATE registry SET storage = NULL").await;
-            fs::remove_file(record_of(&path)).unwrap();
+            fs::remove_file(storage_record(&path)).unwrap();
         }
         let copy = directory.path().join("copy");
         run("cp", &[&path, &copy]);
@@ -254,7 +260,7 @@ async fn a_backup_of_before_the_first_lease_is_detected() {
         let first = gateway(&registry).await;
         assert!(
             first.number() > fencing_token.number() + 1,
-            "another incarnation, {is_noted}"
+            "another incarnation, {is_recorded}"
         );
         registry.close().await;
         let registry = open(&path).await.unwrap();
@@ -272,16 +278,16 @@ async fn a_registry_moved_onto_a_stale_storage_record_continues() {
     let fencing_token = register(&path).await;
     serve(&path, &fencing_token, 0).await;
     let moved = path.with_file_name("moved.registry");
-    let left = path.with_file_name("moved.registry.storage");
-    fs::copy(record_of(&path), &left).unwrap();
+    let stale_record = path.with_file_name("moved.registry.storage");
+    fs::copy(storage_record(&path), &stale_record).unwrap();
     let registry = open(&path).await.unwrap();
     registry.move_to(&*moved, |_| ()).await.unwrap();
     let registry = open(&moved).await.unwrap();
     registry.verify_fencing_token(&fencing_token).await.unwrap();
-    assert!(left.exists(), "recorded when it was opened");
+    assert!(stale_record.exists(), "opening records the storage");
 }
 
-/// A directory restored with its record, but without attributes.
+/// A directory was restored with its record, but without attributes.
 #[tokio::test]
 async fn a_directory_that_is_restored_without_attributes_is_detected() {
     if is_on_postgres() {
@@ -301,7 +307,7 @@ async fn a_directory_that_is_restored_without_attributes_is_detected() {
     }
     let fencing_token = register(&path).await;
     serve(&path, &fencing_token, 0).await;
-    let files = [path.clone(), record_of(&path)];
+    let files = [path.clone(), storage_record(&path)];
     let saved = files.clone().map(|file| fs::read(file).unwrap());
     serve(&path, &fencing_token, 1).await;
     for (file, content) in files.iter().zip(saved) {
@@ -312,7 +318,7 @@ async fn a_directory_that_is_restored_without_attributes_is_detected() {
     assert!(is_restored(&registry.verify_fencing_token(&fencing_token).await));
 }
 
-/// A database without its record, and with another one's.
+/// A database has no record, a damaged one, or the record of another database.
 #[tokio::test]
 async fn a_database_that_is_found_without_its_record_is_another_one() {
     if is_on_postgres() {
@@ -320,9 +326,9 @@ async fn a_database_that_is_found_without_its_record_is_another_one() {
     }
     let (_directory, path) = fleet_file().await;
     let fencing_token = register(&path).await;
-    let record = record_of(&path);
+    let record = storage_record(&path);
     let content = fs::read_to_string(&record).unwrap();
-    let other = content.replacen(
+    let other_content = content.replacen(
         &content[2..4],
         if &content[2..4] == "00" { "01" } else { "00" },
         1,
@@ -330,7 +336,7 @@ async fn a_database_that_is_found_without_its_record_is_another_one() {
     for (name, change) in [
         ("absent", None),
         ("damaged", Some("1 ")),
-        ("another's", Some(&*other)),
+        ("another's", Some(&*other_content)),
     ] {
         match change {
             None => fs::remove_file(&record).unwrap(),
@@ -368,18 +374,18 @@ fn without_extended_attributes_a_restore_is_detected_and_a_restart_is_none() {
     let directory = tempfile::tempdir().unwrap();
     let program = std::env::current_exe().unwrap();
     let mount = "mount -t ramfs ramfs \"$1\" || exit 77; exec \"$0\" --exact --nocapture storage::on_a_file_system_without_attributes";
-    let done = Command::new("unshare")
+    let output = Command::new("unshare")
         .args(["--mount", "sh", "-c", mount])
         .args([&program, directory.path()])
         .env(WITHOUT_ATTRIBUTES, directory.path())
         .output();
-    match done {
-        Ok(done) if done.status.success() => {
-            let message = String::from_utf8_lossy(&done.stdout);
+    match output {
+        Ok(output) if output.status.success() => {
+            let message = String::from_utf8_lossy(&output.stdout);
             assert!(message.contains("1 passed"), "{message}");
         }
-        // Exit code of the test harness when a test fails.
-        Ok(done) if done.status.code() == Some(101) => panic!("{done:?}"),
+        // The test harness exits with this code when a test fails.
+        Ok(output) if output.status.code() == Some(101) => panic!("{output:?}"),
         other => {
             println!("SKIPPED: needs root to mount a file system without extended attributes: {other:?}")
         }
@@ -392,12 +398,12 @@ async fn on_a_file_system_without_attributes() {
         return;
     };
     let directory = PathBuf::from(directory);
-    let set = setxattr(&directory, "user.linewarden.test", b"1", XattrFlags::empty());
-    assert!(set.is_err(), "it has extended attributes");
+    let result = setxattr(&directory, "user.linewarden.test", b"1", XattrFlags::empty());
+    assert!(result.is_err(), "the directory has extended attributes");
     let path = directory.join("fleet.registry");
     create_fleet(&Location::from(&path)).await;
     expect_restarts_are_none(&path).await;
     fs::remove_file(&path).unwrap();
-    fs::remove_file(record_of(&path)).unwrap();
+    fs::remove_file(storage_record(&path)).unwrap();
     expect_every_restore_detected(&directory).await;
 }

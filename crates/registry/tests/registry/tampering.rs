@@ -13,7 +13,7 @@ use linewarden_registry::{
 };
 use rand::{Rng as _, SeedableRng as _};
 
-/// A truncated file does not open, or the missing records are reported and the others are intact.
+/// A truncated file does not open, or the missing records are reported and the other records are intact.
 #[tokio::test]
 async fn truncated_files_give_errors_and_no_wrong_answer() {
     let (_directory, path) = fleet_file().await;
@@ -26,8 +26,8 @@ async fn truncated_files_give_errors_and_no_wrong_answer() {
             continue;
         }
         fs::write(&path, &original[..length]).unwrap();
-        let found = examine(&path).await;
-        assert!(found.is_err(), "{length} of {} B: {found:?}", original.len());
+        let result = examine(&path).await;
+        assert!(result.is_err(), "{length} of {} B: {result:?}", original.len());
         for sibling in ["fleet.registry-wal", "fleet.registry-shm"] {
             let _ = fs::remove_file(path.with_file_name(sibling));
         }
@@ -42,7 +42,7 @@ async fn flipped_bytes_are_found_or_harmless() {
     const FLIPS: u32 = 250;
     let seed = 20;
     let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
-    let mut found = 0;
+    let mut detected = 0;
     for round in 0..FLIPS {
         let mut damaged = original.clone();
         // Most of the file is empty pages.
@@ -57,7 +57,7 @@ async fn flipped_bytes_are_found_or_harmless() {
         match examine(&path).await {
             Ok(()) => {}
             Err(error) => {
-                found += 1;
+                detected += 1;
                 assert!(!error.to_string().is_empty(), "seed {seed}, round {round}");
             }
         }
@@ -67,8 +67,8 @@ async fn flipped_bytes_are_found_or_harmless() {
     }
     // The other flips hit unused parts of pages.
     assert!(
-        found > 25,
-        "seed {seed}: only {found} of {FLIPS} flips were found"
+        detected > 25,
+        "seed {seed}: only {detected} of {FLIPS} flips were found"
     );
 }
 
@@ -131,8 +131,8 @@ async fn a_damaged_or_moved_blob_names_its_device_and_spares_the_others() {
             "UPDATE device SET puf_profile = CAST(x'ff41' AS TEXT) WHERE device_id = 7",
             &[7],
         ),
-        ("UPDATE device SET mac = zeroblob(16) WHERE device_id = 7", &[7]),
-        ("UPDATE device SET mac = x'' WHERE device_id = 7", &[7]),
+        ("UPDATE device SET tag = zeroblob(16) WHERE device_id = 7", &[7]),
+        ("UPDATE device SET tag = x'' WHERE device_id = 7", &[7]),
     ];
     for (statement, expected) in cases {
         let (_directory, path) = fleet_of_40().await;
@@ -191,7 +191,7 @@ async fn revocations_and_marks_cannot_be_edited() {
     sql(&path, "UPDATE lease SET mark = 0 WHERE device_id = 4").await;
     sql(
         &path,
-        "INSERT INTO unleased_range (device_id, epoch, first_idx, end_idx, mac) VALUES (5, 0, 0, 9, zeroblob(16))",
+        "INSERT INTO unleased_range (device_id, epoch, first_idx, end_idx, tag) VALUES (5, 0, 0, 9, zeroblob(16))",
     )
     .await;
     let registry = open(&path).await.unwrap();
@@ -246,13 +246,14 @@ async fn revocations_and_marks_cannot_be_edited() {
         1 + 38 + 1,
         "a header and whole lines"
     );
-    // The lease and the spare rows too.
+    // The check also reports the lease and the unleased range.
     assert_eq!(registry.check().await.unwrap().len(), 4);
 }
 
-/// A deleted gateway row must not restart its fencing token: an old process would be accepted as the newest.
+/// A deleted gateway record must not restart the gateway's fencing tokens: an old process would be accepted as the
+/// newest.
 #[tokio::test]
-async fn a_deleted_gateway_row_keeps_its_fencing_token() {
+async fn a_deleted_gateway_record_keeps_its_fencing_token() {
     let (_directory, path) = fleet_of_40().await;
     let registry = open(&path).await.unwrap();
     gateway(&registry).await;
@@ -276,8 +277,8 @@ async fn the_check_finds_a_device_hidden_from_listings() {
     let (_directory, path) = fleet_of_40().await;
     sql(&path, "UPDATE device SET revision = -5 WHERE device_id = 7").await;
     let registry = open(&path).await.unwrap();
-    let found = registry.check().await.unwrap();
-    assert!(found[0].to_string().contains("39 of 40"), "{found:?}");
+    let findings = registry.check().await.unwrap();
+    assert!(findings[0].to_string().contains("39 of 40"), "{findings:?}");
     assert!(
         registry
             .export(&mut Vec::new(), None, OnDamage::Skip, |_| ())
@@ -314,14 +315,14 @@ async fn no_key_material_is_in_the_file() {
 #[tokio::test]
 async fn a_damaged_record_can_be_revoked() {
     for statement in [
-        "UPDATE device SET mac = x'' WHERE device_id = 7",
+        "UPDATE device SET tag = x'' WHERE device_id = 7",
         "UPDATE device SET name = CAST(x'f0' AS TEXT), epoch = 0, floor_version = -1 WHERE device_id = 7",
         "UPDATE device SET revision = 1000000 WHERE device_id = 7",
     ] {
         let (_directory, path) = fleet_of_40().await;
         sql(&path, statement).await;
         let registry = open(&path).await.unwrap();
-        let before = registry
+        let revision_before = registry
             .changes_since(Revision::ZERO, 1000)
             .await
             .unwrap()
@@ -332,10 +333,10 @@ async fn a_damaged_record_can_be_revoked() {
             !info.status.is_active() && info.revision == revision,
             "{statement}"
         );
-        // Its credentials no longer match the record, but are not needed any more.
+        // The credentials of the device no longer match its record, but a revoked device does not need them.
         assert_eq!(registry.check().await.unwrap().len(), 1, "{statement}");
         let feed = registry
-            .changes_since(Revision(before.0.min(revision.0 - 1)), 1000)
+            .changes_since(Revision(revision_before.0.min(revision.0 - 1)), 1000)
             .await
             .unwrap();
         assert!(

@@ -128,14 +128,14 @@ async fn a_public_export_holds_no_credentials_and_cannot_be_imported() {
 #[tokio::test]
 async fn an_export_does_not_overwrite() {
     let (_directory, path) = exported().await;
-    let before = fs::read(&path).unwrap();
+    let content_before = fs::read(&path).unwrap();
     let error = fleet()
         .await
         .export_file(&path, None, OnDamage::Refuse, |_| ())
         .await
         .unwrap_err();
     assert!(matches!(error, RegistryError::FileExists { .. }));
-    assert_eq!(fs::read(&path).unwrap(), before);
+    assert_eq!(fs::read(&path).unwrap(), content_before);
     assert_eq!(
         fs::read_dir(path.parent().unwrap()).unwrap().count(),
         1,
@@ -158,12 +158,14 @@ async fn conflicting_devices_are_refused_or_replaced_without_lowering_marks() {
     );
     assert_eq!(target.count(&DeviceFilter::default()).await.unwrap(), 1);
 
-    let mut done = Vec::new();
+    let mut done_counts = Vec::new();
     target
-        .import_file(&path, &export_key(), REPLACE, |progress| done.push(progress.done))
+        .import_file(&path, &export_key(), REPLACE, |progress| {
+            done_counts.push(progress.done)
+        })
         .await
         .unwrap();
-    assert_eq!(done, [2, 4, 5]);
+    assert_eq!(done_counts, [2, 4, 5]);
     assert_eq!(target.get(DeviceId(2)).await.unwrap().idx_floor, RowIndex(7));
     // Again: revoked devices may be imported if they are revoked in the file too.
     target
@@ -312,9 +314,9 @@ async fn altered_files_are_refused_whole() {
 async fn a_wrong_export_key_and_a_missing_file_differ() {
     let (directory, path) = exported().await;
     let target = in_memory().await;
-    let other = ExportKey::from_bytes([8; 32]);
+    let other_key = ExportKey::from_bytes([8; 32]);
     let error = target
-        .import_file(&path, &other, BulkOptions::default(), |_| ())
+        .import_file(&path, &other_key, BulkOptions::default(), |_| ())
         .await
         .unwrap_err();
     assert!(
@@ -335,12 +337,12 @@ async fn an_edited_export_is_refused_as_a_whole() {
     let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(5);
     for round in 0..300 {
         let mut bytes = original.clone();
-        let at = rng.random_range(0..bytes.len());
+        let index = rng.random_range(0..bytes.len());
         match round % 4 {
-            0 => bytes[at] ^= 1 << rng.random_range(0..8),
-            1 => bytes.truncate(at),
-            2 => bytes.insert(at, rng.random()),
-            _ => drop(bytes.remove(at)),
+            0 => bytes[index] ^= 1 << rng.random_range(0..8),
+            1 => bytes.truncate(index),
+            2 => bytes.insert(index, rng.random()),
+            _ => drop(bytes.remove(index)),
         }
         fs::write(&path, &bytes).unwrap();
         let target = in_memory().await;
@@ -348,9 +350,9 @@ async fn an_edited_export_is_refused_as_a_whole() {
         let count = target.count(&DeviceFilter::default()).await.unwrap();
         match imported {
             // White space and the last line break may differ.
-            Ok(devices) => assert_eq!((devices, count), (5, 5), "round {round}, byte {at}"),
+            Ok(devices) => assert_eq!((devices, count), (5, 5), "round {round}, byte {index}"),
             Err(error) => {
-                assert_eq!(count, 0, "round {round}, byte {at}: {error}");
+                assert_eq!(count, 0, "round {round}, byte {index}: {error}");
             }
         }
     }
@@ -392,9 +394,9 @@ async fn all_wrong_lines_are_named() {
         .export_file(&long, Some(&export_key()), OnDamage::Refuse, |_| ())
         .await
         .unwrap();
-    let other = ExportKey::from_bytes([8; 32]);
+    let other_key = ExportKey::from_bytes([8; 32]);
     let error = target
-        .import_file(&long, &other, BulkOptions::default(), |_| ())
+        .import_file(&long, &other_key, BulkOptions::default(), |_| ())
         .await;
     let result = error.unwrap_err().to_string();
     assert!(

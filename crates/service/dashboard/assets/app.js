@@ -26,7 +26,7 @@ import { showRounds } from "./views/rounds.js";
  * @property {(title: string) => void} setTitle
  */
 
-/** For each name: the view of the list, and the view of one item. */
+/** By name: the view of a list, and the view of one item of this list. */
 const VIEWS = {
   overview: [showOverview],
   devices: [showDevices, showDevice],
@@ -37,22 +37,22 @@ const VIEWS = {
 };
 
 const shell = buildShell(document.body);
-let left = new AbortController();
+let viewController = new AbortController();
 
 /** Leaves the current view and shows another one. */
 function show(view, { focus = true } = {}) {
-  left.abort();
-  left = new AbortController();
+  viewController.abort();
+  viewController = new AbortController();
   closeDialogs();
   shell.main.replaceChildren();
   const setTitle = (title) => {
     document.title = `${visible(title)} · Linewarden`;
   };
   const route = currentRoute();
-  view({ main: shell.main, route, signal: left.signal, setTitle });
+  view({ main: shell.main, route, signal: viewController.signal, setTitle });
   shell.showCurrentView(currentUser() ? route.path[0] : null);
   window.scrollTo(0, 0);
-  // A screen reader continues at the heading of the new view; the log-in starts in its input field.
+  // A screen reader continues at the heading of the new view. In the log-in, the input field gets the focus.
   if (focus) (shell.main.querySelector("[data-first]") ?? shell.main.querySelector("h1"))?.focus();
 }
 

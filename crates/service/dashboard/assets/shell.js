@@ -4,7 +4,7 @@ import { announceIn } from "./core/announce.js";
 import { stream, streamState } from "./core/events.js";
 import { live, liveSource } from "./core/live.js";
 import { routeTo } from "./core/router.js";
-import { logOut, may } from "./core/session.js";
+import { logOut, hasRole } from "./core/session.js";
 import { onTick } from "./core/stale.js";
 import { chooseTheme, chosenTheme, THEMES } from "./core/theme.js";
 import { h, put, set } from "./parts/dom.js";
@@ -37,7 +37,7 @@ export function buildShell(body) {
   const showUser = (next) => {
     navigation.hidden = next === null;
     user.hidden = next === null;
-    put(links, ...NAVIGATION.filter(([, , role]) => next && (!role || may(role))).map(navigationLink));
+    put(links, ...NAVIGATION.filter(([, , role]) => next && (!role || hasRole(role))).map(navigationLink));
     put(user, ...(next ? userParts(next, error.fail) : []));
     error.fail(null);
   };
@@ -73,17 +73,17 @@ function themeChoice() {
   return select;
 }
 
-/** Whether the displayed values are live. Always visible, because the graphs may be outside the window. */
+/** Shows whether the displayed values are live. The mark is always visible, because the graphs may be outside of the window. */
 function streamMark(signal) {
-  const words = h("span", {});
-  const mark = h("span", { class: "stream", "data-testid": "stream-state", hidden: true }, h("span", { class: "stream-sign", "aria-hidden": "true" }), words);
+  const label = h("span", {});
+  const mark = h("span", { class: "stream", "data-testid": "stream-state", hidden: true }, h("span", { class: "stream-sign", "aria-hidden": "true" }), label);
   const update = () => {
     const stale = liveSource.isStale();
     const state = stale ? "stale" : liveSource.hasValues ? "live" : "waiting";
     const reconnecting = streamState() === "open" ? "" : "reconnecting; ";
     mark.hidden = streamState() === "closed";
     mark.dataset.state = state;
-    words.textContent = { live: "live", waiting: "connecting", stale: reconnecting + liveSource.text() }[state];
+    label.textContent = { live: "live", waiting: "connecting", stale: reconnecting + liveSource.text() }[state];
   };
   stream.on("state", update, signal);
   onTick(update, signal);
@@ -93,10 +93,10 @@ function streamMark(signal) {
 function databaseNotice(signal) {
   const notice = h("p", { class: "notice", role: "alert", "data-testid": "database-notice", hidden: true });
   live.on("status", (status) => {
-    const away = status?.database === "unavailable";
-    const words = away ? "The registry's database is unavailable: lists cannot be read, and changes are refused. Gateways continue with their caches." : "";
-    if (notice.textContent !== words) notice.textContent = words;
-    notice.hidden = !away;
+    const isUnavailable = status?.database === "unavailable";
+    const text = isUnavailable ? "The registry's database is unavailable: lists cannot be read, and changes are refused. Gateways continue with their caches." : "";
+    if (notice.textContent !== text) notice.textContent = text;
+    notice.hidden = !isUnavailable;
   }, signal);
   return notice;
 }

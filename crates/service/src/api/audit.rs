@@ -101,16 +101,16 @@ impl AuditQuery {
 pub(crate) async fn list(
     _: Admin,
     State(app): State<App>,
-    Query(which): Query<AuditQuery>,
+    Query(query): Query<AuditQuery>,
 ) -> Result<Json<List<AuditRecord>>> {
-    let filter = which.filter();
-    let part = PageQuery {
-        limit: which.limit,
-        after: which.after,
+    let filter = query.filter();
+    let page_query = PageQuery {
+        limit: query.limit,
+        after: query.after,
     };
     let page = app
         .registry
-        .events(&filter, part.after_number()?, part.limit()?)
+        .events(&filter, page_query.after_number()?, page_query.limit()?)
         .await?;
     Ok(Json(List {
         items: page

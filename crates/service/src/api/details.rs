@@ -38,10 +38,10 @@ pub struct DeviceDetails {
 pub struct Lease {
     /// The gateway id.
     pub gateway: u32,
-    /// The first row, and the one after the last; in key mode the start of the gateway's counter, and the next
+    /// The first row, and the number after the last row. In key mode the start of the gateway's counter, and the next
     /// number.
     pub rows: [u32; 2],
-    /// The mark: rows below it may have been used.
+    /// The mark: rows below the mark may have been used.
     pub mark: u32,
     /// The fencing token of the registration that may use the rows.
     pub fencing_token: u64,

@@ -46,9 +46,9 @@ pub struct Device {
     pub first_idx: u32,
     /// Number of rows in the pool; 0 in key mode.
     pub rows_total: u32,
-    /// The first row that was never leased.
+    /// From this row on, no row is leased or was used.
     pub idx_floor: u32,
-    /// Number of rows that were never leased; null in key mode, which has no limit.
+    /// Number of rows from `idx_floor` on; null in key mode, which has no limit.
     pub rows_left: Option<u32>,
     /// Number of replacements of the credentials.
     pub epoch: u32,
@@ -176,18 +176,18 @@ impl DeviceQuery {
 pub(crate) async fn list(
     _: Viewer,
     State(app): State<App>,
-    Query(which): Query<DeviceQuery>,
+    Query(query): Query<DeviceQuery>,
 ) -> Result<Json<List<Device>>> {
-    let part = PageQuery {
-        limit: which.limit,
-        after: which.after.clone(),
+    let page_query = PageQuery {
+        limit: query.limit,
+        after: query.after.clone(),
     };
-    let filter = which
+    let filter = query
         .filter()
         .map_err(|(field, problem)| ApiError::invalid(field, problem))?;
     let page = app
         .registry
-        .list(&filter, part.after_device()?, part.limit()?)
+        .list(&filter, page_query.after_device()?, page_query.limit()?)
         .await?;
     for error in &page.damaged {
         tracing::error!(%error, "reading a device record failed; device omitted from the list");
@@ -247,7 +247,7 @@ pub struct NewDevice {
     /// Time of an enrollment in another registry; default: now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enrolled_at_s: Option<u64>,
-    /// The first row that was never leased by another registry.
+    /// `idx_floor` of the device in another registry: lower rows may have been used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idx_floor: Option<u32>,
     /// Number of replacements of the credentials in another registry.
@@ -269,7 +269,7 @@ pub struct Restriction {
     pub status: Cow<'static, str>,
     /// Time of the revocation or quarantine.
     pub since_s: u64,
-    /// Why.
+    /// The reason of the revocation or quarantine.
     pub reason: String,
 }
 
@@ -302,7 +302,7 @@ impl From<&registry::NewDevice> for NewDevice {
             fingerprint: new
                 .fingerprint
                 .as_ref()
-                .map(|found| hex::encode(found.to_bytes())),
+                .map(|fingerprint| hex::encode(fingerprint.to_bytes())),
         }
     }
 }
@@ -337,7 +337,7 @@ impl NewDevice {
     /// Converts the request to a record of the registry.
     pub(crate) fn to_stored(&self, now_s: u64) -> Result<registry::NewDevice> {
         let mut new = registry::NewDevice::from(self.record(self.enrolled_at_s.unwrap_or(now_s))?);
-        // The rows of a pool start at its first row.
+        // A pool has no rows below its first row.
         new.idx_floor = RowIndex(self.idx_floor.unwrap_or_default()).max(new.idx_floor);
         new.epoch = self.epoch.unwrap_or_default();
         if let Some(restriction) = &self.restriction {
@@ -401,23 +401,23 @@ pub(crate) fn new_event(kind: &str, device: Option<DeviceId>, detail: impl Into<
     }
 }
 
-/// Carries out an action of a user; a refused action is recorded in the event log too.
+/// Carries out an action of a user. The event log records the action with `event`, also if the action is refused.
 pub(crate) async fn run_action<T>(
     app: &App,
     principal: &Principal,
     reason: &str,
-    note: NewEvent,
+    event: NewEvent,
     change: impl AsyncFnOnce(&Registry) -> Result<T>,
 ) -> Result<T> {
-    let acting = principal.registry_for_action(&app.registry, reason, note)?;
-    let done = change(&acting).await;
-    if let Err(error) = &done
+    let acting_registry = principal.registry_for_action(&app.registry, reason, event)?;
+    let result = change(&acting_registry).await;
+    if let Err(error) = &result
         && !error.is_temporary()
-        && let Err(unrecorded) = acting.record_refusal(error.message()).await
+        && let Err(record_error) = acting_registry.record_refusal(error.message()).await
     {
-        tracing::warn!(error = %unrecorded, "recording a refused action in the event log failed");
+        tracing::warn!(error = %record_error, "recording a refused action in the event log failed");
     }
-    done
+    result
 }
 
 /// Enrolls a device.
@@ -454,8 +454,8 @@ async fn change_state<T>(
     change: impl AsyncFnOnce(&Registry, DeviceId) -> Result<T>,
 ) -> Result<Json<Device>> {
     let id = parse_device_id(id, "id")?;
-    let done = async |registry: &Registry| change(registry, id).await;
-    run_action(app, principal, reason, new_event(kind, Some(id), ""), done).await?;
+    let change = async |registry: &Registry| change(registry, id).await;
+    run_action(app, principal, reason, new_event(kind, Some(id), ""), change).await?;
     Ok(Json(app.registry.get(id).await?.into()))
 }
 
@@ -517,16 +517,16 @@ pub(crate) async fn release(
 pub struct RevokeRequest {
     /// Device ids, at most 10,000.
     pub ids: Vec<String>,
-    /// Why.
+    /// The reason of the revocation.
     pub reason: String,
 }
 
-/// The result.
+/// The result of a revocation of many devices.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct RevokeResult {
     /// Number of devices that were not revoked before.
     pub revoked: u64,
-    /// Errors of the other devices.
+    /// An error for each device that is not enrolled.
     pub problems: Vec<String>,
 }
 
@@ -544,12 +544,12 @@ pub(crate) async fn revoke_all(
         .iter()
         .map(|id| parse_device_id(id, "ids"))
         .collect::<Result<Vec<_>>>()?;
-    let what = new_event(
+    let event = new_event(
         "revoked",
         None,
         format!("{} devices in one request", devices.len()),
     );
-    let (revoked, problems) = run_action(&app, &principal, &reason, what, async |registry| {
+    let (revoked, problems) = run_action(&app, &principal, &reason, event, async |registry| {
         Ok(registry.revoke_all(&devices, &reason, now_s()).await?)
     })
     .await?;

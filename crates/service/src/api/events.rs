@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Sse;
-use axum::response::sse::{Event as Line, KeepAlive};
+use axum::response::sse::{Event as SseEvent, KeepAlive};
 use linewarden_registry::{EventFilter, EventLogReader};
 use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast::error::RecvError;
@@ -38,7 +38,7 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) struct EventStreamQuery {
     /// Only these kinds, separated by commas.
     kinds: Option<String>,
-    /// As the header `Last-Event-ID`, which takes precedence.
+    /// The number of an event: the stream continues after this event. The header `Last-Event-ID` takes precedence.
     last_event_id: Option<u64>,
 }
 
@@ -55,33 +55,33 @@ fn parse_kinds(kinds: Option<&str>) -> Result<Vec<String>> {
     }
 }
 
-/// Server-sent events: the events of the event log with their numbers as ids, and the status each second. With
-/// `Last-Event-ID` the stream continues after that event.
+/// Server-sent events: the events of the event log with their numbers as ids, appraised rounds, and the status each
+/// second. With `Last-Event-ID` the stream continues after that event.
 #[utoipa::path(get, path = "/api/v1/events", params(EventStreamQuery), responses((status = 200, body = String, content_type = "text/event-stream")))]
 pub(crate) async fn stream(
     Viewer(principal): Viewer,
     State(app): State<App>,
-    Query(kinds): Query<EventStreamQuery>,
+    Query(query): Query<EventStreamQuery>,
     headers: HeaderMap,
-) -> Result<Sse<impl Stream<Item = Result<Line, Infallible>>>> {
+) -> Result<Sse<impl Stream<Item = Result<SseEvent, Infallible>>>> {
     let permit = app.limits.stream_permit(&principal.name);
     let permit = permit.ok_or_else(|| ApiError::rate_limited(KEEPALIVE_INTERVAL.as_secs() as u32))?;
-    let last = headers
+    let last_event_id = headers
         .get("last-event-id")
-        .and_then(|last| last.to_str().ok()?.parse().ok())
-        .or(kinds.last_event_id);
-    let (out, lines) = mpsc::channel(QUEUED_EVENTS_MAX);
-    let listener = EventSubscriber {
+        .and_then(|id| id.to_str().ok()?.parse().ok())
+        .or(query.last_event_id);
+    let (sender, receiver) = mpsc::channel(QUEUED_EVENTS_MAX);
+    let subscriber = EventSubscriber {
         app,
         principal,
-        kinds: parse_kinds(kinds.kinds.as_deref())?,
-        out,
+        kinds: parse_kinds(query.kinds.as_deref())?,
+        sender,
         authorized_at: Instant::now(),
         _permit: permit,
     };
-    tokio::spawn(listener.run(last));
-    let alive = KeepAlive::new().interval(KEEPALIVE_INTERVAL).text("alive");
-    Ok(Sse::new(ReceiverStream::new(lines)).keep_alive(alive))
+    tokio::spawn(subscriber.run(last_event_id));
+    let keep_alive = KeepAlive::new().interval(KEEPALIVE_INTERVAL).text("alive");
+    Ok(Sse::new(ReceiverStream::new(receiver)).keep_alive(keep_alive))
 }
 
 /// A subscriber of the event stream.
@@ -89,7 +89,7 @@ struct EventSubscriber {
     app: App,
     principal: Principal,
     kinds: Vec<String>,
-    out: mpsc::Sender<Result<Line, Infallible>>,
+    sender: mpsc::Sender<Result<SseEvent, Infallible>>,
     /// Time of the last check of the authorization.
     authorized_at: Instant,
     /// The permit, held until the stream ends.
@@ -97,38 +97,39 @@ struct EventSubscriber {
 }
 
 impl EventSubscriber {
-    /// Ends when the subscriber has disconnected or is no longer authorized.
-    async fn run(mut self, last: Option<u64>) {
-        // Subscribes before the history is read, so that no event is missed.
+    /// Sends events until the subscriber has disconnected or is no longer authorized. Starts after the event
+    /// `last_event_id`, or with the next event.
+    async fn run(mut self, last_event_id: Option<u64>) {
+        // The subscription begins before the history is read, so that no event is missed.
         let mut events = self.app.stream.subscribe();
-        let mut seen = last;
-        let mut is_behind = last.is_some();
+        let mut last_number = last_event_id;
+        let mut is_behind = last_event_id.is_some();
         let mut clock = tokio::time::interval(KEEPALIVE_INTERVAL);
         loop {
             if is_behind {
-                if !self.catch_up(&mut seen).await {
+                if !self.catch_up(&mut last_number).await {
                     return;
                 }
                 is_behind = false;
             }
             let event = tokio::select! {
                 event = events.recv() => event,
-                () = self.out.closed() => return,
+                () = self.sender.closed() => return,
                 _ = clock.tick() => match self.is_still_authorized().await {
                     true => continue,
                     false => return,
                 },
             };
             match event {
-                Ok(event) if is_already_sent(&event, seen) => {}
+                Ok(event) if is_already_sent(&event, last_number) => {}
                 Ok(event) => {
-                    seen = event.number.or(seen);
+                    last_number = event.number.or(last_number);
                     if !self.send(&event).await {
                         return;
                     }
                 }
                 // The subscriber was too slow; the missed events are in the event log.
-                Err(RecvError::Lagged(_)) => is_behind = seen.is_some(),
+                Err(RecvError::Lagged(_)) => is_behind = last_number.is_some(),
                 Err(RecvError::Closed) => return,
             }
         }
@@ -139,7 +140,8 @@ impl EventSubscriber {
         self.principal.is_still_authorized(&self.app.registry).await
     }
 
-    /// Returns false if the subscriber has disconnected, reads nothing, or is no longer authorized.
+    /// Sends an event if the subscriber has selected its kind. Returns `false` if the subscriber has disconnected, reads
+    /// nothing, or is no longer authorized.
     async fn send(&mut self, event: &StreamEvent) -> bool {
         let is_selected = self.kinds.is_empty() || self.kinds.iter().any(|kind| **kind == *event.kind);
         if !is_selected {
@@ -148,23 +150,23 @@ impl EventSubscriber {
         if self.authorized_at.elapsed() >= KEEPALIVE_INTERVAL && !self.is_still_authorized().await {
             return false;
         }
-        let sent = tokio::time::timeout(SEND_TIMEOUT, self.out.send(Ok(sse_line(event)))).await;
-        matches!(sent, Ok(Ok(())))
+        let result = tokio::time::timeout(SEND_TIMEOUT, self.sender.send(Ok(sse_event(event)))).await;
+        matches!(result, Ok(Ok(())))
     }
 
-    /// Sends the events after `seen`. Returns false if the subscriber has disconnected, or the registry cannot be
-    /// read: the subscriber reconnects.
-    async fn catch_up(&mut self, seen: &mut Option<u64>) -> bool {
-        let Some(from) = *seen else { return true };
-        let mut reader = EventLogReader::after(from);
+    /// Sends the events of the event log after `last_number`. Returns `false` if the subscriber has disconnected or is no
+    /// longer authorized, or if the registry cannot be read: the stream then ends, and the subscriber reconnects.
+    async fn catch_up(&mut self, last_number: &mut Option<u64>) -> bool {
+        let Some(start) = *last_number else { return true };
+        let mut reader = EventLogReader::after(start);
         loop {
-            if self.out.is_closed() || !self.is_still_authorized().await {
+            if self.sender.is_closed() || !self.is_still_authorized().await {
                 return false;
             }
             let Ok(entries) = reader.next(&self.app.registry, PAGE_ENTRIES).await else {
                 return false;
             };
-            *seen = Some(reader.position());
+            *last_number = Some(reader.position());
             if entries.is_empty() {
                 return true;
             }
@@ -177,17 +179,17 @@ impl EventSubscriber {
     }
 }
 
-fn is_already_sent(event: &StreamEvent, seen: Option<u64>) -> bool {
+fn is_already_sent(event: &StreamEvent, last_number: Option<u64>) -> bool {
     event
         .number
-        .is_some_and(|number| seen.is_some_and(|seen| number <= seen))
+        .is_some_and(|number| last_number.is_some_and(|last_number| number <= last_number))
 }
 
-fn sse_line(event: &StreamEvent) -> Line {
-    let line = Line::default().event(&*event.kind).data(&*event.data);
+fn sse_event(event: &StreamEvent) -> SseEvent {
+    let sse_event = SseEvent::default().event(&*event.kind).data(&*event.data);
     match event.number {
-        Some(number) => line.id(number.to_string()),
-        None => line,
+        Some(number) => sse_event.id(number.to_string()),
+        None => sse_event,
     }
 }
 
@@ -212,26 +214,26 @@ pub struct EventHistoryQuery {
 pub(crate) async fn history(
     _: Viewer,
     State(app): State<App>,
-    Query(which): Query<EventHistoryQuery>,
+    Query(query): Query<EventHistoryQuery>,
 ) -> Result<Json<List<EventRecord>>> {
-    let part = PageQuery {
-        limit: which.limit,
-        after: which.after,
+    let page_query = PageQuery {
+        limit: query.limit,
+        after: query.after,
     };
     let filter = EventFilter {
-        kinds: parse_kinds(which.kinds.as_deref())?,
-        device: which
+        kinds: parse_kinds(query.kinds.as_deref())?,
+        device: query
             .device
             .as_deref()
             .map(|id| parse_device_id(id, "device"))
             .transpose()?,
-        gateway: which.gateway.as_deref().map(parse_gateway_id).transpose()?,
+        gateway: query.gateway.as_deref().map(parse_gateway_id).transpose()?,
         exclude_refused: true,
         ..EventFilter::default()
     };
     let page = app
         .registry
-        .events(&filter, part.after_number()?, part.limit()?)
+        .events(&filter, page_query.after_number()?, page_query.limit()?)
         .await?;
     Ok(Json(List {
         items: page

@@ -16,7 +16,7 @@ use crate::auth::{Admin, Viewer};
 use crate::clock::{now_ms, now_s};
 use crate::error::{ApiError, ErrorBody, Result};
 use crate::extract::{Json, Path, Query};
-use crate::fleet::{DISCONNECTED_AFTER_MS, GatewayStatus, SeenGateway, age_ms, seen_ms};
+use crate::fleet::{DISCONNECTED_AFTER_MS, GatewaySnapshot, GatewayStatus, age_ms, seen_ms};
 use crate::state::App;
 use crate::trust::Trust;
 
@@ -37,9 +37,9 @@ pub struct Evidence {
     pub verdict: Cow<'static, str>,
     /// Time of arrival.
     pub at_s: u64,
-    /// Age, seconds.
+    /// Age of the evidence, seconds.
     pub age_s: u64,
-    /// Validity: older evidence does not describe the current state.
+    /// Validity, seconds: older evidence does not describe the current state.
     pub validity_s: u64,
     /// Boot count of the data plane.
     pub boot_count: u64,
@@ -74,7 +74,7 @@ pub struct GatewayEvidence {
     pub registers: Option<String>,
 }
 
-/// Shows a gateway.
+/// A gateway: record and status.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Gateway {
     /// The gateway id.
@@ -89,11 +89,11 @@ pub struct Gateway {
     pub fencing_token: u64,
     /// Time of the last message.
     pub seen_at_s: Option<u64>,
-    /// Age, seconds.
+    /// Age of the last message, seconds.
     pub age_s: Option<u64>,
-    /// Age of the last status report: rate, latency, devices, slots, sessions and verdicts.
+    /// Age of the last status report, seconds. The report contains rate, latency, devices, slots, sessions and verdicts.
     pub report_age_s: Option<u64>,
-    /// The data plane.
+    /// The kind of data plane: xdp, host or p4
     pub data_plane: Option<String>,
     /// The program version.
     pub version: Option<String>,
@@ -119,8 +119,8 @@ pub struct Gateway {
     /// Tickets since the gateway's start, by result: answered, unknown (no ticket, or of no session at the gateway),
     /// rate_limited, rejected (by the controller) or failed. Empty if the gateway relays no tickets.
     pub tickets: Option<BTreeMap<String, u64>>,
-    /// trusted, untrusted, overdue (the next evidence is late) or unproven (no evidence for the gateway's current
-    /// controller yet); null if the gateway need not be attested
+    /// trusted, untrusted, overdue (the next evidence is late) or unproven (the gateway's current controller has no
+    /// evidence yet); null if the gateway need not be attested
     pub trust: Option<Cow<'static, str>>,
     /// The reason if the gateway is untrusted.
     pub trust_reason: Option<String>,
@@ -128,7 +128,7 @@ pub struct Gateway {
     pub evidence: Option<Evidence>,
     /// Time of the revocation.
     pub revoked_at_s: Option<u64>,
-    /// The reason.
+    /// The reason of the revocation.
     pub revoked_reason: Option<String>,
 }
 
@@ -140,11 +140,11 @@ impl Latency {
         })
     }
 
-    /// The maximum of several, because a mean of percentiles is meaningless.
-    pub(crate) fn worst(several: impl Iterator<Item = Self>) -> Option<Self> {
-        several.reduce(|one, other| Self {
-            p50: one.p50.max(other.p50),
-            p99: one.p99.max(other.p99),
+    /// The maximum of the latencies of several gateways, because a mean of percentiles is meaningless.
+    pub(crate) fn worst(latencies: impl Iterator<Item = Self>) -> Option<Self> {
+        latencies.reduce(|a, b| Self {
+            p50: a.p50.max(b.p50),
+            p99: a.p99.max(b.p99),
         })
     }
 }
@@ -167,21 +167,21 @@ impl Evidence {
 }
 
 impl GatewayEvidence {
-    fn from_status(id: GatewayId, seen: SeenGateway, now_ms: u64) -> Option<Self> {
-        let trust = seen.status.trust?;
+    fn from_status(id: GatewayId, snapshot: GatewaySnapshot, now_ms: u64) -> Option<Self> {
+        let trust = snapshot.status.trust?;
         let evidence = Evidence::from_trust(&trust, now_ms);
         let label = trust.label(now_ms / 1000);
         let digests = trust
             .evidence
-            .map(|detail| (detail.program, (detail.tables, detail.registers)));
-        let (program, others) = digests.unzip();
-        let (tables, registers) = others.unzip();
+            .map(|evidence| (evidence.program, (evidence.tables, evidence.registers)));
+        let (program, other_digests) = digests.unzip();
+        let (tables, registers) = other_digests.unzip();
         Some(Self {
             id: id.0,
             trust: label.into(),
             reason: Some(trust.reason).filter(|reason| !reason.is_empty()),
             since_s: trust.since_ms / 1000,
-            controller: seen.controller,
+            controller: snapshot.controller,
             reference: trust.reference,
             key: trust.key,
             evidence,
@@ -193,8 +193,13 @@ impl GatewayEvidence {
 }
 
 impl Gateway {
-    fn new(id: GatewayId, entry: Option<GatewayRecord>, seen: Option<SeenGateway>, now_ms: u64) -> Self {
-        let age_ms = seen.as_ref().map(|seen| age_ms(now_ms, seen.at_ms));
+    fn new(
+        id: GatewayId,
+        entry: Option<GatewayRecord>,
+        snapshot: Option<GatewaySnapshot>,
+        now_ms: u64,
+    ) -> Self {
+        let age_ms = snapshot.as_ref().map(|snapshot| age_ms(now_ms, snapshot.at_ms));
         let revoked = entry.as_ref().and_then(|entry| entry.revoked.clone());
         let state = match (&revoked, age_ms) {
             (Some(_), _) => "revoked",
@@ -203,32 +208,36 @@ impl Gateway {
             (None, Some(_)) => "disconnected",
         };
         let (revoked_at_s, revoked_reason) = revoked.unzip();
-        let trust = seen.as_ref().and_then(|seen| seen.status.trust.as_ref());
-        let reason = trust
+        let trust = snapshot
+            .as_ref()
+            .and_then(|snapshot| snapshot.status.trust.as_ref());
+        let trust_reason = trust
             .map(|trust| trust.reason.clone())
             .filter(|text| !text.is_empty());
-        let status = seen.as_ref().map(|seen| &seen.status);
+        let status = snapshot.as_ref().map(|snapshot| &snapshot.status);
         let status = status.filter(|status| status.reported_ms.is_some());
-        let (label, evidence) = (
+        let (trust_label, evidence) = (
             trust.map(|trust| trust.label(now_ms / 1000).into()),
             trust.and_then(|trust| Evidence::from_trust(trust, now_ms)),
         );
         Self {
             id: id.0,
             state: state.into(),
-            controller: seen.as_ref().map(|seen| seen.controller.clone()),
-            fencing_token: seen
+            controller: snapshot.as_ref().map(|snapshot| snapshot.controller.clone()),
+            fencing_token: snapshot
                 .as_ref()
-                .map_or(0, |seen| seen.status.fencing_token)
+                .map_or(0, |snapshot| snapshot.status.fencing_token)
                 .max(entry.as_ref().map_or(0, |entry| entry.fencing_token)),
             name: entry.map_or_else(String::new, |entry| entry.name),
-            seen_at_s: seen
+            seen_at_s: snapshot
                 .as_ref()
-                .map(|seen| seen_ms(now_ms, seen.at_ms) / 1000)
+                .map(|snapshot| seen_ms(now_ms, snapshot.at_ms) / 1000)
                 .filter(|seen_at_s| *seen_at_s > 0),
             age_s: age_ms.map(|age_ms| age_ms / 1000),
-            data_plane: seen.as_ref().map(|seen| seen.status.data_plane.clone()),
-            version: seen.as_ref().map(|seen| seen.status.version.clone()),
+            data_plane: snapshot
+                .as_ref()
+                .map(|snapshot| snapshot.status.data_plane.clone()),
+            version: snapshot.as_ref().map(|snapshot| snapshot.status.version.clone()),
             report_age_s: status
                 .and_then(|status| status.reported_ms)
                 .map(|reported_ms| now_ms.saturating_sub(seen_ms(now_ms, reported_ms)) / 1000),
@@ -241,8 +250,8 @@ impl Gateway {
             dropped_types: status.map(|status| status.dropped_types.clone()),
             kernel_drops: status.map(|status| status.kernel_drops.clone()),
             tickets: status.map(|status| status.tickets.clone()),
-            trust: label,
-            trust_reason: reason,
+            trust: trust_label,
+            trust_reason,
             evidence,
             revoked_at_s,
             revoked_reason,
@@ -250,7 +259,7 @@ impl Gateway {
     }
 }
 
-/// All gateways: with a record, and without a record but connected.
+/// All gateways with a record or a status.
 pub(crate) async fn list_all(app: &App) -> Result<Vec<Gateway>> {
     Ok(Gateway::merge(&app.registry, app.fleet.all(), now_ms()).await?)
 }
@@ -261,16 +270,16 @@ impl Gateway {
     /// # Errors
     /// A failure of the database.
     pub async fn recorded(registry: &Registry) -> Result<Vec<Self>, RegistryError> {
-        let seen = crate::fleet::recorded_gateways(registry)
+        let snapshots = crate::fleet::recorded_gateways(registry)
             .await?
             .into_iter()
             .collect();
-        Self::merge(registry, seen, now_ms()).await
+        Self::merge(registry, snapshots, now_ms()).await
     }
 
     async fn merge(
         registry: &Registry,
-        mut seen: BTreeMap<GatewayId, SeenGateway>,
+        mut snapshots: BTreeMap<GatewayId, GatewaySnapshot>,
         now_ms: u64,
     ) -> Result<Vec<Self>, RegistryError> {
         let mut gateways = BTreeMap::new();
@@ -278,15 +287,15 @@ impl Gateway {
             match entry {
                 Ok(entry) => {
                     let id = entry.gateway;
-                    gateways.insert(id, Gateway::new(id, Some(entry), seen.remove(&id), now_ms));
+                    gateways.insert(id, Gateway::new(id, Some(entry), snapshots.remove(&id), now_ms));
                 }
                 Err(error) => {
                     tracing::error!(%error, "reading a gateway record failed; gateway omitted from the list")
                 }
             }
         }
-        for (id, seen) in seen {
-            gateways.insert(id, Gateway::new(id, None, Some(seen), now_ms));
+        for (id, snapshot) in snapshots {
+            gateways.insert(id, Gateway::new(id, None, Some(snapshot), now_ms));
         }
         Ok(gateways.into_values().collect())
     }
@@ -297,9 +306,10 @@ impl Gateway {
 pub(crate) async fn list(
     _: Viewer,
     State(app): State<App>,
-    Query(part): Query<PageQuery>,
+    Query(page_query): Query<PageQuery>,
 ) -> Result<Json<List<Gateway>>> {
-    part.paginate(list_all(&app).await?, |gateway| gateway.id)
+    page_query
+        .paginate(list_all(&app).await?, |gateway| gateway.id)
         .map(Json)
 }
 
@@ -317,19 +327,19 @@ pub(crate) async fn evidence(
     Path(id): Path<String>,
 ) -> Result<Json<GatewayEvidence>> {
     let id = parse_gateway_id(&id)?;
-    let seen = app.fleet.all().remove(&id);
-    let gateway_evidence = seen.and_then(|seen| GatewayEvidence::from_status(id, seen, now_ms()));
+    let snapshot = app.fleet.all().remove(&id);
+    let gateway_evidence = snapshot.and_then(|snapshot| GatewayEvidence::from_status(id, snapshot, now_ms()));
     gateway_evidence
         .map(Json)
         .ok_or_else(|| ApiError::not_found("attested gateway with this id"))
 }
 
 async fn find(app: &App, id: GatewayId) -> Result<Gateway> {
-    let found = list_all(app)
+    let gateway = list_all(app)
         .await?
         .into_iter()
         .find(|gateway| gateway.id == id.0);
-    found.ok_or_else(|| ApiError::not_found("gateway with this id"))
+    gateway.ok_or_else(|| ApiError::not_found("gateway with this id"))
 }
 
 /// A gateway to create.

@@ -99,7 +99,7 @@ impl PolicyChange {
         let policy = before
             .as_ref()
             .map_or_else(GroupPolicy::default, |group| group.policy);
-        let reopen = match self.release_mode.as_deref() {
+        let release_mode = match self.release_mode.as_deref() {
             None => policy.release_mode,
             Some("automatic") => ReleaseMode::Automatic,
             Some("manual") => ReleaseMode::Manual,
@@ -115,7 +115,7 @@ impl PolicyChange {
                 missed_limit: self.missed_limit.unwrap_or(policy.missed_limit),
                 window_rounds: self.window_rounds.unwrap_or(policy.window_rounds),
                 late_is_missed: self.late_is_missed.unwrap_or(policy.late_is_missed),
-                release_mode: reopen,
+                release_mode,
             },
             reference,
             roll_out,
@@ -132,14 +132,15 @@ fn parse_group_name(text: String) -> Result<GroupName> {
 pub(crate) async fn list(
     _: Viewer,
     State(app): State<App>,
-    Query(part): Query<PageQuery>,
+    Query(page_query): Query<PageQuery>,
 ) -> Result<Json<List<Policy>>> {
     let groups = app.registry.groups().await?;
     for error in &groups.damaged {
         tracing::error!(error, "reading a group failed; group omitted from the list");
     }
     let policies = groups.groups.into_iter().map(Policy::from).collect();
-    part.paginate(policies, |policy: &Policy| policy.name.clone())
+    page_query
+        .paginate(policies, |policy: &Policy| policy.name.clone())
         .map(Json)
 }
 
@@ -152,23 +153,23 @@ pub(crate) async fn set(
     Json(change): Json<PolicyChange>,
 ) -> Result<Json<Policy>> {
     let group = parse_group_name(group)?;
-    let what = new_event("policy_changed", None, group.as_str());
-    run_action(&app, &principal, &change.reason, what, async |registry| {
-        let set = registry.change_group(&group, now_s(), |before| -> Result<NewGroup> {
+    let event = new_event("policy_changed", None, group.as_str());
+    run_action(&app, &principal, &change.reason, event, async |registry| {
+        let changing = registry.change_group(&group, now_s(), |before| -> Result<NewGroup> {
             change
                 .apply(&group, before?)
                 .map_err(|(field, problem)| ApiError::invalid(field, problem))
         });
-        set.await
+        changing.await
     })
     .await?;
     find(&app, &group).await
 }
 
 async fn find(app: &App, group: &GroupName) -> Result<Json<Policy>> {
-    let found = app.registry.group(group).await?;
-    let found = found.ok_or_else(|| ApiError::not_found("group with this name"))?;
-    Ok(Json(found.into()))
+    let stored = app.registry.group(group).await?;
+    let stored = stored.ok_or_else(|| ApiError::not_found("group with this name"))?;
+    Ok(Json(stored.into()))
 }
 
 /// Requests an immediate round of a group.
@@ -180,8 +181,8 @@ pub(crate) async fn request_round(
     Json(Reason { reason }): Json<Reason>,
 ) -> Result<Json<Policy>> {
     let group = parse_group_name(group)?;
-    let what = new_event("round_requested", None, group.as_str());
-    run_action(&app, &principal, &reason, what, async |registry| {
+    let event = new_event("round_requested", None, group.as_str());
+    run_action(&app, &principal, &reason, event, async |registry| {
         Ok(registry.request_round(&group).await?)
     })
     .await?;

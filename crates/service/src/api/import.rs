@@ -22,12 +22,13 @@ use crate::error::{ApiError, ErrorBody, Result};
 use crate::extract::{Json, Query};
 use crate::state::App;
 
-/// Maximum length of a line, bytes: a device with the maximum number of rows.
+/// Maximum length of a line, bytes: enough for a device with 290,000 rows.
 const LINE_BYTES_MAX: usize = 16 << 20;
-/// Devices per transaction. Ids are in random order: with more devices in one transaction, more of them share a page
-/// of the database, and less is written. No other writer runs during the transaction of about a third of a second ..
+/// Maximum number of devices in a transaction. Ids are in random order: the more devices are in a transaction, the more
+/// of them share a page of the database, and the less is written. Other writers wait for the end of the transaction,
+/// which takes about a third of a second.
 pub const CHUNK_DEVICES: usize = 10_000;
-/// .. or fewer devices, with this number of bytes.
+/// Maximum size of the devices in a transaction, bytes of JSON; the last device may exceed the maximum.
 pub const CHUNK_BYTES: usize = 8 << 20;
 /// Maximum time without new bytes of the body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -35,7 +36,7 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 const CHUNK_TIMEOUT: Duration = Duration::from_secs(600);
 /// Retry-After if too many imports are in progress, seconds.
 const RETRY_AFTER_S: u32 = 5;
-/// Number of a user's events that are searched for the checkpoint of a repeated import.
+/// Maximum number of a user's newest events that are searched for the checkpoint of a repeated import.
 const CHECKPOINTS_SEARCHED_MAX: u32 = 1_000;
 
 /// Parameters of an import.
@@ -54,22 +55,22 @@ pub struct ImportResult {
 }
 
 /// Enrolls devices: one JSON object per line, as for one device. Devices are stored in chunks of several thousand;
-/// `stored` in an error is the number of devices stored before the invalid line. The reason is the header `X-Reason`.
+/// `stored` in an error response is the number of devices stored before the error. The reason is the header `X-Reason`.
 /// With an `Idempotency-Key` (1 to 64 letters, digits, `-` and `_`) the same body may be sent again after a failure:
 /// stored devices are not stored again.
 #[utoipa::path(post, path = "/api/v1/devices/import", params(ImportQuery), request_body(content = String, content_type = "application/x-ndjson"), responses((status = 200, body = ImportResult), (status = 422, body = ErrorBody)))]
 pub(crate) async fn import(
     Operator(principal): Operator,
     State(app): State<App>,
-    Query(how): Query<ImportQuery>,
+    Query(query): Query<ImportQuery>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<ImportResult>> {
-    let _place = app
+    let _permit = app
         .limits
         .import_permit(&principal.name)
         .ok_or_else(|| ApiError::rate_limited(RETRY_AFTER_S))?;
-    let on_conflict = match how.on_conflict.as_deref() {
+    let on_conflict = match query.on_conflict.as_deref() {
         None | Some("refuse") => OnConflict::Refuse,
         Some("replace") => OnConflict::Replace,
         Some(_) => return Err(ApiError::invalid("on_conflict", "refuse or replace")),
@@ -79,14 +80,14 @@ pub(crate) async fn import(
         .map_err(|_| ApiError::invalid("X-Reason", "expected UTF-8"))?
         .to_owned();
     let key = idempotency_key(&headers)?;
-    let before = match &key {
+    let checkpoint = match &key {
         Some(key) => ImportCheckpoint::find(&app, &principal.name, key).await?,
         None => None,
     };
     let lines = LineReader::new(
         body,
         app.registry.clone(),
-        before.as_ref().map(|before| before.stored),
+        checkpoint.as_ref().map(|checkpoint| checkpoint.stored),
     );
     let mut chunks = Chunks::read(lines);
     let mut stored = 0;
@@ -99,31 +100,33 @@ pub(crate) async fn import(
         }
         let count = chunk.count;
         if count == 0 {
-            return match before.is_some_and(|before| before.stored > stored) {
+            return match checkpoint.is_some_and(|checkpoint| checkpoint.stored > stored) {
                 true => Err(key_reused()),
                 false => Ok(Json(ImportResult { stored })),
             };
         }
-        let mark = ImportCheckpoint {
+        let new_checkpoint = ImportCheckpoint {
             stored: stored + count,
             digest: chunk.digest,
         };
-        match &before {
-            Some(before) if mark.stored < before.stored || mark == *before => {
-                stored = mark.stored;
+        match &checkpoint {
+            Some(checkpoint)
+                if new_checkpoint.stored < checkpoint.stored || new_checkpoint == *checkpoint =>
+            {
+                stored = new_checkpoint.stored;
                 continue;
             }
-            Some(before) if stored < before.stored => return Err(key_reused()),
+            Some(checkpoint) if stored < checkpoint.stored => return Err(key_reused()),
             _ => {}
         }
-        let what = new_event("enrolled", None, mark.detail(count, key.as_deref()));
-        let turn = app.limits.storing_permit().await;
-        let done = run_action(&app, &principal, &reason, what, async |registry| {
+        let event = new_event("enrolled", None, new_checkpoint.detail(count, key.as_deref()));
+        let storing_permit = app.limits.storing_permit().await;
+        let storing = run_action(&app, &principal, &reason, event, async |registry| {
             Ok(registry.import_chunk(chunk.devices?, on_conflict).await?)
         });
-        done.await.map_err(|error| error.with_stored(stored))?;
-        drop(turn);
-        stored = mark.stored;
+        storing.await.map_err(|error| error.with_stored(stored))?;
+        drop(storing_permit);
+        stored = new_checkpoint.stored;
     }
 }
 
@@ -146,12 +149,12 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>> {
     }
 }
 
-/// The checkpoint of an import. It is recorded in the event log, in the transaction that stores the devices, so that
-/// both are stored or neither.
+/// The checkpoint of an import. The transaction that stores devices also records the checkpoint in the event log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ImportCheckpoint {
+    /// Number of devices of the body that are stored.
     stored: u64,
-    /// Digest of all lines up to the checkpoint.
+    /// Digest of the lines of these devices.
     digest: String,
 }
 
@@ -167,9 +170,9 @@ impl ImportCheckpoint {
     }
 
     fn parse(detail: &str, key: &str) -> Option<Self> {
-        let (_, mark) = detail.split_once("; ")?;
-        let mark = mark.strip_prefix(key)?.strip_prefix(": ")?;
-        let (stored, digest) = mark.split_once(" with ")?;
+        let (_, checkpoint) = detail.split_once("; ")?;
+        let checkpoint = checkpoint.strip_prefix(key)?.strip_prefix(": ")?;
+        let (stored, digest) = checkpoint.split_once(" with ")?;
         Some(Self {
             stored: stored.parse().ok()?,
             digest: digest.to_owned(),
@@ -177,10 +180,10 @@ impl ImportCheckpoint {
     }
 
     /// The newest checkpoint of an import, if it is among the user's newest events.
-    async fn find(app: &App, who: &str, key: &str) -> Result<Option<Self>> {
+    async fn find(app: &App, user: &str, key: &str) -> Result<Option<Self>> {
         let filter = EventFilter {
             kinds: vec!["enrolled".to_owned()],
-            actor: Some(who.to_owned()),
+            actor: Some(user.to_owned()),
             exclude_refused: true,
             ..EventFilter::default()
         };
@@ -210,34 +213,35 @@ fn internal_error() -> ApiError {
 /// Devices that are stored in one transaction.
 struct Chunk {
     count: u64,
-    /// The sealed devices; an invalid device is refused as an action of the user.
+    /// The sealed devices. The error of an invalid device is returned by the action, so that the audit log records the
+    /// refusal.
     devices: std::result::Result<SealedDevices, RegistryError>,
     /// Digest of all devices of the body, up to the last one of this chunk.
     digest: String,
 }
 
-/// Chunks of a body: the next chunk is read and sealed while the previous one is stored. At most one chunk is queued.
+/// Chunks of a body: the next chunk is read and sealed while the previous chunk is stored. At most one chunk is queued.
 struct Chunks {
-    inbox: Receiver<Result<Chunk>>,
+    receiver: Receiver<Result<Chunk>>,
     /// The reader task, aborted on drop.
     _reader: JoinSet<()>,
 }
 
 impl Chunks {
     fn read(mut lines: LineReader) -> Self {
-        let (outbox, inbox) = channel(1);
+        let (sender, receiver) = channel(1);
         let mut reader = JoinSet::new();
         reader.spawn(async move {
             loop {
                 let chunk = lines.chunk().await;
                 let is_last = chunk.as_ref().map_or(true, |chunk| chunk.count == 0);
-                if outbox.send(chunk).await.is_err() || is_last {
+                if sender.send(chunk).await.is_err() || is_last {
                     return;
                 }
             }
         });
         Self {
-            inbox,
+            receiver,
             _reader: reader,
         }
     }
@@ -245,22 +249,23 @@ impl Chunks {
     /// The next chunk; empty at the end.
     async fn next(&mut self) -> Result<Chunk> {
         // The channel closes without an empty chunk only if the reader panics.
-        self.inbox.recv().await.ok_or_else(internal_error)?
+        self.receiver.recv().await.ok_or_else(internal_error)?
     }
 }
 
 /// Reads a body line by line; at most one chunk is in memory.
 struct LineReader {
     registry: Registry,
-    /// A chunk ends after this number of devices, the checkpoint of an earlier attempt: chunks may then have had
-    /// another size.
-    resume_after: Option<u64>,
+    /// The number of devices up to the checkpoint of an earlier attempt: a chunk ends there. The chunks of the earlier
+    /// attempt may have had another size.
+    checkpoint_devices: Option<u64>,
     /// Number of devices read so far.
     devices: u64,
     body: axum::body::BodyDataStream,
     buffer: Vec<u8>,
-    /// Start of the next line in the buffer, and the position up to which it has no line feed.
+    /// Start of the next line in the buffer.
     line_start: usize,
+    /// Position up to which the next line has no line feed.
     searched: usize,
     /// Number of the last line read, from 1.
     number: u64,
@@ -270,10 +275,10 @@ struct LineReader {
 }
 
 impl LineReader {
-    fn new(body: Body, registry: Registry, first_stop: Option<u64>) -> Self {
+    fn new(body: Body, registry: Registry, checkpoint_devices: Option<u64>) -> Self {
         Self {
             registry,
-            resume_after: first_stop,
+            checkpoint_devices,
             devices: 0,
             body: body.into_data_stream(),
             buffer: Vec::new(),
@@ -301,12 +306,12 @@ impl LineReader {
             self.hash.update(&line);
             devices.push(self.device(&line)?);
             self.devices += 1;
-            if self.resume_after == Some(self.devices) {
+            if self.checkpoint_devices == Some(self.devices) {
                 break;
             }
         }
         let count = devices.len() as u64;
-        // In the order of the database's index, so that consecutive inserts share pages.
+        // The order of the database's index: consecutive inserts then share pages.
         devices.sort_unstable_by_key(|device| device.record.device.0.cast_signed());
         // Sealing takes long enough to block other tasks.
         let registry = self.registry.clone();
@@ -325,10 +330,11 @@ impl LineReader {
     }
 
     fn device(&self, line: &[u8]) -> Result<StoredDevice> {
-        let at = |problem: String| ApiError::invalid("line", format!("line {}: {problem}", self.number));
+        let line_error =
+            |problem: String| ApiError::invalid("line", format!("line {}: {problem}", self.number));
         // Errors of serde may contain the value, which may be a key.
         let new: NewDevice = serde_json::from_slice(line).map_err(|error| {
-            at(match error.classify() {
+            line_error(match error.classify() {
                 serde_json::error::Category::Data => {
                     format!("invalid device object (column {})", error.column())
                 }
@@ -336,14 +342,14 @@ impl LineReader {
             })
         })?;
         new.to_stored(self.enrolled_at_s)
-            .map_err(|error| at(error.message().to_owned()))
+            .map_err(|error| line_error(error.message().to_owned()))
     }
 
     async fn line(&mut self) -> Result<Option<Vec<u8>>> {
         loop {
-            // Each byte is searched and moved once, however the lines are split into pieces.
-            let unseen = self.buffer.get(self.searched..).unwrap_or_default();
-            if let Some(end) = unseen.iter().position(|byte| *byte == b'\n') {
+            // Each byte is searched and moved only once, regardless of how the body is split into pieces.
+            let unsearched = self.buffer.get(self.searched..).unwrap_or_default();
+            if let Some(end) = unsearched.iter().position(|byte| *byte == b'\n') {
                 let end = self.searched + end;
                 let line = self.buffer.get(self.line_start..end).unwrap_or_default().to_vec();
                 (self.line_start, self.searched) = (end + 1, end + 1);
@@ -365,9 +371,9 @@ impl LineReader {
                 self.number += 1;
                 return Ok((!line.is_empty()).then_some(line));
             }
-            let more = tokio::time::timeout(BODY_TIMEOUT, self.body.next()).await;
+            let received = tokio::time::timeout(BODY_TIMEOUT, self.body.next()).await;
             let timeout = |_| body_interrupted("no data for 60 s");
-            match more.map_err(timeout)? {
+            match received.map_err(timeout)? {
                 Some(Ok(bytes)) => self.buffer.extend_from_slice(&bytes),
                 Some(Err(error)) => {
                     return Err(body_interrupted(error));

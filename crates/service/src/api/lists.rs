@@ -51,14 +51,14 @@ impl PageQuery {
     }
 
     pub(crate) fn after_parsed<T: FromStr>(&self) -> Result<Option<T>> {
-        let parsed = |text: &str| {
+        let parse = |text: &str| {
             text.parse()
                 .map_err(|_| ApiError::invalid("after", "invalid cursor; use `next` of the previous page"))
         };
-        self.after.as_deref().map(parsed).transpose()
+        self.after.as_deref().map(parse).transpose()
     }
 
-    /// A page of a list that is in memory completely: the items after `after`, in the order of the unique `key`.
+    /// A page of `items`, the complete list: the items after `after`, in the order of the unique `key`.
     pub(crate) fn paginate<T, K>(&self, mut items: Vec<T>, key: impl Fn(&T) -> K) -> Result<List<T>>
     where
         K: Display + FromStr + Ord,
@@ -68,9 +68,9 @@ impl PageQuery {
             items.retain(|item| key(item) > after);
         }
         items.sort_by_cached_key(&key);
-        let is_more = items.len() > limit;
+        let has_more = items.len() > limit;
         items.truncate(limit);
-        let last = items.last().filter(|_| is_more);
+        let last = items.last().filter(|_| has_more);
         Ok(List {
             next: last.map(|last| key(last).to_string()),
             items,
@@ -80,10 +80,10 @@ impl PageQuery {
 
 /// Parses a device id: 1 to 16 hexadecimal digits.
 pub(crate) fn parse_device_id(id: &str, field: &str) -> Result<DeviceId> {
-    let is_id = (1..=16).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_valid = (1..=16).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_hexdigit());
     let number = u64::from_str_radix(id, 16)
         .ok()
-        .filter(|number| is_id && *number != 0);
+        .filter(|number| is_valid && *number != 0);
     number
         .map(DeviceId)
         .ok_or_else(|| ApiError::invalid(field, "a device id is 1 to 16 hexadecimal digits, not all zero"))

@@ -23,7 +23,7 @@ const SESSION_LIFETIME_S: u64 = 12 * 3600;
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Login {
-    /// Of `linewarden user create`.
+    /// The token from `linewarden user create`.
     token: String,
 }
 
@@ -98,7 +98,7 @@ pub(crate) async fn logout(
     Extension(peer): Extension<Peer>,
     headers: HeaderMap,
 ) -> Result<Response> {
-    // Only a request with a session cookie writes, because this path needs no authentication.
+    // This path needs no authentication. Only a request with a session cookie causes a write.
     if let Some(secret) = cookie(&headers) {
         let hash = hash_of_cookie(secret);
         if !app

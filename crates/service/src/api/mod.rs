@@ -115,7 +115,7 @@ pub fn openapi() -> String {
     Api::openapi().to_pretty_json().unwrap_or_default()
 }
 
-/// Serves the OpenAPI description, generated once: this path needs no authentication.
+/// Serves the OpenAPI description. It is generated only once, because this path needs no authentication.
 async fn openapi_document() -> impl IntoResponse {
     static TEXT: LazyLock<String> = LazyLock::new(|| Api::openapi().to_json().unwrap_or_default());
     ([(header::CONTENT_TYPE, "application/json")], TEXT.as_str())
@@ -123,8 +123,8 @@ async fn openapi_document() -> impl IntoResponse {
 
 /// The routes of API and dashboard.
 pub(crate) fn router(app: &App) -> Router {
-    let limited = |router: Router<App>| router.layer(middleware::from_fn(with_timeout));
-    // Streams have no time limit, and an import may exceed the size of a stored response.
+    let with_time_limit = |router: Router<App>| router.layer(middleware::from_fn(with_timeout));
+    // Both routes have no time limit. An import is not subject to `idempotent`, because its body may exceed the maximum there.
     let streams = Router::new()
         .route("/events", get(events::stream))
         .route("/devices/import", post(import::import));
@@ -155,17 +155,17 @@ pub(crate) fn router(app: &App) -> Router {
         .route("/users", get(users::list).post(users::add))
         .route("/users/{name}", delete(users::remove))
         .layer(middleware::from_fn_with_state(app.clone(), idempotent));
-    let known = limited(reads_and_writes)
+    let authenticated = with_time_limit(reads_and_writes)
         .merge(streams)
         .layer(middleware::from_fn_with_state(app.clone(), authenticate));
-    let entrance = limited(
+    let unauthenticated = with_time_limit(
         Router::new()
             .route("/login", post(login::login))
             .route("/logout", post(login::logout))
             .layer(DefaultBodyLimit::max(LOGIN_BYTES_MAX)),
     );
-    let api = known
-        .merge(entrance)
+    let api = authenticated
+        .merge(unauthenticated)
         .fallback(async || ApiError::unknown_path())
         .method_not_allowed_fallback(async || ApiError::method_not_allowed())
         .layer(middleware::from_fn(refuse_null))
@@ -213,11 +213,11 @@ async fn count_request(
 ) -> Response {
     let is_write = !matches!(*request.method(), Method::GET | Method::HEAD);
     let is_stream = path.is_some_and(|path| path.as_str().ends_with("/events"));
-    let began = Instant::now();
+    let started_at = Instant::now();
     let response = next.run(request).await;
     if !is_stream {
         app.api_counters
-            .record_response(is_write, response.status().as_u16(), began.elapsed());
+            .record_response(is_write, response.status().as_u16(), started_at.elapsed());
     }
     response
 }

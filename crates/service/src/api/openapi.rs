@@ -16,7 +16,7 @@ const TOKEN: &str = "token";
 const SESSION: &str = "session";
 const CERTIFICATE: &str = "certificate";
 
-/// Modifies the description.
+/// The conventions that apply to all paths, as a modifier of the description.
 pub(super) struct Conventions;
 
 impl Modify for Conventions {
@@ -118,7 +118,7 @@ fn add_write_headers(operation: &mut Operation, is_import: bool) {
 
 /// Adds the error responses that are common to all paths.
 fn add_error_responses(operation: &mut Operation) {
-    let wait = || {
+    let retry_after = || {
         let mut header = Header::new(Object::with_type(Type::Integer));
         header.description = Some("Time after which the request may be repeated, seconds.".to_owned());
         header
@@ -128,31 +128,33 @@ fn add_error_responses(operation: &mut Operation) {
             Ref::from_schema_name("ErrorBody"),
         )))
     };
-    let refused = |description: &str| {
+    let response = |description: &str| {
         utoipa::openapi::ResponseBuilder::new()
             .description(description)
             .content("application/json", body())
     };
-    let all: [(&str, Response); 6] = [
-        ("400", refused("The request is malformed").build()),
-        ("401", refused("The request is not authenticated").build()),
+    let error_responses: [(&str, Response); 6] = [
+        ("400", response("The request is malformed").build()),
+        ("401", response("The request is not authenticated").build()),
         (
             "403",
-            refused("The user's role does not permit the request").build(),
+            response("The user's role does not permit the request").build(),
         ),
         (
             "429",
-            refused("Too many requests").header("Retry-After", wait()).build(),
+            response("Too many requests")
+                .header("Retry-After", retry_after())
+                .build(),
         ),
         (
             "503",
-            refused("The registry is unavailable")
-                .header("Retry-After", wait())
+            response("The registry is unavailable")
+                .header("Retry-After", retry_after())
                 .build(),
         ),
-        ("default", refused("Another error").build()),
+        ("default", response("Another error").build()),
     ];
-    for (status, response) in all {
+    for (status, response) in error_responses {
         let responses = &mut operation.responses.responses;
         responses.entry(status.to_owned()).or_insert(RefOr::T(response));
     }

@@ -39,9 +39,9 @@ pub struct Round {
     pub group: String,
     /// The key period.
     pub period: u64,
-    /// Start.
+    /// Time of the start.
     pub started_at_s: u64,
-    /// End.
+    /// Time of the last verdict.
     pub ended_at_s: u64,
     /// Number of devices in the round.
     pub requested: u32,
@@ -51,7 +51,7 @@ pub struct Round {
     pub late: u32,
     /// Devices without a valid proof.
     pub missed: u32,
-    /// Time from the start to the last verdict, milliseconds.
+    /// Time from the start to the last proof, milliseconds.
     pub last_verdict_ms: u32,
 }
 
@@ -92,24 +92,29 @@ pub struct RoundQuery {
 pub(crate) async fn rounds(
     _: Viewer,
     State(app): State<App>,
-    Query(which): Query<RoundQuery>,
+    Query(query): Query<RoundQuery>,
 ) -> Result<Json<List<Round>>> {
-    let part = PageQuery {
-        limit: which.limit,
-        after: which.after,
+    let page_query = PageQuery {
+        limit: query.limit,
+        after: query.after,
     };
-    let of = which.gateway.as_deref().map(parse_gateway_id).transpose()?;
-    let group = which
+    let gateway = query.gateway.as_deref().map(parse_gateway_id).transpose()?;
+    let group = query
         .group
         .map(|group| GroupName::new(group).map_err(|error| ApiError::invalid("group", error.to_string())))
         .transpose()?;
     let page = app
         .registry
-        .rounds_page(of, group.as_ref(), part.after_parsed()?, part.limit()?)
+        .rounds_page(
+            gateway,
+            group.as_ref(),
+            page_query.after_parsed()?,
+            page_query.limit()?,
+        )
         .await?;
     Ok(Json(List {
         items: page.rounds.into_iter().map(Round::from).collect(),
-        next: page.next.map(|place| place.to_string()),
+        next: page.next.map(|cursor| cursor.to_string()),
     }))
 }
 
@@ -152,19 +157,19 @@ pub struct ResultQuery {
     pub after: Option<String>,
 }
 
-/// Lists attestation states by device id. With `state` a page may have fewer than `limit` items although it is not
-/// the last one.
+/// Lists attestation states by device id. With `state`, a page may have fewer than `limit` items although another page
+/// follows.
 #[utoipa::path(get, path = "/api/v1/results", params(ResultQuery), responses((status = 200, body = List<AttestationResult>), (status = 422, body = ErrorBody)))]
 pub(crate) async fn results(
     _: Viewer,
     State(app): State<App>,
-    Query(which): Query<ResultQuery>,
+    Query(query): Query<ResultQuery>,
 ) -> Result<Json<List<AttestationResult>>> {
-    let part = PageQuery {
-        limit: which.limit,
-        after: which.after,
+    let page_query = PageQuery {
+        limit: query.limit,
+        after: query.after,
     };
-    let state = which.state.as_deref();
+    let state = query.state.as_deref();
     if state.is_some_and(|state| !STATES.map(state_name).contains(&state)) {
         return Err(ApiError::invalid(
             "state",
@@ -173,7 +178,7 @@ pub(crate) async fn results(
     }
     let page = app
         .registry
-        .appraisals(part.after_device()?, part.limit()?)
+        .appraisals(page_query.after_device()?, page_query.limit()?)
         .await?;
     for error in &page.damaged {
         tracing::error!(error, "reading an appraisal failed; device omitted from the list");
@@ -206,7 +211,7 @@ pub(crate) async fn result(_: Viewer, State(app): State<App>, Path(id): Path<Str
     let appraisal = appraisal
         .ok_or_else(|| ApiError::not_found("attestation result: the device has not been in a round yet"))?;
     let now_s = now_s();
-    let good_for_s = app
+    let validity_s = app
         .registry
         .group(&prover.group)
         .await?
@@ -216,21 +221,21 @@ pub(crate) async fn result(_: Viewer, State(app): State<App>, Path(id): Path<Str
         .rounds_of_group(Some(appraisal.gateway), Some(&prover.group), 1)
         .await?;
     let newest = rounds.first();
-    // The last round is too old, or the validity of its results is unknown.
-    let good_until_s = newest
-        .zip(good_for_s)
-        .map(|(round, good_for_s)| round.ended_at_s.saturating_add(good_for_s));
-    let is_stale = good_until_s.is_none_or(|until_s| until_s < now_s);
-    let outcome = DeviceResult {
+    let valid_until_s = newest
+        .zip(validity_s)
+        .map(|(round, validity_s)| round.ended_at_s.saturating_add(validity_s));
+    // Stale: the last round is too old, or the validity of its results is unknown.
+    let is_stale = valid_until_s.is_none_or(|until_s| until_s < now_s);
+    let result = DeviceResult {
         protection: prover.protection,
         group: prover.group.as_str().to_owned(),
         appraisal,
         is_stale,
     };
-    let expires_s = good_until_s
+    let expires_s = valid_until_s
         .filter(|_| !is_stale)
         .unwrap_or(now_s.saturating_add(STALE_VALIDITY_S));
-    let signed = signer.sign(&[outcome], now_s, expires_s).map_err(|error| {
+    let signed = signer.sign(&[result], now_s, expires_s).map_err(|error| {
         tracing::error!(%error, "signing an attestation result failed");
         ApiError::unavailable("signing the attestation result failed")
     })?;

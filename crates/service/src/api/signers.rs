@@ -38,19 +38,19 @@ pub struct Signer {
 }
 
 impl From<SignerRecord> for Signer {
-    fn from(entry: SignerRecord) -> Self {
+    fn from(record: SignerRecord) -> Self {
         Self {
-            id: hex::encode(&entry.id),
-            name: entry.name,
-            scheme: entry.scheme,
-            status: match entry.revoked_at_s {
+            id: hex::encode(&record.id),
+            name: record.name,
+            scheme: record.scheme,
+            status: match record.revoked_at_s {
                 Some(_) => "revoked",
                 None => "active",
             }
             .into(),
-            added_at_s: entry.added_at_s,
-            revoked_at_s: entry.revoked_at_s,
-            public_key: String::from_utf8(entry.public_key).unwrap_or_default(),
+            added_at_s: record.added_at_s,
+            revoked_at_s: record.revoked_at_s,
+            public_key: String::from_utf8(record.public_key).unwrap_or_default(),
         }
     }
 }
@@ -73,10 +73,10 @@ async fn list_all(app: &App) -> Result<Vec<SignerRecord>> {
 pub(crate) async fn list(
     _: Viewer,
     State(app): State<App>,
-    Query(part): Query<PageQuery>,
+    Query(page_query): Query<PageQuery>,
 ) -> Result<Json<List<Signer>>> {
     let signers = list_all(&app).await?.into_iter().map(Signer::from).collect();
-    part.paginate(signers, |signer| signer.id.clone()).map(Json)
+    page_query.paginate(signers, |signer| signer.id.clone()).map(Json)
 }
 
 /// Lists revoked signers in the format of `linewarden signed receive --revoked`.
@@ -132,19 +132,19 @@ pub(crate) async fn add(
     State(app): State<App>,
     Json(new): Json<NewSigner>,
 ) -> Result<(StatusCode, Json<Signer>)> {
-    let entry = new
+    let record = new
         .to_record(now_s())
         .map_err(|problem| ApiError::invalid("public_key", problem))?;
-    let what = new_event(
+    let event = new_event(
         "signer_changed",
         None,
-        format!("added {} {}", hex::encode(&entry.id), entry.name),
+        format!("added {} {}", hex::encode(&record.id), record.name),
     );
-    run_action(&app, &principal, &new.reason, what, async |registry| {
-        Ok(registry.add_signer(&entry).await?)
+    run_action(&app, &principal, &new.reason, event, async |registry| {
+        Ok(registry.add_signer(&record).await?)
     })
     .await?;
-    Ok((StatusCode::CREATED, Json(entry.into())))
+    Ok((StatusCode::CREATED, Json(record.into())))
 }
 
 /// Revokes a signer permanently.
@@ -156,19 +156,20 @@ pub(crate) async fn revoke(
     Json(Reason { reason }): Json<Reason>,
 ) -> Result<Json<Signer>> {
     let bytes = hex::decode(&id).map_err(|_| ApiError::invalid("id", "a signer id is hexadecimal"))?;
-    let what = new_event("signer_changed", None, format!("revoked {}", hex::encode(&bytes)));
-    run_action(&app, &principal, &reason, what, async |registry| {
-        match registry.revoke_signer(&bytes, now_s()).await? {
-            true => Ok(()),
-            false => Err(ApiError::not_found("signer with this id")),
-        }
+    let event = new_event("signer_changed", None, format!("revoked {}", hex::encode(&bytes)));
+    run_action(&app, &principal, &reason, event, async |registry| match registry
+        .revoke_signer(&bytes, now_s())
+        .await?
+    {
+        true => Ok(()),
+        false => Err(ApiError::not_found("signer with this id")),
     })
     .await?;
-    let found = list_all(&app)
+    let signer = list_all(&app)
         .await?
         .into_iter()
         .find(|signer| signer.id == bytes);
-    found
+    signer
         .map(|signer| Json(signer.into()))
         .ok_or_else(|| ApiError::not_found("signer with this id"))
 }

@@ -18,16 +18,15 @@ use crate::extract::Json;
 use crate::state::App;
 use crate::stream::StreamEvent;
 
-/// Time for which device counts are fresh: counting a million devices takes a while.
+/// Time for which device counts are not computed again: counting a million devices takes long.
 const COUNTS_FRESH_FOR: Duration = Duration::from_secs(5);
-/// Time for which counts are still returned while new ones are computed; requests wait if the counts are older.
+/// Maximum age of counts that are returned while new counts are computed. Requests wait if the counts are older.
 const COUNTS_VALID_FOR: Duration = Duration::from_secs(10);
 
 /// Device counts by state.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct Devices {
-    /// Time of these counts. `authenticated` is from the gateways' reports, which are at most 10 s old, plus the time
-    /// for counting.
+    /// Time of these counts, except `authenticated`, which is from the gateways' reports.
     as_of_s: u64,
     total: u64,
     active: u64,
@@ -63,14 +62,14 @@ pub(crate) struct Status {
     /// ok or unavailable
     database: &'static str,
     devices: Option<Devices>,
-    /// Accepted RESPONSEs per second at all connected gateways; null without connected gateways, or if one has not
-    /// reported its rate.
+    /// Accepted RESPONSEs per second at all connected gateways; null without connected gateways, or if a connected
+    /// gateway has not reported its rate.
     authentications_per_s: Option<f64>,
-    /// Authentication latency in the data planes; the maximum of these gateways.
+    /// Authentication latency in the data planes: the maximum of the connected gateways.
     latency_us: Option<Latency>,
-    /// Frames by verdict, at these gateways since their starts; `other` as in Gateway.
+    /// Frames by verdict, at the connected gateways since their starts; `other` as in Gateway.
     verdicts: BTreeMap<String, u64>,
-    /// Null if the database is unavailable, which stores the disconnected gateways.
+    /// Null if the database is unavailable.
     gateways: Option<Gateways>,
 }
 
@@ -91,24 +90,25 @@ pub(crate) struct DeviceCounts {
 #[derive(Default)]
 pub(crate) struct DeviceCountsCache {
     last: StdMutex<Option<DeviceCounts>>,
-    /// Locked by the task that counts.
+    /// Locked by the task that is counting.
     counting: Arc<Mutex<()>>,
 }
 
 impl DeviceCountsCache {
-    fn not_older_than(&self, age: Duration) -> Option<DeviceCounts> {
+    /// The cached counts if they are younger than `age`.
+    fn younger_than(&self, age: Duration) -> Option<DeviceCounts> {
         let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        last.filter(|counted| counted.at.elapsed() < age)
+        last.filter(|device_counts| device_counts.at.elapsed() < age)
     }
 }
 
-/// The device counts. If the cached counts are still valid but not fresh, they are returned and new ones are computed
-/// in the background.
+/// The device counts. Cached counts that are valid but no longer fresh are returned, and new counts are computed in the
+/// background.
 pub(crate) async fn counts(app: &App) -> Result<DeviceCounts> {
-    if let Some(counted) = app.device_counts.not_older_than(COUNTS_FRESH_FOR) {
-        return Ok(counted);
+    if let Some(device_counts) = app.device_counts.younger_than(COUNTS_FRESH_FOR) {
+        return Ok(device_counts);
     }
-    if let Some(counted) = app.device_counts.not_older_than(COUNTS_VALID_FOR) {
+    if let Some(device_counts) = app.device_counts.younger_than(COUNTS_VALID_FOR) {
         if let Ok(guard) = Arc::clone(&app.device_counts.counting).try_lock_owned() {
             let app = app.clone();
             tokio::spawn(async move {
@@ -118,29 +118,29 @@ pub(crate) async fn counts(app: &App) -> Result<DeviceCounts> {
                 }
             });
         }
-        return Ok(counted);
+        return Ok(device_counts);
     }
-    let _place = app.device_counts.counting.lock().await;
-    match app.device_counts.not_older_than(COUNTS_FRESH_FOR) {
-        // The previous holder of the lock has counted.
-        Some(counted) => Ok(counted),
+    let _guard = app.device_counts.counting.lock().await;
+    match app.device_counts.younger_than(COUNTS_FRESH_FOR) {
+        // The task that held the lock before has computed new counts.
+        Some(device_counts) => Ok(device_counts),
         None => count(app).await,
     }
 }
 
 async fn count(app: &App) -> Result<DeviceCounts> {
-    let of = |active: Option<bool>, quarantined: bool| DeviceFilter {
+    let filter = |active: Option<bool>, quarantined: bool| DeviceFilter {
         active,
         quarantined,
         ..DeviceFilter::default()
     };
     let (at, at_s) = (Instant::now(), now_s());
-    let counted = DeviceCounts {
+    let device_counts = DeviceCounts {
         at,
         at_s,
-        total: app.registry.count(&of(None, false)).await?,
-        revoked: app.registry.count(&of(Some(false), false)).await?,
-        quarantined: app.registry.count(&of(None, true)).await?,
+        total: app.registry.count(&filter(None, false)).await?,
+        revoked: app.registry.count(&filter(Some(false), false)).await?,
+        quarantined: app.registry.count(&filter(None, true)).await?,
         missed: app
             .registry
             .count_by_state(Some(AttestationState::Missed))
@@ -154,8 +154,8 @@ async fn count(app: &App) -> Result<DeviceCounts> {
     *app.device_counts
         .last
         .lock()
-        .unwrap_or_else(PoisonError::into_inner) = Some(counted);
-    Ok(counted)
+        .unwrap_or_else(PoisonError::into_inner) = Some(device_counts);
+    Ok(device_counts)
 }
 
 async fn current_status(app: &App) -> Status {
@@ -172,7 +172,7 @@ async fn current_status(app: &App) -> Status {
         verdicts: BTreeMap::new(),
         gateways: None,
     };
-    let (Ok(gateways), Ok(counted)) = (gateways::list_all(app).await, counts(app).await) else {
+    let (Ok(gateways), Ok(device_counts)) = (gateways::list_all(app).await, counts(app).await) else {
         return status;
     };
     let connected: Vec<_> = gateways
@@ -201,7 +201,7 @@ async fn current_status(app: &App) -> Status {
         unproven,
         awaiting_first_round,
         ..
-    } = counted;
+    } = device_counts;
     Status {
         as_of_s: now_s.saturating_sub(oldest_s.unwrap_or_default()),
         database: "ok",

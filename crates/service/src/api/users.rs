@@ -51,7 +51,7 @@ impl From<User> for UserInfo {
 pub(crate) async fn list(
     _: Admin,
     State(app): State<App>,
-    Query(part): Query<PageQuery>,
+    Query(page_query): Query<PageQuery>,
 ) -> Result<Json<List<UserInfo>>> {
     let mut items: Vec<UserInfo> = Vec::new();
     for user in app.registry.users().await? {
@@ -60,7 +60,7 @@ pub(crate) async fn list(
             Err(error) => tracing::error!(%error, "reading a user record failed; user omitted from the list"),
         }
     }
-    part.paginate(items, |user| user.name.clone()).map(Json)
+    page_query.paginate(items, |user| user.name.clone()).map(Json)
 }
 
 /// A user to create.
@@ -94,7 +94,7 @@ impl NewUser {
 pub struct CreatedUser {
     /// The user name.
     pub name: String,
-    /// The token.
+    /// The token; null for a user with a certificate.
     pub token: Option<String>,
 }
 
@@ -116,12 +116,12 @@ pub(crate) async fn add(
         created_at_s: now_s(),
         expires_at_s: new.expires_at_s,
     };
-    let what = new_event(
+    let event = new_event(
         "user_changed",
         None,
         format!("added {} as {}", user.name, role_name(role)),
     );
-    run_action(&app, &principal, &new.reason, what, async |registry| {
+    run_action(&app, &principal, &new.reason, event, async |registry| {
         Ok(registry.add_user(&user, token.as_deref()).await?)
     })
     .await?;
@@ -132,7 +132,7 @@ pub(crate) async fn add(
     Ok((StatusCode::CREATED, Extension(ContainsSecret), Json(created)))
 }
 
-/// The reason.
+/// Parameters of the deletion of a user.
 #[derive(Clone, Debug, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct ReasonQuery {
@@ -148,13 +148,17 @@ pub(crate) async fn remove(
     Path(name): Path<String>,
     Query(ReasonQuery { reason }): Query<ReasonQuery>,
 ) -> Result<StatusCode> {
-    let what = new_event("user_changed", None, format!("removed {name}"));
-    run_action(&app, &principal, &reason, what, async |registry| {
-        match registry.remove_user(&name).await? {
+    let event = new_event("user_changed", None, format!("removed {name}"));
+    run_action(
+        &app,
+        &principal,
+        &reason,
+        event,
+        async |registry| match registry.remove_user(&name).await? {
             true => Ok(()),
             false => Err(ApiError::not_found("user with this name")),
-        }
-    })
+        },
+    )
     .await?;
     app.login_cache.clear();
     Ok(StatusCode::NO_CONTENT)

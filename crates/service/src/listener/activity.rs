@@ -13,21 +13,21 @@ use tower::Service;
 
 use super::Timeouts;
 
-/// Responses are handed over in parts of this size, each when the peer has room for it. Otherwise a whole response
-/// would wait in memory for a peer that reads it byte by byte.
+/// Size of the parts in which a response is passed to the HTTP library. A part is passed when the peer can receive it, so
+/// that a slow peer does not cause a copy of the whole response in memory.
 const PART_BYTES: usize = 16 << 10;
 
-/// Activity on one connection. Clones share it.
+/// The activity on one connection. Clones share their state.
 #[derive(Clone)]
 pub(super) struct Activity(Arc<Mutex<State>>);
 
 struct State {
-    opened: Instant,
+    opened_at: Instant,
     /// End of the latest response; `None` before the first request.
     last_response: Option<Instant>,
     in_flight: usize,
     next: u64,
-    /// For each response in progress, when its last part was handed over.
+    /// For each response in progress, the time at which its last part was passed to the HTTP library.
     last_parts: BTreeMap<u64, Instant>,
 }
 
@@ -37,8 +37,8 @@ struct InFlight(Activity);
 /// A response body, in parts.
 struct ResponseParts {
     body: Body,
-    /// Data that was read from the body but not yet handed over.
-    rest: Bytes,
+    /// Data that was read from the body and not yet passed to the HTTP library.
+    unsent: Bytes,
     number: u64,
     in_flight: InFlight,
 }
@@ -46,7 +46,7 @@ struct ResponseParts {
 impl Activity {
     pub(super) fn new() -> Self {
         Self(Arc::new(Mutex::new(State {
-            opened: Instant::now(),
+            opened_at: Instant::now(),
             last_response: None,
             in_flight: 0,
             next: 0,
@@ -66,23 +66,25 @@ impl Activity {
         InFlight(self.clone())
     }
 
-    /// Completes when a timeout expires: before the first request, between requests, or while a response is not read.
+    /// Waits until a timeout of the connection expires: before the first request, between requests, or while the peer
+    /// reads nothing of a response.
     pub(super) async fn until_timeout(&self, timeouts: Timeouts) {
         loop {
-            let ends = {
+            let deadline = {
                 let state = self.state();
-                let unread = state.last_parts.values().min().map(|part| *part + timeouts.write);
-                let idle = match state.last_response {
-                    None => state.opened + timeouts.request,
+                let oldest_part = state.last_parts.values().min();
+                let write_deadline = oldest_part.map(|passed_at| *passed_at + timeouts.write);
+                let idle_deadline = match state.last_response {
+                    None => state.opened_at + timeouts.request,
                     Some(_) if state.in_flight > 0 => Instant::now() + timeouts.write,
-                    Some(newest) => newest + timeouts.idle,
+                    Some(ended_at) => ended_at + timeouts.idle,
                 };
-                unread.map_or(idle, |unread| unread.min(idle))
+                write_deadline.map_or(idle_deadline, |deadline| deadline.min(idle_deadline))
             };
-            if ends <= Instant::now() {
+            if deadline <= Instant::now() {
                 return;
             }
-            sleep_until(ends).await;
+            sleep_until(deadline).await;
         }
     }
 
@@ -104,7 +106,7 @@ impl ResponseParts {
         drop(state);
         Self {
             body,
-            rest: Bytes::new(),
+            unsent: Bytes::new(),
             number,
             in_flight,
         }
@@ -115,7 +117,7 @@ impl ResponseParts {
         let mut state = self.in_flight.0.state();
         state.last_parts.insert(self.number, Instant::now());
         drop(state);
-        self.rest.split_to(self.rest.len().min(PART_BYTES))
+        self.unsent.split_to(self.unsent.len().min(PART_BYTES))
     }
 }
 
@@ -127,30 +129,30 @@ impl HttpBody for ResponseParts {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        if self.rest.is_empty() {
+        if self.unsent.is_empty() {
             match std::task::ready!(Pin::new(&mut self.body).poll_frame(context)) {
                 Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) => self.rest = data,
+                    Ok(data) => self.unsent = data,
                     Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
                 },
-                end => return Poll::Ready(end),
+                end_or_error => return Poll::Ready(end_or_error),
             }
         }
         Poll::Ready(Some(Ok(Frame::data(self.next_part()))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.rest.is_empty() && self.body.is_end_stream()
+        self.unsent.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        let rest = u64::try_from(self.rest.len()).unwrap_or(u64::MAX);
+        let unsent = u64::try_from(self.unsent.len()).unwrap_or(u64::MAX);
         let body = self.body.size_hint();
         let mut hint = SizeHint::new();
-        if let Some(upper) = body.upper().and_then(|upper| upper.checked_add(rest)) {
+        if let Some(upper) = body.upper().and_then(|upper| upper.checked_add(unsent)) {
             hint.set_upper(upper);
         }
-        hint.set_lower(body.lower().saturating_add(rest));
+        hint.set_lower(body.lower().saturating_add(unsent));
         hint
     }
 }
@@ -169,7 +171,7 @@ impl Drop for InFlight {
     }
 }
 
-/// Made by [`Activity::track`].
+/// A service whose requests are tracked, from [`Activity::track`].
 #[derive(Clone)]
 pub(super) struct TrackedService<S> {
     activity: Activity,

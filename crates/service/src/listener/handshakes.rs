@@ -1,5 +1,5 @@
-//! Pending TLS handshakes. New connections are always accepted: if too many handshakes are pending, from one address
-//! or in total, the oldest is ended.
+//! Pending TLS handshakes. A new connection is always accepted: if too many handshakes are pending, from one address or
+//! in total, the oldest of these handshakes is evicted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot::{Sender, channel};
 
-/// Largest number of pending handshakes. A regular handshake ends long before so many others have begun.
+/// Maximum number of pending handshakes. A legitimate handshake ends long before this number of other handshakes begins.
 const HANDSHAKES_MAX: usize = 2_048;
-/// Largest number of pending handshakes from one address, which may be a NAT shared by many hosts.
+/// Maximum number of pending handshakes from one address, which may be a NAT shared by many hosts.
 const HANDSHAKES_PER_ADDRESS_MAX: usize = 64;
 
 /// All pending handshakes.
@@ -21,7 +21,7 @@ pub(super) struct PendingHandshakes {
 #[derive(Default)]
 struct Queue {
     next: u64,
-    /// Pending handshakes by number. Dropping the sender evicts one.
+    /// Pending handshakes by number. When the sender is dropped, the handshake is evicted.
     pending: BTreeMap<u64, (IpAddr, Sender<()>)>,
     /// Numbers by address.
     by_address: HashMap<IpAddr, BTreeSet<u64>>,
@@ -46,38 +46,38 @@ impl Queue {
         }
     }
 
-    /// The handshake to evict for one more from the address.
+    /// The handshake to evict before another handshake from the address is added; `None` if no limit is reached.
     fn oldest(&self, address: IpAddr) -> Option<u64> {
-        let own = self.by_address.get(&address);
-        let own = own.filter(|numbers| numbers.len() >= HANDSHAKES_PER_ADDRESS_MAX);
+        let of_address = self.by_address.get(&address);
+        let of_address = of_address.filter(|numbers| numbers.len() >= HANDSHAKES_PER_ADDRESS_MAX);
         let is_full = self.pending.len() >= HANDSHAKES_MAX;
         let any = || self.pending.keys().next().filter(|_| is_full);
-        own.and_then(BTreeSet::first).or_else(any).copied()
+        of_address.and_then(BTreeSet::first).or_else(any).copied()
     }
 }
 
 impl PendingHandshakes {
-    /// Adds a handshake from the address. The future completes when it is evicted.
+    /// Adds a handshake from the address. The returned future completes when the handshake is evicted.
     pub(super) fn add(
         self: &Arc<Self>,
         address: IpAddr,
     ) -> (PendingHandshake, impl Future<Output = ()> + use<>) {
-        let (inside, outside) = channel();
+        let (eviction_sender, eviction) = channel();
         let mut queue = self.queue();
         if let Some(oldest) = queue.oldest(address) {
             queue.remove(oldest);
         }
         let number = queue.next;
         queue.next += 1;
-        queue.pending.insert(number, (address, inside));
+        queue.pending.insert(number, (address, eviction_sender));
         queue.by_address.entry(address).or_default().insert(number);
         drop(queue);
         let pending = PendingHandshake {
             number,
             queue: Arc::clone(self),
         };
-        // Nothing is ever sent: the sender is dropped.
-        (pending, async { drop(outside.await) })
+        // No value is ever sent; the receiver ends when the sender is dropped.
+        (pending, async { drop(eviction.await) })
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -96,10 +96,10 @@ impl Drop for PendingHandshake {
 mod tests {
     use super::*;
 
-    async fn has_ended(mut ends: std::pin::Pin<&mut impl Future<Output = ()>>) -> bool {
+    async fn is_evicted(mut eviction: std::pin::Pin<&mut impl Future<Output = ()>>) -> bool {
         tokio::select! {
             biased;
-            () = ends.as_mut() => true,
+            () = eviction.as_mut() => true,
             () = std::future::ready(()) => false,
         }
     }
@@ -108,19 +108,24 @@ mod tests {
         IpAddr::from((number as u128).to_be_bytes())
     }
 
-    /// Adds `most` handshakes from the addresses that `of` returns, then one more.
-    async fn the_oldest_is_evicted(most: usize, of: impl Fn(usize) -> IpAddr) {
+    /// Adds `limit` handshakes from the addresses that `address_of` returns, then one more handshake.
+    async fn the_oldest_is_evicted(limit: usize, address_of: impl Fn(usize) -> IpAddr) {
         let handshakes = Arc::new(PendingHandshakes::default());
-        let (_first, first) = handshakes.add(of(0));
-        let (second, _) = handshakes.add(of(0));
+        let (first, first_eviction) = handshakes.add(address_of(0));
+        let (second, _) = handshakes.add(address_of(0));
         drop(second);
-        let rest: Vec<_> = (1..most).map(|number| handshakes.add(of(number))).collect();
-        let mut first = std::pin::pin!(first);
-        assert!(!has_ended(first.as_mut()).await, "the limit is not reached");
-        let (last, ends) = handshakes.add(of(0));
-        assert!(has_ended(first).await);
-        assert!(!has_ended(std::pin::pin!(ends)).await);
-        drop((rest, last, _first));
+        let others: Vec<_> = (1..limit)
+            .map(|number| handshakes.add(address_of(number)))
+            .collect();
+        let mut first_eviction = std::pin::pin!(first_eviction);
+        assert!(
+            !is_evicted(first_eviction.as_mut()).await,
+            "the limit is not reached"
+        );
+        let (last, last_eviction) = handshakes.add(address_of(0));
+        assert!(is_evicted(first_eviction).await);
+        assert!(!is_evicted(std::pin::pin!(last_eviction)).await);
+        drop((others, last, first));
         let queue = handshakes.queue();
         assert!(
             queue.pending.is_empty() && queue.by_address.is_empty(),
@@ -135,12 +140,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_over_its_limit_evicts_only_its_own() {
+    async fn an_address_over_its_limit_evicts_only_its_own_handshakes() {
         let handshakes = Arc::new(PendingHandshakes::default());
-        let (_first, first) = handshakes.add(address(1));
+        let (_first, first_eviction) = handshakes.add(address(1));
         let _flood: Vec<_> = (0..2 * HANDSHAKES_MAX)
             .map(|_| handshakes.add(address(2)))
             .collect();
-        assert!(!has_ended(std::pin::pin!(first)).await);
+        assert!(!is_evicted(std::pin::pin!(first_eviction)).await);
     }
 }

@@ -1,8 +1,7 @@
-//! Bodies of requests that are answered before they are read, such as refused ones.
+//! Bodies of requests that get a response before their body is read, for example a refusal.
 //!
-//! Over HTTP/2, dropping a body resets its stream and the response with it if that is not yet sent: the client would
-//! see a connection error instead of the refusal. The rest of the body is therefore read in the background and
-//! discarded.
+//! Over HTTP/2, a dropped body resets its stream, also if the response is not yet sent: the client would receive a
+//! connection error instead of the response. A background task therefore reads and discards the unread part of the body.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -13,8 +12,9 @@ use http_body_util::BodyExt as _;
 use hyper::body::{Frame, Incoming, SizeHint};
 use tokio::runtime::Handle;
 
-/// Limits on the rest of a body that is read.
+/// Maximum time for reading the unread part of a body.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum size of the unread part that is read, bytes.
 const DRAIN_BYTES_MAX: usize = 4 << 20;
 
 /// A request body that is read to its end even if it is dropped.
@@ -52,7 +52,7 @@ impl HttpBody for DrainedBody {
 impl Drop for DrainedBody {
     fn drop(&mut self) {
         let unread = self.0.take().filter(|body| !body.is_end_stream());
-        // Without a runtime there is no connection either.
+        // Outside of a runtime, no connection exists that could be reset.
         if let (Some(body), Ok(runtime)) = (unread, Handle::try_current()) {
             runtime.spawn(tokio::time::timeout(DRAIN_TIMEOUT, drain(body)));
         }

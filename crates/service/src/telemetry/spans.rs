@@ -1,4 +1,4 @@
-//! Spans of requests: their route or method, never their content.
+//! Spans of requests. A span has the route or method of a request, never its content.
 
 use axum::body::Body;
 use axum::extract::{MatchedPath, Request, State};
@@ -22,7 +22,7 @@ const GRPC_STATUS: &str = "grpc-status";
 /// The gRPC service of gateways.
 const RPC_SERVICE: &str = "linewarden.link.v1.Link";
 
-/// Starts a root span. Trace contexts in requests are ignored: clients must not attach spans to other traces.
+/// Starts a root span. Trace contexts in requests are ignored, because clients must not attach spans to other traces.
 fn root_context(tracer: &SdkTracer, name: String, attributes: Vec<KeyValue>) -> Context {
     let span = SpanBuilder::from_name(name)
         .with_kind(SpanKind::Server)
@@ -89,19 +89,22 @@ pub(crate) async fn trace_gateway_request(
     let gateway = request.extensions().get::<PeerGateway>();
     attributes.extend(gateway.map(|gateway| KeyValue::new("linewarden.gateway.id", i64::from(gateway.0.0))));
     let method = request.uri().path().rsplit('/').next();
-    let call = GatewayRequest {
+    let traced_request = GatewayRequest {
         name: method.unwrap_or_default().to_owned(),
         context: root_context(&tracer, RPC_SERVICE.to_owned(), attributes),
     };
-    let response = next.run(request).with_context(call.context.clone()).await;
+    let response = next
+        .run(request)
+        .with_context(traced_request.context.clone())
+        .await;
     if let Some(code) = grpc_code(response.headers()) {
-        call.finish(code);
+        traced_request.finish(code);
         return response;
     }
     response.map(|body| {
         Body::new(body.map_frame(move |frame| {
             if let Some(code) = frame.trailers_ref().and_then(grpc_code) {
-                call.finish(code);
+                traced_request.finish(code);
             }
             frame
         }))
@@ -122,7 +125,7 @@ struct GatewayRequest {
 
 impl GatewayRequest {
     fn finish(&self, code: Code) {
-        // An unimplemented method may have any name.
+        // A client may send any name of an unimplemented method.
         let name = match code {
             Code::Unimplemented => OTHER,
             _ => &self.name,
@@ -131,7 +134,7 @@ impl GatewayRequest {
         span.update_name(format!("{RPC_SERVICE}/{name}"));
         span.set_attribute(KeyValue::new("rpc.method", name.to_owned()));
         span.set_attribute(KeyValue::new("rpc.grpc.status_code", i64::from(i32::from(code))));
-        // Errors of the gateway are not errors of the server.
+        // Errors that the gateway has caused are not errors of the server.
         let is_server_error = matches!(
             code,
             Code::Unknown

@@ -22,7 +22,7 @@ const NAMED: [&str; 14] = [
 const DESKTOP: (u32, u32) = (1280, 900);
 const PHONE: (u32, u32) = (375, 740);
 
-/// The lowest text contrast (WCAG 2.2, 1.4.3) in an element, with the text.
+/// A script that returns the texts with too little contrast (WCAG 2.2, 1.4.3).
 const FAINT: &str = "
     const luminance = (color) => {
         const canvas = (window.pot ??= new OffscreenCanvas(1, 1).getContext('2d', { willReadFrequently: true }));
@@ -33,9 +33,9 @@ const FAINT: &str = "
         const linear = (value) => (value / 255 <= 0.04045 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4);
         return [0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b), a];
     };
-    const ground = (element) => {
-        for (let at = element; at; at = at.parentElement) {
-            const style = getComputedStyle(at);
+    const backgroundLuminance = (element) => {
+        for (let ancestor = element; ancestor; ancestor = ancestor.parentElement) {
+            const style = getComputedStyle(ancestor);
             const [light, alpha] = luminance(style.backgroundColor);
             if (alpha === 255) return light;
             if (style.backgroundImage !== 'none') return null;
@@ -46,42 +46,42 @@ const FAINT: &str = "
     const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
     while (walker.nextNode()) {
         const element = walker.currentNode.parentElement;
-        const words = walker.currentNode.data.trim();
-        if (words === '' || element.closest('.unseen, [hidden], noscript, script, svg') || !element.checkVisibility({ opacityProperty: true })) continue;
-        const back = ground(element);
+        const text = walker.currentNode.data.trim();
+        if (text === '' || element.closest('.unseen, [hidden], noscript, script, svg') || !element.checkVisibility({ opacityProperty: true })) continue;
+        const back = backgroundLuminance(element);
         if (back === null) continue;
         const style = getComputedStyle(element);
         const [front] = luminance(style.color);
         const contrast = (Math.max(front, back) + 0.05) / (Math.min(front, back) + 0.05);
         const isLarge = parseFloat(style.fontSize) >= 24 || (parseFloat(style.fontSize) >= 18.66 && style.fontWeight >= 700);
-        if (contrast < (isLarge ? 3 : 4.5)) faint.push(`${contrast.toFixed(2)} ${words.slice(0, 60)} (${style.color})`);
+        if (contrast < (isLarge ? 3 : 4.5)) faint.push(`${contrast.toFixed(2)} ${text.slice(0, 60)} (${style.color})`);
     }
     return faint;";
 
-/// Elements wider than the window, except those that scroll by themselves.
+/// A script that returns elements wider than the window, except elements in a scrolling element.
 const TOO_WIDE: &str = "
     const root = document.scrollingElement;
     if (root.scrollWidth <= root.clientWidth) return [];
     const isCut = (element) => {
-        for (let at = element.parentElement; at; at = at.parentElement) {
-            if (getComputedStyle(at).overflowX !== 'visible' && at.getBoundingClientRect().right <= root.clientWidth + 1) return true;
+        for (let ancestor = element.parentElement; ancestor; ancestor = ancestor.parentElement) {
+            if (getComputedStyle(ancestor).overflowX !== 'visible' && ancestor.getBoundingClientRect().right <= root.clientWidth + 1) return true;
         }
         return false;
     };
     return [...document.querySelectorAll('body *')].filter((element) => element.getBoundingClientRect().right > root.clientWidth + 1 && !isCut(element))
         .map((element) => element.outerHTML.slice(0, 160)).slice(0, 5).concat([`${root.scrollWidth} of ${root.clientWidth}`]);";
 
-/// Controls too small to touch: WCAG 2.2, 2.5.8, except links within text.
+/// A script that returns controls that are too small to touch (WCAG 2.2, 2.5.8), except links within text.
 const TOO_SMALL: &str = "
     return [...document.querySelectorAll('button, select, input, textarea, nav a, a.button')]
         .filter((element) => element.checkVisibility() && !element.classList.contains('link'))
         .filter((element) => { const box = element.getBoundingClientRect(); return box.width > 0 && (box.width < 24 || box.height < 24); })
         .map((element) => element.outerHTML.slice(0, 160));";
 
-/// Each view with an element that it must contain, on a desktop and a phone, in light and dark mode.
+/// Checks each view, given with an element that it must contain: on a desktop and a phone, in light and dark mode.
 #[track_caller]
 pub fn every_view_is_accessible(browser: &Browser, views: &[(&str, &str)], url: impl Fn(&str) -> String) {
-    let mut grounds = Vec::new();
+    let mut backgrounds = Vec::new();
     for (size, scheme) in [
         (DESKTOP, "light"),
         (PHONE, "dark"),
@@ -89,35 +89,41 @@ pub fn every_view_is_accessible(browser: &Browser, views: &[(&str, &str)], url: 
         (DESKTOP, "dark"),
     ] {
         browser.set_window(size, scheme);
-        for (view, there) in views {
+        for (view, selector) in views {
             browser.navigate(&url(view));
-            browser.wait(view, &format!("document.querySelector({there:?})"));
-            let at = format!("{view}, {} px, {scheme}", size.0);
+            browser.wait(view, &format!("document.querySelector({selector:?})"));
+            let context = format!("{view}, {} px, {scheme}", size.0);
             assert_eq!(
                 browser.evaluate(TOO_WIDE),
                 serde_json::json!([]),
-                "{at}: wider than the window"
+                "{context}: wider than the window"
             );
             assert_eq!(
                 browser.evaluate(FAINT),
                 serde_json::json!([]),
-                "{at}: too faint to be read"
+                "{context}: too little contrast"
             );
             if size == PHONE {
                 assert_eq!(
                     browser.evaluate(TOO_SMALL),
                     serde_json::json!([]),
-                    "{at}: too small for a finger"
+                    "{context}: too small to touch"
                 );
             }
             if size == DESKTOP && scheme == "light" {
-                names_and_landmarks(browser, &at);
+                names_and_landmarks(browser, &context);
             }
         }
-        grounds.push(browser.evaluate("return getComputedStyle(document.body).backgroundColor"));
+        backgrounds.push(browser.evaluate("return getComputedStyle(document.body).backgroundColor"));
     }
-    assert_eq!((&grounds[0], &grounds[1]), (&grounds[2], &grounds[3]));
-    assert_ne!(grounds[0], grounds[1], "dark is not light");
+    assert_eq!(
+        (&backgrounds[0], &backgrounds[1]),
+        (&backgrounds[2], &backgrounds[3])
+    );
+    assert_ne!(
+        backgrounds[0], backgrounds[1],
+        "both color schemes have the same background"
+    );
 }
 
 /// The accessibility tree of the page: names of all controls, one main heading, landmarks, and a live region.

@@ -17,19 +17,19 @@ const ESCAPE: &str = "\u{e00c}";
 /// Runs before any script of a page and records unexpected events for the test.
 const WATCH: &str = "window.seen = { violations: [], alerts: [], errors: [] };
     document.addEventListener('securitypolicyviolation', (event) => seen.violations.push(`${event.violatedDirective} ${event.blockedURI}`));
-    for (const name of ['alert', 'confirm', 'prompt']) window[name] = (words) => seen.alerts.push(`${name} ${words}`);
-    // A repeated resize during observation is reported as an error but is none (CSSWG, Resize Observer 3.4.7).
-    const isNews = (words) => !words.startsWith('ResizeObserver loop completed');
-    window.addEventListener('error', (event) => isNews(event.message) && seen.errors.push(String(event.message)));
+    for (const name of ['alert', 'confirm', 'prompt']) window[name] = (message) => seen.alerts.push(`${name} ${message}`);
+    // A repeated resize during observation is reported as an error but is no failure (CSSWG, Resize Observer 3.4.7).
+    const isFailure = (message) => !message.startsWith('ResizeObserver loop completed');
+    window.addEventListener('error', (event) => isFailure(event.message) && seen.errors.push(String(event.message)));
     window.addEventListener('unhandledrejection', (event) => seen.errors.push(String(event.reason)));
     const { error } = console;
-    console.error = (...words) => { seen.errors.push(words.join(' ')); error(...words); };";
+    console.error = (...values) => { seen.errors.push(values.join(' ')); error(...values); };";
 
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // The process has ended by itself.
+        // Both calls fail if the process has ended by itself.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -44,7 +44,7 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// Starts a browser that resolves every host to this machine, or returns why it cannot.
+    /// Starts a browser that resolves every host to this machine, or returns the reason of the failure.
     pub fn start(runtime: &Arc<Runtime>) -> Result<Self, String> {
         let missing = |program: &str, package: &str, error| {
             format!("no {program} ({error}); Debian has it in the package {package}")
@@ -104,8 +104,8 @@ impl Browser {
         let expected = json!({"capabilities": {"alwaysMatch": {
             "acceptInsecureCerts": true, "goog:chromeOptions": options, "timeouts": {"script": SCRIPT_TIMEOUT.as_millis()},
         }}});
-        let opened = self.send_command("", &expected)?;
-        let id = opened["sessionId"]
+        let response = self.send_command("", &expected)?;
+        let id = response["sessionId"]
             .as_str()
             .ok_or("chromedriver opens no session")?;
         self.session = format!("{}/{id}", self.session);
@@ -139,8 +139,8 @@ impl Browser {
     /// Opens another window at an address and switches to it.
     #[track_caller]
     pub fn open_window(&self, url: &str) -> String {
-        let opened = self.command("/window/new", &json!({"type": "tab"}));
-        let window = opened["handle"].as_str().unwrap().to_owned();
+        let response = self.command("/window/new", &json!({"type": "tab"}));
+        let window = response["handle"].as_str().unwrap().to_owned();
         self.switch_to_window(&window);
         self.navigate(url);
         window
@@ -169,36 +169,32 @@ impl Browser {
 
     #[track_caller]
     pub fn text(&self, selector: &str) -> String {
-        let found = self.evaluate(&format!(
+        let text = self.evaluate(&format!(
             "return document.querySelector({selector:?})?.textContent ?? null"
         ));
-        found
-            .as_str()
+        text.as_str()
             .unwrap_or_else(|| panic!("no {selector}: {}", self.page_text()))
             .to_owned()
     }
 
-    /// Waits until an expression in the page is true, evaluated at each redraw; returns its value.
+    /// Waits until an expression in the page is true and returns its value; the expression is evaluated every 20 ms.
     #[track_caller]
-    pub fn wait(&self, what: &str, expression: &str) -> Value {
+    pub fn wait(&self, description: &str, expression: &str) -> Value {
         let script = format!(
-            "const done = arguments[0]; const look = () => {{ let value = null; try {{ value = ({expression}); }} catch {{}} \
-             if (value) done(value); else setTimeout(look, 20); }}; look();"
+            "const done = arguments[0]; const check = () => {{ let value = null; try {{ value = ({expression}); }} catch {{}} \
+             if (value) done(value); else setTimeout(check, 20); }}; check();"
         );
-        let found = self.send_command("/execute/async", &json!({"script": script, "args": []}));
-        found.unwrap_or_else(|error| panic!("no {what}: {error}\n{}", self.page_text()))
+        let result = self.send_command("/execute/async", &json!({"script": script, "args": []}));
+        result.unwrap_or_else(|error| panic!("no {description}: {error}\n{}", self.page_text()))
     }
 
     /// The text of the page, for failure messages.
     pub fn page_text(&self) -> String {
-        let words = self.send_command(
+        let text = self.send_command(
             "/execute/sync",
             &json!({"script": "return document.body.innerText + JSON.stringify(window.seen)", "args": []}),
         );
-        words.map_or_else(
-            |error| error,
-            |words| words.as_str().unwrap_or_default().to_owned(),
-        )
+        text.map_or_else(|error| error, |text| text.as_str().unwrap_or_default().to_owned())
     }
 
     #[track_caller]
@@ -234,17 +230,17 @@ impl Browser {
         self.press(&[ESCAPE]);
     }
 
-    /// Presses Tab until the focus is on the selected element; the focus must be visible on the way.
+    /// Presses Tab until the selected element has the focus; the focus must be visible at each step.
     #[track_caller]
     pub fn tab_to(&self, selector: &str) {
         for _ in 0..60 {
             self.press(&[TAB]);
-            let at = self.evaluate(&format!(
-                "const at = document.activeElement; const style = getComputedStyle(at); \
-                 return [at.matches({selector:?}), at === document.body || (style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 2), at.outerHTML.slice(0, 200)]"
+            let focus = self.evaluate(&format!(
+                "const focus = document.activeElement; const style = getComputedStyle(focus); \
+                 return [focus.matches({selector:?}), focus === document.body || (style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 2), focus.outerHTML.slice(0, 200)]"
             ));
-            assert_eq!(at[1], true, "the focus cannot be seen: {}", at[2]);
-            if at[0] == true {
+            assert_eq!(focus[1], true, "the focus cannot be seen: {}", focus[2]);
+            if focus[0] == true {
                 return;
             }
         }
@@ -259,20 +255,20 @@ impl Browser {
         self.devtools("Emulation.setEmulatedMedia", &features);
     }
 
-    /// Waits for a few redraws of the page.
+    /// Waits for about ninety redraws of the page.
     pub fn wait_for_frames(&self) {
         let script = "const done = arguments[0]; let left = 90; const next = () => ((left -= 1) ? requestAnimationFrame(next) : done(null)); next();";
         self.command("/execute/async", &json!({"script": script, "args": []}));
     }
 
-    /// The accessibility tree: role, name and whether it is ignored, of each node.
+    /// The role and the name of each visible node of the accessibility tree.
     pub fn accessibility(&self) -> Vec<(String, String)> {
         let tree = self.devtools("Accessibility.getFullAXTree", &json!({}));
         let nodes = tree["nodes"].as_array().unwrap().iter();
         let visible = nodes.filter(|node| node["ignored"] == false);
-        let word = |value: &Value| value["value"].as_str().unwrap_or_default().trim().to_owned();
+        let text = |value: &Value| value["value"].as_str().unwrap_or_default().trim().to_owned();
         visible
-            .map(|node| (word(&node["role"]), word(&node["name"])))
+            .map(|node| (text(&node["role"]), text(&node["name"])))
             .collect()
     }
 

@@ -30,7 +30,7 @@ pub struct AttestedGateway {
 }
 
 impl AttestedGateway {
-    /// `Err` contains what this machine lacks.
+    /// Returns an error that names what this machine lacks.
     pub fn load(id: GatewayId) -> Result<Self, String> {
         let config = Config {
             gateway_id: id,
@@ -133,7 +133,7 @@ fn gateway_evidence_is_displayed_with_age_and_mismatch() {
     browser.type_in(&token);
     browser.enter();
 
-    let (gateway, right) = witnessed.start(&controller);
+    let (gateway, valid_settings) = witnessed.start(&controller);
     let affirming = "affirming, [0-5] s old";
     browser.wait("evidence that affirms", &cell_contains("trusted", affirming));
     let cell_text = browser.evaluate(&format!("return {CELL}.textContent"));
@@ -142,11 +142,11 @@ fn gateway_evidence_is_displayed_with_age_and_mismatch() {
         &format!("{CELL}.textContent !== {cell_text}"),
     );
 
-    let wrong = LiveSettings {
-        nak_per_s: right.nak_per_s + 1,
-        ..right.clone()
+    let changed_settings = LiveSettings {
+        nak_per_s: valid_settings.nak_per_s + 1,
+        ..valid_settings.clone()
     };
-    reconfigure(&gateway, &wrong);
+    reconfigure(&gateway, &changed_settings);
     browser.wait(
         "evidence against it",
         &cell_contains("untrusted", "contraindicated, "),
@@ -166,7 +166,7 @@ fn gateway_evidence_is_displayed_with_age_and_mismatch() {
     access::every_view_is_accessible(&browser, &views, url);
 
     browser.set_window((1280, 900), "light");
-    reconfigure(&gateway, &right);
+    reconfigure(&gateway, &valid_settings);
     browser.navigate(&url("gateways"));
     browser.wait(
         "evidence that affirms again",

@@ -37,7 +37,7 @@ const HOSTILE_ESCAPED: &str =
     "<img src=x onerror=alert(1)>\"'><script>alert(2)</script><svg/onload=alert(3)>{{7*7}}\\u202eelbisivni";
 const DEVICES: u64 = 24;
 const VICTIM: DeviceId = DeviceId(0xd1);
-/// Views, and an element that each contains.
+/// The views, each with an element that it contains.
 const VIEWS: [(&str, &str); 8] = [
     ("overview", "[data-testid=heat-cell]"),
     ("devices", "[data-testid=device-row]"),
@@ -115,19 +115,19 @@ fn a_live_fleet_is_displayed_a_device_is_revoked_and_stale_values_are_marked() {
     browser.set_window((1280, 900), "light");
     log_in_by_keyboard(&test, &browser);
     check_live_updates(&test, &browser);
-    cut_off_by_keyboard(&test, &browser);
+    revoke_by_keyboard(&test, &browser);
     access::every_view_is_accessible(&browser, &VIEWS, |view| test.url(view));
     check_stale_display(&mut test, &browser);
     no_errors(&browser);
 }
 
-/// No foreign script ran, and no own script failed.
+/// Asserts that no foreign script ran and that no script of the dashboard failed.
 #[track_caller]
 fn no_errors(browser: &Browser) {
-    let seen = browser.evaluate("return window.seen");
-    assert_eq!(seen["violations"], json!([]), "{seen}");
-    assert_eq!(seen["alerts"], json!([]), "{seen}");
-    assert_eq!(seen["errors"], json!([]), "{seen}");
+    let events = browser.evaluate("return window.seen");
+    assert_eq!(events["violations"], json!([]), "{events}");
+    assert_eq!(events["alerts"], json!([]), "{events}");
+    assert_eq!(events["errors"], json!([]), "{events}");
 }
 
 fn log_in_by_keyboard(test: &DashboardTest, browser: &Browser) {
@@ -153,9 +153,9 @@ fn log_in_by_keyboard(test: &DashboardTest, browser: &Browser) {
         "the user name",
         "document.querySelector('[data-testid=user]').textContent.includes('otto')",
     );
-    let kept = browser.evaluate("return [document.cookie, Object.values(localStorage).join(), Object.values(sessionStorage).join(), document.documentElement.innerHTML].join()");
+    let storage = browser.evaluate("return [document.cookie, Object.values(localStorage).join(), Object.values(sessionStorage).join(), document.documentElement.innerHTML].join()");
     assert!(
-        !kept.as_str().unwrap().contains(TOKEN_OF_OTTO),
+        !storage.as_str().unwrap().contains(TOKEN_OF_OTTO),
         "no script and no storage has the token"
     );
 }
@@ -182,8 +182,8 @@ fn check_live_updates(test: &DashboardTest, browser: &Browser) {
     );
     browser.wait("all devices", &format!("{} === {DEVICES}", number("fleet-total")));
     let accepted = "parseFloat(document.querySelector('[data-verdict=reply_ack] [data-label=\"Since start\"]').textContent.replaceAll(/[^0-9]/g, ''))";
-    let before = browser.wait("accepted RESPONSEs", accepted);
-    browser.wait("more of them", &format!("{accepted} > {before}"));
+    let accepted_before = browser.wait("accepted RESPONSEs", accepted);
+    browser.wait("more of them", &format!("{accepted} > {accepted_before}"));
     browser.wait("two gateways", &format!("{} === 2", number("gateways-connected")));
     browser.wait(
         "cache fill, sessions and age of both",
@@ -196,15 +196,16 @@ fn check_live_updates(test: &DashboardTest, browser: &Browser) {
         "events",
         "document.querySelector('[data-kind=gateway_connected]')",
     );
-    // One per second and gateway, and the next by the event stream: lists of rounds are read every 15 s only.
+    // Each gateway has a round per second, and the event stream reports it: the page reads lists of rounds only every
+    // 15 s.
     let newest = "Math.max(...[...document.querySelectorAll('[data-testid=heat-cell]')].map((cell) => Number(cell.ariaLabel.match(/^Round ([0-9,]+)/)[1].replaceAll(',', ''))))";
     let lists = "return performance.getEntriesByType('resource').filter(({ name }) => name.includes('/rounds')).length";
     browser.wait("rounds", &format!("{newest} > 0"));
     let is_received = (0..3).any(|_| {
-        let read = browser.evaluate(lists);
-        let before = browser.evaluate(&format!("return {newest}"));
-        browser.wait("further rounds", &format!("{newest} >= {before} + 2"));
-        browser.evaluate(lists) == read
+        let reads_before = browser.evaluate(lists);
+        let newest_before = browser.evaluate(&format!("return {newest}"));
+        browser.wait("further rounds", &format!("{newest} >= {newest_before} + 2"));
+        browser.evaluate(lists) == reads_before
     });
     assert!(is_received, "further rounds are read from lists");
     browser.wait("rounds in which all were well", "[...document.querySelectorAll('[data-testid=heat-cell]')].some((cell) => cell.textContent === '100')");
@@ -212,7 +213,7 @@ fn check_live_updates(test: &DashboardTest, browser: &Browser) {
 }
 
 /// A device with a hostile name is searched and revoked, and its gateway refuses it.
-fn cut_off_by_keyboard(test: &DashboardTest, browser: &Browser) {
+fn revoke_by_keyboard(test: &DashboardTest, browser: &Browser) {
     browser.navigate(&test.url("devices"));
     browser.wait(
         "devices",
@@ -236,9 +237,9 @@ fn cut_off_by_keyboard(test: &DashboardTest, browser: &Browser) {
         "{}",
         browser.text("h1")
     );
-    let made = browser
+    let element_count = browser
         .evaluate("return document.querySelectorAll('main img, main script, main svg[onload]').length");
-    assert_eq!(made, 0, "a name makes no elements");
+    assert_eq!(element_count, 0, "a name creates no elements");
     browser.wait(
         "its leases",
         "document.querySelector('[data-testid=leases]').textContent.includes('north gate')",
@@ -294,8 +295,8 @@ fn cut_off_by_keyboard(test: &DashboardTest, browser: &Browser) {
     );
 
     let (accepted, _) = test.fleet.wait(VICTIM, |(_, refused)| refused >= 2);
-    let (still, _) = test.fleet.wait(VICTIM, |(_, refused)| refused >= 4);
-    assert_eq!(still, accepted, "it is refused");
+    let (accepted_later, _) = test.fleet.wait(VICTIM, |(_, refused)| refused >= 4);
+    assert_eq!(accepted_later, accepted, "the device is refused");
     assert!(test.north.counters().unwrap().get(Verdict::DropRevoked) > 0);
     browser.navigate(&test.url("overview"));
     browser.wait("one revoked", &format!("{} === 1", number("fleet-revoked")));
@@ -325,10 +326,10 @@ fn check_stale_display(test: &mut DashboardTest, browser: &Browser) {
         "fresh numbers of gateways",
         "document.querySelectorAll('[data-testid=gateway-row]:not([data-stale])').length === 2",
     );
-    let (south, other) = (GatewayId(4), GatewayId(5));
-    // Another gateway id replaces it; the former gateway disconnects.
-    let stopped = std::mem::replace(&mut test.south, start_gateway(&test.controller, other).0);
-    stopped.stop().unwrap();
+    let (south, new_gateway) = (GatewayId(4), GatewayId(5));
+    // A gateway with another id is started, and the former gateway is stopped.
+    let former = std::mem::replace(&mut test.south, start_gateway(&test.controller, new_gateway).0);
+    former.stop().unwrap();
     let row = format!(
         "document.querySelector('[data-testid=gateway-row][data-gateway=\"{}\"]')",
         south.0
@@ -347,7 +348,7 @@ fn check_stale_display(test: &mut DashboardTest, browser: &Browser) {
     );
 
     let overview = browser.window();
-    // Also values that are read rarely, each in a separate window.
+    // Values that the page reads rarely are marked, too. Each of these views has its own window.
     let lists = [
         ("events", "event-row"),
         ("devices", "device-row"),
@@ -380,10 +381,10 @@ fn check_stale_display(test: &mut DashboardTest, browser: &Browser) {
         "every live panel marked",
         "['.tiles-panel', '[data-testid=fleet]', '[data-testid=verdicts]', '.graph-panel'].every((panel) => document.querySelector(panel).closest('[data-stale]'))",
     );
-    let words = browser.text("[data-testid=stream-state]");
+    let text = browser.text("[data-testid=stream-state]");
     assert!(
-        words.contains("reconnecting") && words.contains("stale, as of"),
-        "{words}"
+        text.contains("reconnecting") && text.contains("stale, as of"),
+        "{text}"
     );
     browser.wait(
         "every gateway marked",

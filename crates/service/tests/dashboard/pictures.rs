@@ -22,13 +22,13 @@ const GROUPS: [(&str, u32); 3] = [("cameras", 8), ("drones", 10), ("pumps", 12)]
 fn specs(gateways: &[(GatewayId, SocketAddr)]) -> Vec<DeviceSpec> {
     let spec = |number: u64| {
         let (group, _) = GROUPS[number as usize % 3];
-        let (home, gateway) = gateways[number as usize / 3 % gateways.len()];
-        let what = group.trim_end_matches('s');
+        let (first_gateway, gateway) = gateways[number as usize / 3 % gateways.len()];
+        let kind = group.trim_end_matches('s');
         DeviceSpec {
             device: DeviceId(0x7a3f_0001_c000_0001 + number),
-            name: format!("{what}-{:03}", number / 3 + 1),
+            name: format!("{kind}-{:03}", number / 3 + 1),
             gateway,
-            first_gateway: home,
+            first_gateway,
             group,
             is_changed: number == 76,
         }
@@ -36,7 +36,7 @@ fn specs(gateways: &[(GatewayId, SocketAddr)]) -> Vec<DeviceSpec> {
     (0..DEVICES).map(spec).collect()
 }
 
-/// Unknown devices and malformed frames.
+/// Sends frames of unknown devices and malformed frames.
 fn tamper(gateway: SocketAddr, number: u64) {
     let socket = UdpSocket::bind("127.0.9.9:0").unwrap();
     let mut message = [0; 64];
@@ -115,7 +115,7 @@ fn generate_traffic(
     gateways: &[(GatewayId, SocketAddr)],
     duration: Duration,
 ) {
-    let began = Instant::now();
+    let started = Instant::now();
     let mut orders = [
         (60, 12, "revoke", "lost at sea"),
         (150, 97, "quarantine", "firmware under review"),
@@ -124,8 +124,8 @@ fn generate_traffic(
     .into_iter()
     .peekable();
     let mut second = 0;
-    while began.elapsed() < duration {
-        let share = began.elapsed().as_secs_f64() / duration.as_secs_f64();
+    while started.elapsed() < duration {
+        let share = started.elapsed().as_secs_f64() / duration.as_secs_f64();
         // A typical morning load.
         let load = 1.0 + 0.55 * (share * 9.0).sin() + 0.25 * (share * 31.0).sin();
         fleet.set_pause(Duration::from_secs_f64(0.022 / load.max(0.2)));
@@ -133,14 +133,14 @@ fn generate_traffic(
             tamper(*gateway, second);
         }
         let due = |at_s: &(u64, usize, &str, &str)| share >= at_s.0 as f64 / 310.0;
-        if let Some((_, at, what, reason)) = orders.next_if(due) {
-            let path = format!("/api/v1/devices/{}/{what}", specs[at].device);
+        if let Some((_, index, action, reason)) = orders.next_if(due) {
+            let path = format!("/api/v1/devices/{}/{action}", specs[index].device);
             ada.post(&path, &json!({ "reason": reason })).ok();
         }
         // A device stops sending proofs and is quarantined.
         fleet.set_muted(specs[40].device, share > 0.45);
         second += 1;
-        // Pacing only; nothing is waited for.
+        // This is a pace only; the loop waits for no condition.
         std::thread::sleep(Duration::from_secs(1));
     }
 }

@@ -27,10 +27,10 @@ fn requests_require_a_valid_token() {
         token: Some("lw_guess".to_owned()),
         ..unknown
     };
-    let refused = (0..60)
+    let statuses = (0..60)
         .map(|_| guesser.get("/api/v1/me").status)
         .collect::<Vec<_>>();
-    assert!(refused.contains(&429), "guessing is rate-limited: {refused:?}");
+    assert!(statuses.contains(&429), "guessing is rate-limited: {statuses:?}");
     // Failed attempts do not lock out known users from the same address.
     let alice = controller.caller("alice", Role::Viewer);
     assert_eq!(alice.get("/api/v1/me").ok()["role"], "viewer");
@@ -67,7 +67,7 @@ const OF_ADMINS: [(&str, &str); 8] = [
     ("post", "/api/v1/signers"),
 ];
 /// Paths without authentication.
-const ENTRANCES: [&str; 2] = ["/api/v1/login", "/api/v1/logout"];
+const WITHOUT_AUTHENTICATION: [&str; 2] = ["/api/v1/login", "/api/v1/logout"];
 
 /// Every described path must be assigned to a role here.
 #[test]
@@ -76,7 +76,7 @@ fn every_path_and_method_requires_its_role() {
     let callers =
         [Role::Viewer, Role::Operator, Role::Admin].map(|role| controller.caller(&format!("{role:?}"), role));
     let api = callers[0].get("/openapi.json").ok();
-    let mut seen = Vec::new();
+    let mut operations = Vec::new();
     for (path, verbs) in api["paths"].as_object().unwrap() {
         let path_for = path
             .replace("{device}", "d1")
@@ -85,10 +85,10 @@ fn every_path_and_method_requires_its_role() {
         for verb in verbs.as_object().unwrap().keys() {
             let is_in = |list: &[(&str, &str)]| list.contains(&(verb.as_str(), path.as_str()));
             let (of_operators, of_admins) = (is_in(&OF_OPERATORS), is_in(&OF_ADMINS));
-            seen.push(format!("{verb} {path}"));
+            operations.push(format!("{verb} {path}"));
             let method: Method = verb.to_uppercase().parse().unwrap();
-            // Of a stream only its start is read. Each anonymous request comes from its own address, with its own
-            // rate limit.
+            // Only the header of a response is read, because a stream does not end. Each anonymous request comes
+            // from its own address, with its own rate limit.
             let status = |client: &reqwest::Client, token: Option<&String>| {
                 let address = format!("https://{NAME}:{}{path_for}", controller.address.port());
                 let request = client
@@ -102,27 +102,31 @@ fn every_path_and_method_requires_its_role() {
                     .block_on(async { request.send().await.unwrap() });
                 response.status().as_u16()
             };
-            let host = u8::try_from(seen.len()).unwrap() + 1;
+            let host = u8::try_from(operations.len()).unwrap() + 1;
             let unknown = status(&browser_at(&controller, host), None);
-            let message = callers
+            let statuses = callers
                 .each_ref()
                 .map(|caller| status(&caller.client, caller.token.as_ref()));
-            let refused = message.map(|status| status == 403);
-            let what = format!("{verb} {path}: {unknown}, {message:?}");
-            assert!(!message.contains(&401), "{what}");
-            if ENTRANCES.contains(&path.as_str()) {
-                assert!(unknown != 401 && refused == [false; 3], "{what}");
+            let is_forbidden = statuses.map(|status| status == 403);
+            let results = format!("{verb} {path}: {unknown}, {statuses:?}");
+            assert!(!statuses.contains(&401), "{results}");
+            if WITHOUT_AUTHENTICATION.contains(&path.as_str()) {
+                assert!(unknown != 401 && is_forbidden == [false; 3], "{results}");
                 continue;
             }
-            assert_eq!(unknown, 401, "{what}");
+            assert_eq!(unknown, 401, "{results}");
             assert!(
                 verb == "get" || of_operators || of_admins,
-                "no role is assigned: {what}"
+                "no role is assigned: {results}"
             );
-            assert_eq!(refused, [of_operators || of_admins, of_admins, false], "{what}");
+            assert_eq!(
+                is_forbidden,
+                [of_operators || of_admins, of_admins, false],
+                "{results}"
+            );
         }
     }
-    assert!(seen.len() > 30, "{seen:?}");
+    assert!(operations.len() > 30, "{operations:?}");
 }
 
 #[test]
@@ -161,7 +165,7 @@ fn each_role_has_exactly_its_permissions() {
         [("ada", "gateway_created", "new"), ("otto", "enrolled", "new")]
     );
 
-    let made = admin
+    let created = admin
         .post(
             "/api/v1/users",
             &json!({"name": "carl", "role": "viewer", "reason": "audit"}),
@@ -170,7 +174,7 @@ fn each_role_has_exactly_its_permissions() {
     let carl = ApiClient {
         controller: &controller,
         client: controller.browser(),
-        token: Some(made["token"].as_str().unwrap().to_owned()),
+        token: Some(created["token"].as_str().unwrap().to_owned()),
     };
     assert_eq!(carl.get("/api/v1/me").ok()["name"], "carl");
     let removed = admin.request(Method::DELETE, "/api/v1/users/carl?reason=done");
@@ -181,8 +185,8 @@ fn each_role_has_exactly_its_permissions() {
         .runtime
         .block_on(controller.registry.events(&EventFilter::default(), None, 100))
         .unwrap();
-    assert!(!format!("{log:?}").contains(made["token"].as_str().unwrap()));
-    // Nor returned again.
+    assert!(!format!("{log:?}").contains(created["token"].as_str().unwrap()));
+    // A repeated request does not return the token again.
     let dora = json!({"name": "dora", "role": "viewer", "reason": "night shift"});
     assert_eq!(admin.post_with("/api/v1/users", &dora, "dora").status, 201);
     admin
@@ -267,17 +271,17 @@ fn a_browser_logs_in_and_out_and_cross_site_writes_are_refused() {
         client: controller.browser(),
         token: None,
     };
-    let wrong = browser
+    let wrong_login = browser
         .request(Method::POST, "/api/v1/login")
         .json(&json!({"token": "lw_wrong"}));
-    browser.send(wrong).refused(401, "unauthenticated");
+    browser.send(wrong_login).refused(401, "unauthenticated");
     let login = browser
         .request(Method::POST, "/api/v1/login")
         .json(&json!({"token": token}));
     let response = controller.runtime.block_on(async { login.send().await.unwrap() });
     let cookie = response.headers()["set-cookie"].to_str().unwrap().to_owned();
-    for word in ["HttpOnly", "Secure", "SameSite=Strict", "Path=/"] {
-        assert!(cookie.contains(word), "{cookie}");
+    for attribute in ["HttpOnly", "Secure", "SameSite=Strict", "Path=/"] {
+        assert!(cookie.contains(attribute), "{cookie}");
     }
     assert!(!cookie.contains(&token));
     let cookie = cookie.split(';').next().unwrap().to_owned();
@@ -324,10 +328,10 @@ fn event_streams_per_user_are_limited() {
     assert_eq!(listen().status(), 429);
     let bob = controller.caller("bob", Role::Viewer);
     let request = bob.request(Method::GET, "/api/v1/events");
-    let of_another = controller
+    let response = controller
         .runtime
         .block_on(async { request.send().await.unwrap() });
-    assert_eq!(of_another.status(), 200);
+    assert_eq!(response.status(), 200);
 }
 
 /// A request repeated with the same key is performed once, whatever happened to the first response.
@@ -336,13 +340,13 @@ fn a_key_makes_a_write_repeatable() {
     let controller = TestController::new();
     let otto = controller.caller("otto", Role::Operator);
     let device = |id: &str| json!({"id": id, "credentials": {"key": "11".repeat(16)}, "reason": "new"});
-    let without = otto.request(Method::POST, "/api/v1/devices").json(&device("d1"));
-    let problem = otto.send(without).refused(422, "invalid");
+    let without_key = otto.request(Method::POST, "/api/v1/devices").json(&device("d1"));
+    let problem = otto.send(without_key).refused(422, "invalid");
     assert!(problem.contains("UUID"), "{problem}");
     let first = otto.post_with("/api/v1/devices", &device("d1"), "one");
-    let again = otto.post_with("/api/v1/devices", &device("d1"), "one");
-    assert_eq!((first.status, again.status), (201, 201));
-    assert_eq!(first.text, again.text);
+    let repeated = otto.post_with("/api/v1/devices", &device("d1"), "one");
+    assert_eq!((first.status, repeated.status), (201, 201));
+    assert_eq!(first.text, repeated.text);
     otto.post_with("/api/v1/devices", &device("d2"), "one")
         .refused(409, "conflict");
     otto.post_with("/api/v1/devices", &device("d1"), "two")

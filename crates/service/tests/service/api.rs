@@ -22,12 +22,12 @@ fn all_dashboard_files_are_served_and_foreign_scripts_are_blocked() {
     let (status, headers, page) = get("/");
     assert_eq!(status, 200);
     let policy = headers["content-security-policy"].to_str().unwrap();
-    for part in [
+    for directive in [
         "default-src 'none'",
         "script-src 'self'",
         "frame-ancestors 'none'",
     ] {
-        assert!(policy.contains(part), "{policy}");
+        assert!(policy.contains(directive), "{policy}");
     }
     assert!(!policy.contains("unsafe"));
     // Every file that the page and its modules refer to exists.
@@ -100,8 +100,11 @@ fn groups_are_created_changed_and_challenged() {
             .header("Idempotency-Key", crate::controller::unique());
         ada.send(request.json(&body))
     };
-    let made = put(json!({"every_s": 30, "missed_limit": 2, "window_rounds": 4, "reason": "new"})).ok();
-    assert_eq!((&made["every_s"], &made["missed_limit"]), (&json!(30), &json!(2)));
+    let created = put(json!({"every_s": 30, "missed_limit": 2, "window_rounds": 4, "reason": "new"})).ok();
+    assert_eq!(
+        (&created["every_s"], &created["missed_limit"]),
+        (&json!(30), &json!(2))
+    );
     let changed = put(json!({"release_mode": "manual", "reason": "by hand"})).ok();
     assert_eq!(
         (&changed["every_s"], &changed["release_mode"]),
@@ -155,8 +158,8 @@ fn alerts_and_dashboards_use_existing_metrics() {
         "grafana/linewarden.json",
     ] {
         let text = std::fs::read_to_string(root.join(file)).unwrap();
-        let words = text.split(|character: char| !character.is_ascii_alphanumeric() && character != '_');
-        for name in words.filter(|word| word.starts_with("linewarden_")) {
+        let tokens = text.split(|character: char| !character.is_ascii_alphanumeric() && character != '_');
+        for name in tokens.filter(|word| word.starts_with("linewarden_")) {
             assert!(is_metric(name), "{file} uses {name}");
             metrics += 1;
         }

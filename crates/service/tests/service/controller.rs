@@ -61,9 +61,9 @@ impl Ca {
     }
 }
 
-struct FixedClock(ClientTls);
+struct FixedIdentity(ClientTls);
 
-impl Identities for FixedClock {
+impl Identities for FixedIdentity {
     fn current(&self) -> Result<ClientTls, String> {
         Ok(self.0.clone())
     }
@@ -85,22 +85,22 @@ pub fn key() -> MasterKey {
 }
 
 impl TestController {
-    /// With a registry in a file.
+    /// Starts a controller with a registry in a file.
     pub fn new() -> Self {
         Self::new_with_decisions(|controller| controller)
     }
 
-    /// With a registry in a file and a modified controller.
+    /// Starts a controller with a registry in a file, after `change` to its decisions.
     pub fn new_with_decisions(change: impl FnOnce(Controller) -> Controller) -> Self {
         Self::new_in_file(Arc::new(Ca::new()), None, None, change)
     }
 
-    /// With a registry in a file and NATS publishing.
+    /// Starts a controller with a registry in a file and NATS publishing.
     pub fn new_with_nats(nats: NatsOptions) -> Self {
         Self::new_in_file(Arc::new(Ca::new()), Some(nats), None, |controller| controller)
     }
 
-    /// With a registry in a file and trace export.
+    /// Starts a controller with a registry in a file and trace export.
     pub fn new_with_traces(ca: Arc<Ca>, telemetry: TelemetryOptions) -> Self {
         Self::new_in_file(ca, None, Some(telemetry), |controller| controller)
     }
@@ -124,7 +124,7 @@ impl TestController {
         Self::with_nats(ca, runtime, registry, name, None)
     }
 
-    /// With NATS publishing.
+    /// Starts a controller with this registry and NATS publishing.
     pub fn with_nats(
         ca: Arc<Ca>,
         runtime: Arc<Runtime>,
@@ -135,7 +135,7 @@ impl TestController {
         Self::with_decisions(ca, runtime, registry, name, nats, |controller| controller)
     }
 
-    /// With a modified controller.
+    /// Starts a controller with this registry, after `change` to its decisions.
     pub fn with_decisions(
         ca: Arc<Ca>,
         runtime: Arc<Runtime>,
@@ -248,7 +248,7 @@ impl TestController {
         let controllers = std::iter::once(&self.address).chain(others);
         Client::new(ClientOptions {
             controllers: controllers.map(ToString::to_string).collect(),
-            identities: Arc::new(FixedClock(tls)),
+            identities: Arc::new(FixedIdentity(tls)),
             connect_timeout: Duration::from_secs(2),
             response_timeout: Duration::from_secs(5),
             version: "test".to_owned(),
@@ -326,7 +326,7 @@ impl ApiClient<'_> {
         self.send(self.request(Method::GET, path))
     }
 
-    /// A write with a new idempotency key.
+    /// Sends a POST request with a new idempotency key.
     pub fn post(&self, path: &str, body: &Value) -> ApiResponse {
         self.post_with(path, body, &unique())
     }

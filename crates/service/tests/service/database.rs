@@ -35,13 +35,13 @@ fn controller(server: &Postgres) -> TestController {
     TestController::on_location(Arc::new(Ca::new()), runtime, registry, "ctl-a")
 }
 
-/// Another session locks all tables until it is dropped.
-struct HeldConnection<'s> {
+/// A session that locks all tables until it is dropped.
+struct TableLocks<'s> {
     server: &'s Postgres,
     session: Option<JoinHandle<()>>,
 }
 
-impl<'s> HeldConnection<'s> {
+impl<'s> TableLocks<'s> {
     fn new(server: &'s Postgres) -> Self {
         let tables = server
             .psql(
@@ -56,7 +56,7 @@ impl<'s> HeldConnection<'s> {
         let until = Instant::now() + LONG;
         let begin = || {
             let (statements, other) = (statements.clone(), Postgres::attach(server.directory()));
-            // It always ends with an error.
+            // The session always ends with an error.
             thread::spawn(move || drop(other.psql(&statements)))
         };
         let mut session = begin();
@@ -76,7 +76,7 @@ impl<'s> HeldConnection<'s> {
 
 const HOLDER: &str = "FROM pg_stat_activity WHERE application_name = 'holder'";
 
-impl Drop for HeldConnection<'_> {
+impl Drop for TableLocks<'_> {
     fn drop(&mut self) {
         self.server
             .psql(&format!("SELECT pg_terminate_backend(pid) {HOLDER}"))
@@ -93,15 +93,15 @@ fn health(controller: &TestController, path: &str) -> u16 {
 }
 
 #[track_caller]
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+fn until(description: &str, mut condition: impl FnMut() -> bool) {
     let until = Instant::now() + LONG;
-    while !is_so() {
-        assert!(Instant::now() < until, "not within {LONG:?}: {what}");
+    while !condition() {
+        assert!(Instant::now() < until, "not within {LONG:?}: {description}");
     }
 }
 
-/// All requests are refused, and health checks report the cause.
-fn is_refused(otto: &ApiClient<'_>) {
+/// Asserts that all requests are refused and that health checks report the cause.
+fn expect_refused(otto: &ApiClient<'_>) {
     let controller = otto.controller;
     let mut requests = JoinSet::new();
     for _ in 0..AT_ONCE {
@@ -126,19 +126,23 @@ fn is_refused(otto: &ApiClient<'_>) {
     otto.post("/api/v1/devices/ff/revoke", &revocation)
         .refused(503, "unavailable");
     // The cached state may still be reported.
-    until("it is not ready", || health(controller, "/readyz") == 503);
+    until("the controller is not ready", || {
+        health(controller, "/readyz") == 503
+    });
     assert_eq!(health(controller, "/healthz"), 200);
 }
 
-/// Everything works as before.
+/// Waits until requests are served and the controller is ready.
 fn expect_healthy(otto: &ApiClient<'_>) {
-    until("questions are answered", || {
+    until("requests are served", || {
         otto.get("/api/v1/devices").status == 200
     });
-    until("it is ready", || health(otto.controller, "/readyz") == 200);
+    until("the controller is ready", || {
+        health(otto.controller, "/readyz") == 200
+    });
 }
 
-/// A gateway, and devices that have authenticated once: it has some rows left that need no registry.
+/// A gateway, and devices that have authenticated once: the gateway has some rows left and needs no registry for them.
 struct SiteWithDatabase {
     gateway: Gateway,
     devices: Vec<Device>,
@@ -161,7 +165,7 @@ impl SiteWithDatabase {
         }
     }
 
-    /// A device that was idle so far authenticates.
+    /// Asserts that a device that was idle so far authenticates.
     fn expect_forwarding(&mut self) {
         let mut device = self.devices.pop().unwrap();
         for row in 1..=2 {
@@ -189,26 +193,26 @@ fn requests_are_refused_in_time_and_gateways_continue_without_the_database() {
         );
     };
 
-    // Slow: each table access waits for a lock.
-    let held = HeldConnection::new(&server);
+    // The database is slow: each table access waits for a lock.
+    let locks = TableLocks::new(&server);
     site.expect_forwarding();
-    is_refused(&otto);
-    drop(held);
+    expect_refused(&otto);
+    drop(locks);
     expect_healthy(&otto);
     revoked(&site.gateway, "1", 1);
 
-    // Hanging: connections exist, but nothing is received.
+    // The database hangs: connections exist, but nothing is received.
     let paused = server.pause().unwrap();
     site.expect_forwarding();
-    is_refused(&otto);
+    expect_refused(&otto);
     drop(paused);
     expect_healthy(&otto);
     revoked(&site.gateway, "2", 2);
 
-    // Unavailable.
+    // The database is unavailable.
     server.stop();
     site.expect_forwarding();
-    is_refused(&otto);
+    expect_refused(&otto);
     server.restart().unwrap();
     expect_healthy(&otto);
     drop(site);
@@ -222,19 +226,21 @@ fn a_database_that_hangs_during_a_request_times_out() {
     let Some(server) = server() else { return };
     let controller = controller(&server);
     let otto = controller.caller("otto", Role::Operator);
-    let held = HeldConnection::new(&server);
+    let locks = TableLocks::new(&server);
     let request = otto.request(Method::GET, "/api/v1/devices");
     let request = controller.runtime.spawn(async { request.send().await });
     let probe = reqwest::get(format!("http://{}/readyz", controller.metrics));
     let probe = controller.runtime.spawn(probe);
-    // The first request of both.
+    // This is the first statement of both requests.
     let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'SELECT moved_to%FROM registry%'";
-    until("both wait", || server.psql(waiting).unwrap().trim() == "2");
+    until("both requests wait", || {
+        server.psql(waiting).unwrap().trim() == "2"
+    });
     let paused = server.pause().unwrap();
     let responses = async { (request.await.unwrap().unwrap(), probe.await.unwrap().unwrap()) };
     let (request, probe) = controller.runtime.block_on(responses);
     assert_eq!((request.status().as_u16(), probe.status().as_u16()), (503, 503));
     drop(paused);
-    drop(held);
+    drop(locks);
     expect_healthy(&otto);
 }

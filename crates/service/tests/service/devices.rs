@@ -28,38 +28,38 @@ fn a_fleet_is_imported_listed_by_pages_and_filtered() {
     let line = |n: u32| format!("{}\n", pool(&format!("{n:x}"), &format!("pump {n:04}")));
     let lines: String = (1..=2500).map(line).collect();
     assert_eq!(import(&otto, lines, "").ok()["stored"], 2500);
-    let (mut seen, mut after) = (Vec::new(), String::new());
+    let (mut ids, mut after) = (Vec::new(), String::new());
     loop {
         let page = otto.get(&format!("/api/v1/devices?limit=700{after}")).ok();
         let items = page["items"].as_array().unwrap();
-        seen.extend(items.iter().map(|item| item["id"].as_str().unwrap().to_owned()));
+        ids.extend(items.iter().map(|item| item["id"].as_str().unwrap().to_owned()));
         match page["next"].as_str() {
             Some(next) => after = format!("&after={next}"),
             None => break,
         }
     }
     let expected: Vec<String> = (1..=2500).map(|n| format!("{n:016x}")).collect();
-    assert_eq!(seen, expected);
-    let found = otto.get("/api/v1/devices?name_prefix=pump%20012&limit=4").ok();
-    let names: Vec<_> = found["items"]
+    assert_eq!(ids, expected);
+    let first_page = otto.get("/api/v1/devices?name_prefix=pump%20012&limit=4").ok();
+    let names: Vec<_> = first_page["items"]
         .as_array()
         .unwrap()
         .iter()
         .map(|item| item["name"].clone())
         .collect();
     assert_eq!(names, ["pump 0120", "pump 0121", "pump 0122", "pump 0123"]);
-    let rest = otto
+    let second_page = otto
         .get(&format!(
             "/api/v1/devices?name_prefix=pump%20012&after={}",
-            found["next"].as_str().unwrap()
+            first_page["next"].as_str().unwrap()
         ))
         .ok();
-    assert_eq!(rest["items"].as_array().unwrap().len(), 6);
-    for bad in ["limit=0", "limit=1001", "after=zz", "status=odd", "mode=odd"] {
-        otto.get(&format!("/api/v1/devices?{bad}"))
+    assert_eq!(second_page["items"].as_array().unwrap().len(), 6);
+    for query in ["limit=0", "limit=1001", "after=zz", "status=odd", "mode=odd"] {
+        otto.get(&format!("/api/v1/devices?{query}"))
             .refused(422, "invalid");
     }
-    // The same device again: refused, or replaced.
+    // A repeated import of the same device is refused, or replaces the device.
     import(&otto, line(7), "").refused(409, "conflict");
     assert_eq!(import(&otto, line(7), "?on_conflict=replace").ok()["stored"], 1);
 }
@@ -68,9 +68,9 @@ fn a_fleet_is_imported_listed_by_pages_and_filtered() {
 fn import_errors_name_the_line_and_keep_stored_devices() {
     let controller = TestController::new();
     let otto = controller.caller("otto", Role::Operator);
-    let good = pool("1", "good").to_string();
+    let valid = pool("1", "good").to_string();
     for (lines, expected) in [
-        (format!("{good}\nnonsense\n"), "line 2: invalid JSON"),
+        (format!("{valid}\nnonsense\n"), "line 2: invalid JSON"),
         (
             format!("\n\n{}\n", json!({"id": "2"})),
             "line 3: invalid device object",
@@ -92,7 +92,7 @@ fn import_errors_name_the_line_and_keep_stored_devices() {
         assert!(message.contains(expected), "{message}");
         assert!(!message.contains("7777"), "no key is repeated");
     }
-    // Chunks of thousands: those before the invalid line are stored.
+    // Chunks have thousands of devices: the chunks before the invalid line are stored.
     let mut lines: String = (1..=10_500)
         .map(|n| format!("{}\n", pool(&format!("{n:x}"), "")))
         .collect();
@@ -178,11 +178,11 @@ fn many_devices_are_revoked_in_one_request() {
         .collect();
     import(&otto, lines, "").ok();
     let ids: Vec<String> = (1..=301).map(|n| format!("{n:x}")).collect();
-    let done = otto
+    let result = otto
         .post("/api/v1/devices/revoke", &json!({"ids": ids, "reason": "recall"}))
         .ok();
     assert_eq!(
-        (&done["revoked"], done["problems"].as_array().unwrap().len()),
+        (&result["revoked"], result["problems"].as_array().unwrap().len()),
         (&json!(300), 1)
     );
     let too_many: Vec<String> = (1..=10_001).map(|n| format!("{n:x}")).collect();
@@ -205,16 +205,16 @@ fn a_huge_body_is_refused() {
     assert!(message.contains("longer than"), "{message}");
 }
 
-/// The enrollment station reads the PUF, and the controller finds its device.
+/// The enrollment station reads the PUF, and the controller finds the device that has it.
 #[test]
 fn the_puf_of_another_device_is_refused_by_the_api() {
     let controller = TestController::new();
     let otto = controller.caller("otto", Role::Operator);
     let fingerprint = |bits: u32| -> String {
-        let band = |place: u32| {
+        let band = |position: u32| {
             format!(
-                "{place:04x}{:06x}",
-                place.wrapping_mul(0x9e37_79b9).wrapping_add(bits) >> 12
+                "{position:04x}{:06x}",
+                position.wrapping_mul(0x9e37_79b9).wrapping_add(bits) >> 12
             )
         };
         (0..128).map(band).collect()
@@ -235,8 +235,8 @@ fn the_puf_of_another_device_is_refused_by_the_api() {
         json!({"id": "d3", "credentials": {"key": "44".repeat(16)}, "fingerprint": fingerprint(0)})
     );
     import(&otto, line, "").refused(409, "duplicate_puf");
-    for bad in ["", "00", "zz", &"00".repeat(10), &fingerprint(0)[..9]] {
-        otto.post("/api/v1/devices", &device("d4", bad))
+    for invalid in ["", "00", "zz", &"00".repeat(10), &fingerprint(0)[..9]] {
+        otto.post("/api/v1/devices", &device("d4", invalid))
             .refused(422, "invalid");
     }
 }

@@ -25,13 +25,13 @@ fn listen(
 ) -> Vec<(u64, String, Value)> {
     let recorded_count = |events: &[Event]| events.iter().filter(|(id, ..)| id.is_some()).count();
     let events = listen_until(caller, last, action, |events| recorded_count(events) >= count);
-    let recorded_count = events
+    let recorded = events
         .into_iter()
         .filter_map(|(id, kind, data)| Some((id?, kind, data)));
-    recorded_count.collect()
+    recorded.collect()
 }
 
-/// Reads this many events other than status.
+/// Reads events other than status until there are enough.
 fn listen_until(
     caller: &ApiClient<'_>,
     last: Option<u64>,
@@ -59,7 +59,7 @@ fn listen_until(
         });
         parsed.filter(|(_, kind, _)| kind != "status").collect()
     };
-    // The first event is the status: from then on no event is missed.
+    // The first event is the status; the stream misses no later event.
     let next = |response: &mut reqwest::Response, text: &mut String| {
         let chunk = async { tokio::time::timeout(Duration::from_secs(20), response.chunk()).await };
         let chunk = runtime.block_on(chunk).unwrap().unwrap().unwrap();
@@ -104,8 +104,8 @@ fn events_are_delivered_once_in_order_and_can_be_resumed() {
         (&live[2].2["actor"], &live[2].2["reason"]),
         (&json!("otto"), &json!("stolen"))
     );
-    let again = listen(&otto, Some(1), 2, || ());
-    assert_eq!(again, live[1..]);
+    let resumed = listen(&otto, Some(1), 2, || ());
+    assert_eq!(resumed, live[1..]);
     let history = otto.get("/api/v1/events/history?kinds=revoked,enrolled").ok();
     let kinds: Vec<_> = history["items"]
         .as_array()
@@ -134,11 +134,11 @@ fn rounds_and_their_quarantines_and_releases_are_events() {
     let fleet = Fleet::start(&controller, &specs, Duration::from_millis(50));
     let unresponsive = DeviceId(0xd2);
     let of = |events: &[Event], kind: &str| -> Vec<Value> {
-        let found = events.iter().filter(|(_, found, _)| found == kind);
-        found.map(|(_, _, data)| data.clone()).collect()
+        let of_kind = events.iter().filter(|(_, event_kind, _)| event_kind == kind);
+        of_kind.map(|(_, _, data)| data.clone()).collect()
     };
-    let all_well = |events: &[Event]| of(events, "round").iter().any(|event| event["round"]["ok"] == 3);
-    let events = listen_until(&vera, None, || (), all_well);
+    let all_ok = |events: &[Event]| of(events, "round").iter().any(|event| event["round"]["ok"] == 3);
+    let events = listen_until(&vera, None, || (), all_ok);
     let rounds = of(&events, "round");
     let round = rounds.iter().find(|event| event["round"]["ok"] == 3).unwrap();
     assert_eq!((&round["gateway"], &round["id"]), (&json!(3), &Value::Null));
@@ -168,7 +168,7 @@ fn rounds_and_their_quarantines_and_releases_are_events() {
     assert_eq!(
         (&result["actor"], result["id"].is_u64()),
         (&Value::Null, true),
-        "it has no actor: {result}"
+        "the event has no actor: {result}"
     );
     assert!(
         result["detail"].as_str().unwrap().contains("of group sensors"),
@@ -224,8 +224,8 @@ fn the_dashboard_knows_each_kind_of_event_and_no_other() {
         &json!({"id": "d1", "credentials": {"key": "11".repeat(16)}, "reason": "new"}),
     )
     .ok();
-    for what in ["quarantine", "release", "revoke"] {
-        ada.post(&format!("/api/v1/devices/d1/{what}"), &reason).ok();
+    for action in ["quarantine", "release", "revoke"] {
+        ada.post(&format!("/api/v1/devices/d1/{action}"), &reason).ok();
     }
     ada.post(
         "/api/v1/gateways",
@@ -268,7 +268,7 @@ fn the_dashboard_knows_each_kind_of_event_and_no_other() {
         }
         assert!(std::time::Instant::now() < until, "{kinds:?}");
     };
-    // The first kind needs time, see `fleet`, and the others need a data plane, see `trust`.
+    // These kinds are tested elsewhere: the first kind needs time, and the others need a data plane, see `trust`.
     known.retain(|kind| !["gateway_disconnected", "gateway_trusted", "gateway_untrusted"].contains(kind));
     known.sort_unstable();
     assert_eq!(written, known);

@@ -11,10 +11,10 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use crate::controller::{ApiClient, NAME, TestController};
 
-/// Concurrent handshakes of one address.
-const SHARE: usize = 64;
+/// The maximum of concurrent handshakes of one address.
+const HANDSHAKES_MAX: usize = 64;
 
-/// A connection from this host number of the loopback network.
+/// Opens a connection from the address with this host number in the loopback network.
 async fn idle_connection(host: u8, controller: &TestController) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind((Ipv4Addr::new(127, 0, 0, host), 0).into()).unwrap();
@@ -28,7 +28,7 @@ fn idle_connections_do_not_block_others() {
     let flood = controller.runtime.block_on(async {
         let mut flood = Vec::new();
         for host in 2..6 {
-            for _ in 0..SHARE {
+            for _ in 0..HANDSHAKES_MAX {
                 flood.push(idle_connection(host, &controller).await);
             }
         }
@@ -36,25 +36,28 @@ fn idle_connections_do_not_block_others() {
         let _beyond = idle_connection(2, &controller).await;
         flood[0].readable().await.unwrap();
         assert!(!matches!(flood[0].try_read(&mut [0; 1]), Ok(1..)));
-        // It does not lock out others at its address.
-        for _ in 0..SHARE {
+        // The flood does not lock out other clients at its address.
+        for _ in 0..HANDSHAKES_MAX {
             flood.push(idle_connection(1, &controller).await);
         }
         flood
     });
     vera.get("/api/v1/me").ok();
     let is_kept = |stream: &&TcpStream| {
-        let read = stream.try_read(&mut [0; 1]);
-        read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+        let result = stream.try_read(&mut [0; 1]);
+        result.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
     };
-    assert!(flood.iter().any(|stream| is_kept(&stream)), "they are still open");
+    assert!(
+        flood.iter().any(|stream| is_kept(&stream)),
+        "all idle connections were closed"
+    );
 }
 
 #[test]
 fn a_gateway_has_few_connections() {
     let controller = TestController::new();
     let certificate = controller.ca.client(&gateway_uri(GatewayId(3)), |_| ());
-    let ask = || {
+    let connect = || {
         let client = controller.with_certificate(&certificate);
         let address = format!("https://{NAME}:{}/healthz", controller.address.port());
         let response = controller
@@ -62,13 +65,13 @@ fn a_gateway_has_few_connections() {
             .block_on(async { client.get(address).send().await });
         (client, response)
     };
-    let kept: Vec<_> = (0..16).map(|_| ask()).collect();
-    assert!(kept.iter().all(|(_, response)| response.is_ok()));
-    assert!(ask().1.is_err(), "one more");
-    let other = controller.ca.client(&gateway_uri(GatewayId(4)), |_| ());
+    let connections: Vec<_> = (0..16).map(|_| connect()).collect();
+    assert!(connections.iter().all(|(_, response)| response.is_ok()));
+    assert!(connect().1.is_err(), "the limit is 16 connections");
+    let other_certificate = controller.ca.client(&gateway_uri(GatewayId(4)), |_| ());
     let caller = ApiClient {
         controller: &controller,
-        client: controller.with_certificate(&other),
+        client: controller.with_certificate(&other_certificate),
         token: None,
     };
     assert_eq!(caller.get("/healthz").status, 200, "another gateway");
@@ -79,23 +82,23 @@ fn repeated_registrations_are_limited() {
     const LOOPS: usize = 200;
     let controller = TestController::new();
     let link = controller.link(GatewayId(3), &[]);
-    let entered = controller.runtime.block_on(async {
-        let mut entered = 0;
+    let registered = controller.runtime.block_on(async {
+        let mut registered = 0;
         for _ in 0..LOOPS {
-            entered += usize::from(link.register().await.is_ok());
+            registered += usize::from(link.register().await.is_ok());
         }
-        entered
+        registered
     });
-    assert!((1..LOOPS / 2).contains(&entered), "{entered}");
-    let other = controller.link(GatewayId(4), &[]);
-    controller.runtime.block_on(other.register()).unwrap();
+    assert!((1..LOOPS / 2).contains(&registered), "{registered}");
+    let other_gateway = controller.link(GatewayId(4), &[]);
+    controller.runtime.block_on(other_gateway.register()).unwrap();
     let filter = EventFilter::default();
     let log = controller.registry.events(&filter, None, 1_000);
     let log = controller.runtime.block_on(log).unwrap();
-    assert!(log.entries.len() <= entered + 1);
+    assert!(log.entries.len() <= registered + 1);
 }
 
-/// A client at this host number of the loopback network.
+/// A client with the address of this host number in the loopback network.
 pub fn browser_at(controller: &TestController, host: u8) -> reqwest::Client {
     let root = reqwest::Certificate::from_pem(controller.ca.pem()).unwrap();
     reqwest::Client::builder()
@@ -114,18 +117,18 @@ fn guessing_is_limited_before_registry_lookups() {
     let controller = TestController::new();
     let alice = controller.caller("alice", Role::Viewer);
     let admin = controller.caller("ada", Role::Admin);
-    let at = |host: u8, token: String| ApiClient {
+    let client_at = |host: u8, token: String| ApiClient {
         controller: &controller,
         client: browser_at(&controller, host),
         token: Some(token),
     };
-    let mut guesser = at(2, String::new());
-    let from_there = ApiClient {
+    let mut guesser = client_at(2, String::new());
+    let known_user = ApiClient {
         client: guesser.client.clone(),
         controller: &controller,
         token: alice.token.clone(),
     };
-    from_there.get("/api/v1/me").ok();
+    known_user.get("/api/v1/me").ok();
     for guess in 0..2 * LOOKUPS {
         guesser.token = Some(format!("lw_{guess}"));
         let status = guesser.get("/api/v1/me").status;
@@ -135,7 +138,7 @@ fn guessing_is_limited_before_registry_lookups() {
     controller.token("carl", Role::Viewer);
     let removed = admin.request(Method::DELETE, "/api/v1/users/carl?reason=done");
     assert_eq!(admin.send(removed.header("Idempotency-Key", "k")).status, 204);
-    from_there.get("/api/v1/me").ok();
+    known_user.get("/api/v1/me").ok();
     let login = |caller: &ApiClient<'_>, token: &str| {
         let request = caller.request(Method::POST, "/api/v1/login");
         caller.send(request.json(&serde_json::json!({"token": token})))
@@ -145,14 +148,14 @@ fn guessing_is_limited_before_registry_lookups() {
 
     controller.runtime.block_on(controller.registry.clone().close());
     // The registry is unavailable, and guesses do not query it.
-    let refused = (0..LOOKUPS).filter(|guess| {
+    let refused_guesses = (0..LOOKUPS).filter(|guess| {
         let token = format!("lw_more_{guess}");
         guesser.token = Some(token.clone());
         guesser.get("/api/v1/me").status == 429 && login(&guesser, &token).status == 429
     });
-    let refused = refused.count();
-    assert!(refused > LOOKUPS / 2, "{refused}");
-    let other_address = at(3, "lw_more".to_owned()).get("/api/v1/me").status;
+    let refused_count = refused_guesses.count();
+    assert!(refused_count > LOOKUPS / 2, "{refused_count}");
+    let other_address = client_at(3, "lw_more".to_owned()).get("/api/v1/me").status;
     assert!(other_address >= 500, "{other_address}");
 }
 
@@ -171,10 +174,10 @@ fn guessing_at_the_login_is_limited_per_address() {
             .send(request.json(&serde_json::json!({"token": token})))
             .status
     };
-    let message: Vec<u16> = (0..60).map(|guess| login(&format!("lw_{guess}"))).collect();
-    let count = |status| message.iter().filter(|message| **message == status).count();
-    assert!(count(401) >= 30 && count(429) > 0, "{message:?}");
-    assert_eq!(count(401) + count(429), message.len(), "{message:?}");
+    let statuses: Vec<u16> = (0..60).map(|guess| login(&format!("lw_{guess}"))).collect();
+    let count = |status| statuses.iter().filter(|received| **received == status).count();
+    assert!(count(401) >= 30 && count(429) > 0, "{statuses:?}");
+    assert_eq!(count(401) + count(429), statuses.len(), "{statuses:?}");
     assert_eq!(login(&token), 200);
 }
 

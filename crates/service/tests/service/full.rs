@@ -1,5 +1,5 @@
 //! A full disk: writes are refused with a reason, reads are served, gateways continue, and all recovers once there is
-//! space.
+//! free space.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write as _};
@@ -54,8 +54,8 @@ fn a_full_database_server_refuses_writes_only() {
     fill_until_full(&disk, Arc::new(Runtime::new().unwrap()), &location);
 }
 
-/// The small disk, in a process that has one. Any other process starts such a process for the test of this name and
-/// gets none.
+/// Returns the small disk in a process that has one. Any other process starts such a process for the test with this
+/// name and returns `None`.
 fn small_disk(test: &str) -> Option<PathBuf> {
     if let Some(disk) = std::env::var_os(DISK) {
         return Some(disk.into());
@@ -88,7 +88,7 @@ fn small_disk(test: &str) -> Option<PathBuf> {
     None
 }
 
-/// Fills the disk.
+/// Fills the disk with a file.
 fn fill(path: &Path) {
     let mut file = File::create(path).unwrap();
     for size in [1 << 16, 1 << 12, 1] {
@@ -102,7 +102,7 @@ fn fill(path: &Path) {
     }
 }
 
-/// A fleet whose registry is on that disk: with space, without, and with space again.
+/// Tests a fleet with its registry on this disk: with free space, without free space, and with free space again.
 fn fill_until_full(disk: &Path, runtime: Arc<Runtime>, location: &Location) {
     let registry = runtime.block_on(Registry::create(location, &key())).unwrap();
     let controller = TestController::on_location(Arc::new(Ca::new()), runtime, registry, "ctl-a");
@@ -116,7 +116,7 @@ fn fill_until_full(disk: &Path, runtime: Arc<Runtime>, location: &Location) {
 
     let ballast = disk.join("ballast");
     fill(&ballast);
-    let new = json!({"id": "d2", "credentials": {"key": "11".repeat(16)}, "reason": "new"});
+    let d2 = json!({"id": "d2", "credentials": {"key": "11".repeat(16)}, "reason": "new"});
     let login = || {
         let request = otto.request(Method::POST, "/api/v1/login");
         otto.send(request.json(&json!({"token": token})))
@@ -128,18 +128,20 @@ fn fill_until_full(disk: &Path, runtime: Arc<Runtime>, location: &Location) {
     };
     // Tables may contain free space.
     let is_refused = |number: u32| {
-        let other =
+        let new_device =
             json!({"id": format!("f{number:x}"), "credentials": {"key": "11".repeat(16)}, "reason": "new"});
-        otto.post("/api/v1/devices", &other).status == 503 && import().status == 503 && login().status == 503
+        otto.post("/api/v1/devices", &new_device).status == 503
+            && import().status == 503
+            && login().status == 503
     };
     assert!((0..2_000).any(is_refused), "the disk is not full");
     for _ in 0..3 {
-        for text in [otto.post("/api/v1/devices", &new), import(), login()] {
+        for text in [otto.post("/api/v1/devices", &d2), import(), login()] {
             let message = text.refused(503, "unavailable");
             assert!(message.contains("is full; free space"), "{message}");
         }
-        let found = otto.get("/api/v1/devices/d1").ok();
-        assert_eq!(found["id"], "00000000000000d1", "reads are served");
+        let device_detail = otto.get("/api/v1/devices/d1").ok();
+        assert_eq!(device_detail["id"], "00000000000000d1", "reads are served");
         otto.get("/api/v1/status").ok();
     }
     otto.get("/api/v1/devices/d2").refused(404, "unknown_device");
@@ -148,15 +150,15 @@ fn fill_until_full(disk: &Path, runtime: Arc<Runtime>, location: &Location) {
     }
 
     fs::remove_file(&ballast).unwrap();
-    otto.post("/api/v1/devices", &new).ok();
+    otto.post("/api/v1/devices", &d2).ok();
     import().ok();
     login().ok();
-    // More rows than it had left: the registry records them and leases new ones.
+    // These are more rows than the gateway had left: the registry records their use and leases new rows.
     for row in 3..30 {
         assert_eq!(device.authenticate(LONG), Some(RowIndex(row)));
     }
-    let stopped = gateway.stop().unwrap();
-    assert!(stopped.marks_committed);
+    let outcome = gateway.stop().unwrap();
+    assert!(outcome.marks_committed);
     let problems = controller.runtime.block_on(controller.registry.check()).unwrap();
     assert!(problems.is_empty(), "{problems:?}");
 }

@@ -54,11 +54,11 @@ pub fn enroll(controller: &TestController, device: DeviceId, rows: u32) {
 fn devices_authenticate_at_a_gateway_far_from_the_registry_until_they_are_revoked() {
     let controller = TestController::new();
     let otto = controller.caller("otto", Role::Operator);
-    let (one, other) = (DeviceId(0xd1), DeviceId(0xd2));
-    enroll(&controller, one, 40);
-    enroll(&controller, other, 40);
+    let (first, second) = (DeviceId(0xd1), DeviceId(0xd2));
+    enroll(&controller, first, 40);
+    enroll(&controller, second, 40);
     let (gateway, address) = start(controller.link(GatewayId(3), &[]), GatewayId(3));
-    let mut devices = [one, other].map(|id| Device::new(id, Mode::Pool, address));
+    let mut devices = [first, second].map(|id| Device::new(id, Mode::Pool, address));
     for expected in 0..20 {
         for device in &mut devices {
             assert_eq!(device.authenticate(LONG), Some(RowIndex(expected)));
@@ -70,7 +70,7 @@ fn devices_authenticate_at_a_gateway_far_from_the_registry_until_they_are_revoke
     assert_eq!(devices[0].authenticate(Duration::from_millis(300)), None);
     assert_eq!(devices[1].authenticate(LONG), Some(RowIndex(20)));
 
-    // Its report is visible.
+    // The report of the gateway is visible.
     let until = std::time::Instant::now() + LONG;
     let gateway_detail = loop {
         let gateway_detail = otto.get("/api/v1/gateways/3").ok();
@@ -127,12 +127,12 @@ fn devices_authenticate_at_a_gateway_far_from_the_registry_until_they_are_revoke
     );
     assert!(!page.contains("d1"), "a device is a label");
 
-    let stopped = gateway.stop().unwrap();
-    assert!(stopped.marks_committed);
-    assert!(stopped.counters.get(Verdict::ReplyAck) >= 41);
+    let outcome = gateway.stop().unwrap();
+    assert!(outcome.marks_committed);
+    assert!(outcome.counters.get(Verdict::ReplyAck) >= 41);
     // A regular shutdown loses no rows.
     let (gateway, address) = start(controller.link(GatewayId(3), &[]), GatewayId(3));
-    let mut device = Device::new(other, Mode::Pool, address);
+    let mut device = Device::new(second, Mode::Pool, address);
     device.nonce = 100;
     assert_eq!(device.authenticate(LONG), Some(RowIndex(21)));
     drop(gateway);
@@ -141,12 +141,12 @@ fn devices_authenticate_at_a_gateway_far_from_the_registry_until_they_are_revoke
 #[test]
 fn a_gateway_is_identified_by_its_certificate() {
     let controller = TestController::new();
-    let ask = |link: &Client| controller.runtime.block_on(link.register());
-    assert_eq!(ask(&controller.link(GatewayId(3), &[])), Ok(1));
+    let register = |link: &Client| controller.runtime.block_on(link.register());
+    assert_eq!(register(&controller.link(GatewayId(3), &[])), Ok(1));
     assert_eq!(
-        ask(&controller.link(GatewayId(4), &[])),
+        register(&controller.link(GatewayId(4), &[])),
         Ok(1),
-        "numbers count for themselves"
+        "each gateway has its own tokens"
     );
     for uri in [
         "urn:linewarden:user:alice",
@@ -154,21 +154,21 @@ fn a_gateway_is_identified_by_its_certificate() {
         "urn:linewarden:gateway:07",
     ] {
         let link = controller.link_with(&controller.ca.client(uri, |_| ()), &[]);
-        let refused = ask(&link).unwrap_err();
+        let error = register(&link).unwrap_err();
         assert!(
-            matches!(&refused, ClientError::Failed(reason) if reason.contains("names no gateway")),
-            "{refused:?}"
+            matches!(&error, ClientError::Failed(reason) if reason.contains("names no gateway")),
+            "{error:?}"
         );
     }
     let foreign = Ca::new().client("urn:linewarden:gateway:3", |_| ());
-    let refused = ask(&controller.link_with(&foreign, &[])).unwrap_err();
-    assert!(matches!(refused, ClientError::Failed(_)), "{refused:?}");
+    let error = register(&controller.link_with(&foreign, &[])).unwrap_err();
+    assert!(matches!(error, ClientError::Failed(_)), "{error:?}");
     let expired = controller.ca.client("urn:linewarden:gateway:3", |parameters| {
         parameters.not_before = rcgen::date_time_ymd(2019, 1, 1);
         parameters.not_after = rcgen::date_time_ymd(2020, 1, 1);
     });
-    let refused = ask(&controller.link_with(&expired, &[])).unwrap_err();
-    assert!(matches!(refused, ClientError::Failed(_)), "{refused:?}");
+    let error = register(&controller.link_with(&expired, &[])).unwrap_err();
+    assert!(matches!(error, ClientError::Failed(_)), "{error:?}");
 }
 
 #[test]
@@ -192,13 +192,13 @@ fn a_newer_process_replaces_a_gateway_and_a_revoked_gateway_cannot_register() {
         "{:?}",
         second.status()
     );
-    let refused = controller
+    let error = controller
         .runtime
         .block_on(controller.link(GatewayId(3), &[]).register())
         .unwrap_err();
     assert!(
-        matches!(&refused, ClientError::Replaced(reason) if reason.contains("never used again")),
-        "{refused:?}"
+        matches!(&error, ClientError::Replaced(reason) if reason.contains("never used again")),
+        "{error:?}"
     );
     assert_eq!(ada.get("/api/v1/gateways/3").ok()["state"], "revoked");
 }
@@ -224,23 +224,27 @@ fn the_status_is_as_old_as_its_oldest_report() {
     let vera = controller.caller("vera", Role::Viewer);
     let run = &controller.runtime;
     let [lively, unresponsive] = [3, 4].map(|id| controller.link(GatewayId(id), &[]));
-    let [of_lively, of_unresponsive] =
+    let [lively_token, unresponsive_token] =
         [&lively, &unresponsive].map(|link| run.block_on(link.register()).unwrap());
-    let never = vera.get("/api/v1/gateways/4").ok();
+    let without_report = vera.get("/api/v1/gateways/4").ok();
     assert_eq!(
-        (&never["state"], &never["devices"], &never["report_age_s"]),
+        (
+            &without_report["state"],
+            &without_report["devices"],
+            &without_report["report_age_s"]
+        ),
         (&json!("connected"), &json!(null), &json!(null))
     );
     let report = |link: &Client, fencing_token| {
         run.block_on(link.report_status(fencing_token, &StatusReport::default()))
             .unwrap()
     };
-    report(&unresponsive, of_unresponsive);
+    report(&unresponsive, unresponsive_token);
     let until = std::time::Instant::now() + LONG;
     // Ages of the last message and of the last report of the gateway.
     let report_age_s = || {
-        report(&lively, of_lively);
-        run.block_on(unresponsive.list_changes(of_unresponsive, Revision::ZERO))
+        report(&lively, lively_token);
+        run.block_on(unresponsive.list_changes(unresponsive_token, Revision::ZERO))
             .unwrap();
         let status = vera.get("/api/v1/status").ok();
         assert_eq!(status["gateways"]["connected"], 2, "{status}");
@@ -254,7 +258,7 @@ fn the_status_is_as_old_as_its_oldest_report() {
         gateway_detail["report_age_s"].as_u64() >= Some(2),
         "{gateway_detail}"
     );
-    report(&unresponsive, of_unresponsive);
+    report(&unresponsive, unresponsive_token);
     while report_age_s() >= 2 {}
 }
 
@@ -270,7 +274,7 @@ fn a_replaced_gateway_process_is_refused() {
     );
     let is_replaced = |response: &ClientError| matches!(response, ClientError::Replaced(_));
     let until = std::time::Instant::now() + LONG;
-    // The older process sends requests, the newer one sends none.
+    // The older process sends requests; the newer process sends none.
     while age_s(&controller, gateway) < 0.2 {
         let result = run.block_on(older.report_status(1, &StatusReport::default()));
         assert!(is_replaced(&result.unwrap_err()));
@@ -281,8 +285,8 @@ fn a_replaced_gateway_process_is_refused() {
         );
     }
     // The current process is served, even if the look-up is slow.
-    let before = age_s(&controller, gateway);
-    while age_s(&controller, gateway) >= before {
+    let age_before_s = age_s(&controller, gateway);
+    while age_s(&controller, gateway) >= age_before_s {
         run.block_on(newer.report_status(2, &StatusReport::default()))
             .unwrap();
         assert!(
@@ -292,16 +296,16 @@ fn a_replaced_gateway_process_is_refused() {
         );
     }
 
-    let carry = |link: &Client| run.block_on(link.relay_ticket(b"no ticket", &|_| None));
-    assert!(is_replaced(&carry(&older).unwrap_err()));
-    assert_eq!(carry(&newer), Ok(None), "no response");
+    let relay_ticket = |link: &Client| run.block_on(link.relay_ticket(b"no ticket", &|_| None));
+    assert!(is_replaced(&relay_ticket(&older).unwrap_err()));
+    assert_eq!(relay_ticket(&newer), Ok(None), "no response");
     assert!(
-        matches!(carry(&unregistered), Err(ClientError::Failed(reason)) if reason.contains("registered"))
+        matches!(relay_ticket(&unregistered), Err(ClientError::Failed(reason)) if reason.contains("registered"))
     );
     let ada = controller.caller("ada", Role::Admin);
     ada.post("/api/v1/gateways/3/revoke", &json!({"reason": "sold"}))
         .ok();
-    assert!(is_replaced(&carry(&newer).unwrap_err()));
+    assert!(is_replaced(&relay_ticket(&newer).unwrap_err()));
 }
 
 /// Another controller may be able to serve the request.
@@ -323,12 +327,12 @@ fn a_gateway_leaves_a_controller_without_a_database() {
     let b = TestController::on_location(ca, Arc::clone(&runtime), open(), "ctl-b");
     let device = DeviceId(0xd1);
     enroll(&b, device, 40);
-    // It responds, and its database error is permanent.
+    // The first controller responds, and its database error is permanent.
     runtime.block_on(a.registry.clone().close());
-    let refused = runtime
+    let error = runtime
         .block_on(a.link(GatewayId(9), &[]).register())
         .unwrap_err();
-    assert!(matches!(refused, ClientError::Failed(_)), "{refused:?}");
+    assert!(matches!(error, ClientError::Failed(_)), "{error:?}");
     let (gateway, address) = start(a.link(GatewayId(3), &[b.address]), GatewayId(3));
     let mut device = Device::new(device, Mode::Pool, address);
     assert_eq!(device.authenticate(LONG), Some(RowIndex(0)));
@@ -364,16 +368,16 @@ fn two_controllers_are_as_good_as_one() {
     let mut devices: Vec<Vec<Device>> = gateways
         .iter()
         .enumerate()
-        .map(|(at, (_, address))| {
-            let of = |id: &DeviceId| {
+        .map(|(index, (_, address))| {
+            let new_device = |id: &DeviceId| {
                 let mut device = Device::new(*id, Mode::Pool, *address);
-                device.nonce = u8::try_from(at).unwrap() * 60;
+                device.nonce = u8::try_from(index).unwrap() * 60;
                 device
             };
-            ids.iter().map(of).collect()
+            ids.iter().map(new_device).collect()
         })
         .collect();
-    let mut spent = std::collections::HashSet::new();
+    let mut spent_rows = std::collections::HashSet::new();
     let mut round = |devices: &mut Vec<Vec<Device>>| {
         for at_gateway in devices.iter_mut() {
             for device in at_gateway.iter_mut() {
@@ -381,7 +385,7 @@ fn two_controllers_are_as_good_as_one() {
                 let row = device
                     .authenticate(LONG)
                     .unwrap_or_else(|| panic!("{id} is refused"));
-                assert!(spent.insert((id, row)), "{id} has spent {row} before");
+                assert!(spent_rows.insert((id, row)), "{id} has spent {row} before");
             }
         }
     };
@@ -413,11 +417,11 @@ fn two_controllers_are_as_good_as_one() {
     for at_gateway in &mut devices {
         let row = at_gateway[0].authenticate(LONG);
         let row = row.expect("rows are left");
-        assert!(spent.insert((ids[0], row)), "{row} was spent before");
+        assert!(spent_rows.insert((ids[0], row)), "{row} was spent before");
         assert_eq!(
             at_gateway[1].authenticate(Duration::from_millis(200)),
             None,
-            "it is revoked"
+            "the device is revoked"
         );
     }
     // A controller is available again: gateways get new rows and revocations.
@@ -430,7 +434,7 @@ fn two_controllers_are_as_good_as_one() {
         for at_gateway in &mut devices {
             let row = at_gateway[0].authenticate(LONG);
             let row = row.expect("rows are leased again once a controller is available");
-            assert!(spent.insert((ids[0], row)), "{row} was spent before");
+            assert!(spent_rows.insert((ids[0], row)), "{row} was spent before");
         }
     }
     let olga = b.caller("olga", Role::Operator);

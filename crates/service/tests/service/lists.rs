@@ -14,7 +14,7 @@ use crate::site::{record, row_key};
 
 /// Number of items of each kind: not a multiple of the page sizes.
 const COUNT: u32 = 23;
-const PART: usize = 5;
+const PAGE_ITEMS: usize = 5;
 
 fn group(name: &str) -> GroupName {
     GroupName::new(name.to_owned()).unwrap()
@@ -23,19 +23,21 @@ fn group(name: &str) -> GroupName {
 /// Reads a list page by page. No page exceeds the limit or is empty before the end.
 #[track_caller]
 fn read_list(caller: &ApiClient<'_>, path: &str, format: impl Fn(&Value) -> String) -> Vec<String> {
-    let ask = if path.contains('?') { '&' } else { '?' };
-    let (mut seen, mut after) = (Vec::new(), String::new());
+    let separator = if path.contains('?') { '&' } else { '?' };
+    let (mut entries, mut after) = (Vec::new(), String::new());
     for _ in 0..=COUNT {
-        let part = caller.get(&format!("{path}{ask}limit={PART}{after}")).ok();
-        let items = part["items"].as_array().unwrap();
-        assert!((1..=PART).contains(&items.len()), "{path}: {part}");
-        seen.extend(items.iter().map(&format));
-        match part["next"].as_str() {
+        let page = caller
+            .get(&format!("{path}{separator}limit={PAGE_ITEMS}{after}"))
+            .ok();
+        let items = page["items"].as_array().unwrap();
+        assert!((1..=PAGE_ITEMS).contains(&items.len()), "{path}: {page}");
+        entries.extend(items.iter().map(&format));
+        match page["next"].as_str() {
             Some(next) => after = format!("&after={next}"),
-            None => return seen,
+            None => return entries,
         }
     }
-    panic!("{path} has no end: {seen:?}")
+    panic!("{path} has no end: {entries:?}")
 }
 
 fn text(field: &'static str) -> impl Fn(&Value) -> String {
@@ -46,7 +48,7 @@ fn text(field: &'static str) -> impl Fn(&Value) -> String {
 }
 
 #[test]
-fn gateways_signers_users_and_policies_are_walked_through() {
+fn gateways_signers_users_and_policies_are_listed() {
     let controller = TestController::new();
     let ada = controller.caller("ada", Role::Admin);
     let registry = &controller.registry;
@@ -103,11 +105,11 @@ fn gateways_signers_users_and_policies_are_walked_through() {
     users.push("ada".to_owned());
     assert_eq!(read_list(&ada, "/api/v1/users", text("name")), sorted(users));
     // A removed last item does not end the list.
-    let behind = ada.get("/api/v1/gateways?after=150&limit=1").ok();
-    assert_eq!(behind["items"][0]["id"], 200);
+    let page = ada.get("/api/v1/gateways?after=150&limit=1").ok();
+    assert_eq!(page["items"][0]["id"], 200);
     for path in ["gateways", "signers", "users", "policies"] {
-        for wrong in ["limit=0", "limit=1001"] {
-            ada.get(&format!("/api/v1/{path}?{wrong}"))
+        for query in ["limit=0", "limit=1001"] {
+            ada.get(&format!("/api/v1/{path}?{query}"))
                 .refused(422, "invalid");
         }
     }
@@ -115,7 +117,7 @@ fn gateways_signers_users_and_policies_are_walked_through() {
 }
 
 #[test]
-fn rounds_are_walked_through_of_all_of_one_gateway_and_of_one_group() {
+fn all_rounds_and_those_of_a_gateway_or_a_group_are_listed() {
     let controller = TestController::new();
     let vera = controller.caller("vera", Role::Viewer);
     let registry = &controller.registry;
@@ -146,11 +148,11 @@ fn rounds_are_walked_through_of_all_of_one_gateway_and_of_one_group() {
         }
     });
     let describe = |item: &Value| format!("{}/{}", item["gateway"], item["number"]);
-    let all: Vec<(u32, u32)> = (1..=COUNT)
+    let all_rounds: Vec<(u32, u32)> = (1..=COUNT)
         .flat_map(|number| [(3, number), (4, number)])
         .collect();
     let expected = |is_selected: fn(&(u32, u32)) -> bool| -> Vec<String> {
-        let mut rounds: Vec<_> = all.iter().copied().filter(is_selected).collect();
+        let mut rounds: Vec<_> = all_rounds.iter().copied().filter(is_selected).collect();
         rounds.sort_by_key(|(gateway, number)| (u32::MAX - number / 2, *gateway, u32::MAX - number));
         rounds
             .iter()
@@ -172,14 +174,14 @@ fn rounds_are_walked_through_of_all_of_one_gateway_and_of_one_group() {
             "{query}"
         );
     }
-    for wrong in ["after=7", "after=1-2-x", "limit=0"] {
-        vera.get(&format!("/api/v1/rounds?{wrong}"))
+    for query in ["after=7", "after=1-2-x", "limit=0"] {
+        vera.get(&format!("/api/v1/rounds?{query}"))
             .refused(422, "invalid");
     }
 }
 
 #[test]
-fn results_are_walked_through() {
+fn results_are_listed() {
     let controller = TestController::new();
     let vera = controller.caller("vera", Role::Viewer);
     let registry = &controller.registry;
@@ -251,8 +253,10 @@ fn results_are_walked_through() {
         assert_eq!(read_list(&vera, &path, text("device")), devices, "{query}");
     }
     // A page without matching items leads to the next one.
-    let none = vera.get(&format!("/api/v1/results?state=ok&limit={PART}")).ok();
-    assert_eq!(none, json!({"items": [], "next": devices[PART - 1]}));
+    let none = vera
+        .get(&format!("/api/v1/results?state=ok&limit={PAGE_ITEMS}"))
+        .ok();
+    assert_eq!(none, json!({"items": [], "next": devices[PAGE_ITEMS - 1]}));
     vera.get("/api/v1/results?state=odd").refused(422, "invalid");
     vera.get("/api/v1/results?after=x").refused(422, "invalid");
 }
@@ -271,9 +275,9 @@ fn event_and_audit_lists_are_complete_while_growing() {
         "/api/v1/audit?by=ada",
         "/api/v1/events/history?kinds=gateway_created",
     ] {
-        let seen = read_list(&ada, path, |item| {
-            // Items added in between precede all pages but the first.
-            let note = NewEvent {
+        let entries = read_list(&ada, path, |item| {
+            // Items that are added while the list is read are before the first page.
+            let event = NewEvent {
                 kind: "gateway_created".to_owned(),
                 gateway: Some(GatewayId(99)),
                 device: None,
@@ -282,12 +286,12 @@ fn event_and_audit_lists_are_complete_while_growing() {
             if path.contains("history") {
                 controller
                     .runtime
-                    .block_on(controller.registry.record_events(&[note], 1))
+                    .block_on(controller.registry.record_events(&[event], 1))
                     .unwrap();
             }
             text("gateway")(item)
         });
-        assert_eq!(seen, newest_first, "{path}");
+        assert_eq!(entries, newest_first, "{path}");
     }
     for path in ["audit", "events/history"] {
         ada.get(&format!("/api/v1/{path}?after=x"))

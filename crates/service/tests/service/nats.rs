@@ -18,13 +18,13 @@ use crate::site::LONG;
 
 const STREAM: &str = "FLEET";
 
-fn server(more: &[&str]) -> Option<Nats> {
+fn server(arguments: &[&str]) -> Option<Nats> {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let listen = Listen {
         address: free.ip(),
         port: free.port(),
     };
-    let started = Nats::start(listen, more);
+    let started = Nats::start(listen, arguments);
     started
         .inspect_err(|missing| println!("SKIPPED: needs nats-server: {missing}"))
         .ok()
@@ -43,21 +43,21 @@ fn options(server: &Nats) -> NatsOptions {
 
 /// Messages of the stream up to this entry: ids, subjects and bodies.
 async fn published(stream: &mut Stream, upto: u64) -> Vec<(String, String, Value)> {
-    let mut all = Vec::new();
+    let mut messages = Vec::new();
     let until = Instant::now() + LONG;
     loop {
         let last = stream.info().await.unwrap().state.last_sequence;
-        while (all.len() as u64) < last {
-            let message = stream.get_raw_message(all.len() as u64 + 1).await.unwrap();
+        while (messages.len() as u64) < last {
+            let message = stream.get_raw_message(messages.len() as u64 + 1).await.unwrap();
             let id = message.headers.get(async_nats::header::NATS_MESSAGE_ID).unwrap();
             let body: Value = serde_json::from_slice(&message.payload).unwrap();
-            all.push((id.to_string(), message.subject.to_string(), body));
+            messages.push((id.to_string(), message.subject.to_string(), body));
         }
-        let is_there = |(_, _, body): &(String, String, Value)| body["id"] == upto;
-        if all.last().is_some_and(is_there) {
-            return all;
+        let is_last = |(_, _, body): &(String, String, Value)| body["id"] == upto;
+        if messages.last().is_some_and(is_last) {
+            return messages;
         }
-        assert!(Instant::now() < until, "entry {upto} is missing: {all:?}");
+        assert!(Instant::now() < until, "entry {upto} is missing: {messages:?}");
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
 }
@@ -80,7 +80,7 @@ fn compare(runtime: &Runtime, server: &Nats, registry: &Registry) -> usize {
     let mut entries = runtime.block_on(registry.events_after(0, 10_000)).unwrap();
     entries.retain(|entry| !entry.refused);
     let upto = entries.last().unwrap().number;
-    let there = runtime.block_on(async { published(&mut stream(server).await, upto).await });
+    let messages = runtime.block_on(async { published(&mut stream(server).await, upto).await });
     let expected: Vec<_> = entries
         .iter()
         .map(|entry| {
@@ -91,11 +91,11 @@ fn compare(runtime: &Runtime, server: &Nats, registry: &Registry) -> usize {
             )
         })
         .collect();
-    let found: Vec<_> = there
+    let published_fields: Vec<_> = messages
         .iter()
         .map(|(id, subject, body)| (id.clone(), subject.clone(), body["id"].clone()))
         .collect();
-    assert_eq!(found, expected);
+    assert_eq!(published_fields, expected);
     expected.len()
 }
 
@@ -140,13 +140,13 @@ fn two_controllers_publish_each_event_once_across_restarts() {
     let registry = runtime.block_on(Registry::create(&location, &key())).unwrap();
     let ca = Arc::new(Ca::new());
     let start = |name: &str, server: &Nats| {
-        let own = runtime.block_on(Registry::open(&location, &key())).unwrap();
+        let registry = runtime.block_on(Registry::open(&location, &key())).unwrap();
         let nats = Some(options(server));
-        TestController::with_nats(Arc::clone(&ca), Arc::clone(&runtime), own, name, nats)
+        TestController::with_nats(Arc::clone(&ca), Arc::clone(&runtime), registry, name, nats)
     };
     let (a, b) = (start("ctl-a", &server), start("ctl-b", &server));
     let (otto, olga) = (a.caller("otto", Role::Operator), b.caller("olga", Role::Operator));
-    // Both concurrently; refused actions are in the audit log only.
+    // Both users enroll concurrently; refused actions are in the audit log only.
     std::thread::scope(|scope| {
         scope.spawn(|| enroll(&otto, 1..40));
         enroll(&olga, 100..140);
@@ -160,7 +160,7 @@ fn two_controllers_publish_each_event_once_across_restarts() {
     let sum = metric(&a, "linewarden_nats_published_total") + metric(&b, "linewarden_nats_published_total");
     assert_eq!(sum as usize, count, "each event is published by one controller");
 
-    // Requests do not wait for a stopped server, and it misses no event.
+    // Requests do not wait for a stopped server, and the server misses no event.
     server.kill().unwrap();
     wait_for_metric(&a, "linewarden_nats_connected", 0.0);
     enroll(&otto, 200..210);
@@ -170,17 +170,17 @@ fn two_controllers_publish_each_event_once_across_restarts() {
     wait_for_metric(&a, "linewarden_nats_lag_events", 0.0);
     wait_for_metric(&b, "linewarden_nats_lag_events", 0.0);
 
-    // Events without a running controller are published by the next one, from the end of the stream.
+    // Events that were recorded without a running controller are published by the next controller.
     drop((otto, olga));
     drop((a, b));
     let note = |kind: &str| NewEvent {
         kind: kind.to_owned(),
         ..NewEvent::default()
     };
-    let notes: Vec<NewEvent> = (0..500)
+    let events: Vec<NewEvent> = (0..500)
         .map(|number| note(if number % 2 == 0 { "odd" } else { "even" }))
         .collect();
-    runtime.block_on(registry.record_events(&notes, 5)).unwrap();
+    runtime.block_on(registry.record_events(&events, 5)).unwrap();
     let a = start("ctl-a", &server);
     assert_eq!(compare(&runtime, &server, &registry), count + 520);
     wait_for_metric(&a, "linewarden_nats_published_total", 500.0);
@@ -192,8 +192,9 @@ fn two_controllers_publish_each_event_once_across_restarts() {
         .unwrap();
     wait_for_metric(&a, "linewarden_nats_published_total", 501.0);
     wait_for_metric(&a, "linewarden_nats_lag_events", 0.0);
-    let left = runtime.block_on(async { stream(&server).await.info().await.unwrap().state.messages });
-    assert_eq!(left, 1, "no event is repeated");
+    let message_count =
+        runtime.block_on(async { stream(&server).await.info().await.unwrap().state.messages });
+    assert_eq!(message_count, 1, "no event is repeated");
 }
 
 #[test]
@@ -209,14 +210,14 @@ fn a_nats_server_is_trusted_by_its_ca_only() {
     std::fs::write(at("ca.pem"), ca.pem()).unwrap();
     std::fs::write(at("other.pem"), Ca::new().pem()).unwrap();
     let (certificate, key) = (at("server.pem"), at("server.key"));
-    let more = [
+    let arguments = [
         "--tls",
         "--tlscert",
         certificate.to_str().unwrap(),
         "--tlskey",
         key.to_str().unwrap(),
     ];
-    let Some(server) = server(&more) else {
+    let Some(server) = server(&arguments) else {
         return;
     };
     let published = |ca: &str| {
@@ -240,7 +241,7 @@ fn a_nats_server_is_trusted_by_its_ca_only() {
         let otto = controller.caller("otto", Role::Operator);
         enroll(&otto, 1..3);
         let until = Instant::now() + LONG;
-        // One of both happens.
+        // The events are either published or refused.
         while metric(&controller, "linewarden_nats_published_total") < 2.0
             && metric(&controller, "linewarden_nats_failed_total") < 3.0
         {

@@ -39,14 +39,14 @@ fn every_refusal_is_json() {
         .request(Method::POST, "/api/v1/login")
         .json(&json!({"token": "x".repeat(8_192)}));
     ada.send(huge).refused(413, "too_large");
-    let allowed = ada.request(Method::DELETE, "/api/v1/status");
-    let allowed = controller
+    let request = ada.request(Method::DELETE, "/api/v1/status");
+    let response = controller
         .runtime
-        .block_on(async { allowed.send().await.unwrap() });
-    assert!(allowed.headers().contains_key("allow"), "{allowed:?}");
+        .block_on(async { request.send().await.unwrap() });
+    assert!(response.headers().contains_key("allow"), "{response:?}");
 }
 
-/// PostgreSQL refuses the character as an internal error, so it must be refused before.
+/// PostgreSQL refuses the character NUL with an internal error, so the controller must refuse it before.
 fn no_text_has_null(controller: &TestController) {
     let ada = controller.caller("ada", Role::Admin);
     for path in [
@@ -62,15 +62,15 @@ fn no_text_has_null(controller: &TestController) {
     }
     let removed = write(&ada, Method::DELETE, "/api/v1/users/%00?reason=over");
     ada.send(removed).refused(400, "bad_request");
-    let reason =
+    let device =
         json!({"id": "d1", "name": "a\u{0}b", "credentials": {"key": "11".repeat(16)}, "reason": "new"});
-    ada.post("/api/v1/devices", &reason).refused(422, "invalid");
+    ada.post("/api/v1/devices", &device).refused(422, "invalid");
     let login = ada
         .request(Method::POST, "/api/v1/login")
         .json(&json!({"token": "\u{0}"}));
     ada.send(login).refused(401, "unauthenticated");
-    let group = json!({"name": "a\u{0}", "role": "viewer", "reason": "new"});
-    ada.post("/api/v1/users", &group).refused(422, "invalid");
+    let user = json!({"name": "a\u{0}", "role": "viewer", "reason": "new"});
+    ada.post("/api/v1/users", &user).refused(422, "invalid");
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn the_openapi_description_covers_authentication_and_errors() {
         let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
         parameters
             .iter()
-            .any(|one| one["in"] == "header" && one["name"] == header)
+            .any(|parameter| parameter["in"] == "header" && parameter["name"] == header)
     };
     let mut writes = 0;
     for (path, verbs) in api["paths"].as_object().unwrap() {
@@ -163,17 +163,17 @@ fn an_import_may_be_repeated() {
             .header("X-Reason", "neue Geräte".as_bytes());
         olga.send(request.header("Idempotency-Key", key).body(body))
     };
-    // A body that is interrupted after a stored chunk.
+    // The body is interrupted after a stored chunk.
     let broken = format!("{}{{", lines(10_500));
-    let refused = import(broken, "k1");
-    assert_eq!(refused.body["error"]["stored"], 10_000, "{}", refused.text);
+    let response = import(broken, "k1");
+    assert_eq!(response.body["error"]["stored"], 10_000, "{}", response.text);
     let count = || {
         olga.get("/api/v1/devices?limit=1000&after=270f").ok()["items"]
             .as_array()
             .unwrap()
             .len()
     };
-    assert_eq!(count(), 1, "10,000 of them, from the last one on");
+    assert_eq!(count(), 1, "the page starts at the last of 10,000 devices");
     assert_eq!(import(lines(10_500), "k1").ok()["stored"], 10_500);
     assert_eq!(count(), 501);
     assert_eq!(import(lines(10_500), "k1").ok()["stored"], 10_500);
@@ -188,7 +188,7 @@ fn an_import_may_be_repeated() {
     );
 }
 
-/// For clients that cannot send the header, such as browsers' `EventSource` at its start.
+/// Some clients cannot send the header, such as browsers' `EventSource` at its start.
 #[test]
 fn the_last_event_id_may_be_a_query_parameter() {
     let controller = TestController::new();

@@ -19,7 +19,7 @@ use crate::fleet::{DeviceSpec, Fleet, make_group, start_gateway};
 use crate::gateways::enroll;
 use crate::site::LONG;
 
-/// The claims of a token that verifies with the public key alone.
+/// Returns the claims of a token if it verifies with only the public key.
 fn claims(jwk: &str, token: &str) -> Option<Value> {
     let jwk: Value = serde_json::from_str(jwk).unwrap();
     let bytes = |text: &str| BASE64_URL_SAFE_NO_PAD.decode(text).ok();
@@ -36,7 +36,7 @@ fn claims(jwk: &str, token: &str) -> Option<Value> {
     serde_json::from_slice(&bytes(claims)?).ok()
 }
 
-/// The signed result of a device, once it has this state.
+/// Waits until a device has this state, and returns the claims of its signed result.
 #[track_caller]
 fn signed(viewer: &ApiClient<'_>, jwk: &str, device: DeviceId, state: &str) -> Value {
     let until = Instant::now() + LONG;
@@ -62,8 +62,8 @@ fn attestation_results_are_signed() {
     let vera = controller.caller("vera", Role::Viewer);
     make_group(&controller, "sensors", 1);
     let (gateway, address) = start_gateway(&controller, GatewayId(3));
-    let [well, unresponsive, never] = [0xd1, 0xd2, 0xd9].map(DeviceId);
-    let specs = [well, unresponsive].map(|device| DeviceSpec {
+    let [attested, unresponsive, never_attested] = [0xd1, 0xd2, 0xd9].map(DeviceId);
+    let specs = [attested, unresponsive].map(|device| DeviceSpec {
         device,
         name: String::new(),
         gateway: address,
@@ -72,56 +72,56 @@ fn attestation_results_are_signed() {
         is_changed: false,
     });
     let fleet = Fleet::start(&controller, &specs, Duration::from_millis(200));
-    enroll(&controller, never, 1);
+    enroll(&controller, never_attested, 1);
 
-    let result = signed(&vera, &jwk, well, "ok");
+    let result = signed(&vera, &jwk, attested, "ok");
     assert_eq!(result["eat_profile"], "tag:ietf.org,2026:rats/ear#04");
     assert!(result["exp"].as_u64() > result["iat"].as_u64(), "{result}");
     let submods = result["submods"].as_object().unwrap();
     assert_eq!(submods.len(), 1, "{result}");
-    let of_well = &submods[&well.to_string()];
-    assert_eq!(of_well["ear_status"], "affirming", "{result}");
+    let attested_claims = &submods[&attested.to_string()];
+    assert_eq!(attested_claims["ear_status"], "affirming", "{result}");
     assert_eq!(
-        of_well["ear_trustworthiness_vector"]["executables"], 2,
+        attested_claims["ear_trustworthiness_vector"]["executables"], 2,
         "{result}"
     );
-    assert_eq!(of_well["ear_verifier_claims"]["gateway"], 3, "{result}");
+    assert_eq!(attested_claims["ear_verifier_claims"]["gateway"], 3, "{result}");
     assert_eq!(
-        of_well["ear_appraisal_policy_ids"],
+        attested_claims["ear_appraisal_policy_ids"],
         json!(["linewarden:group:sensors"])
     );
     signed(&vera, &jwk, unresponsive, "ok");
     fleet.set_muted(unresponsive, true);
     let result = signed(&vera, &jwk, unresponsive, "quarantined");
-    let of_unresponsive = &result["submods"][unresponsive.to_string()];
-    assert_eq!(of_unresponsive["ear_status"], "contraindicated", "{result}");
+    let unresponsive_claims = &result["submods"][unresponsive.to_string()];
+    assert_eq!(unresponsive_claims["ear_status"], "contraindicated", "{result}");
     assert!(
-        of_unresponsive["ear_trustworthiness_vector"].is_null(),
+        unresponsive_claims["ear_trustworthiness_vector"].is_null(),
         "{result}"
     );
 
-    // A modified result does not verify, nor one with another key.
-    let response = vera.send(vera.request(Method::GET, &format!("/api/v1/results/{well}")));
-    let (head, rest) = response.text.split_at(response.text.len() / 2);
-    let swapped = if rest.starts_with('A') { "B" } else { "A" };
-    assert_eq!(claims(&jwk, &format!("{head}{swapped}{}", &rest[1..])), None);
-    let other = Signer::from_pem(&Signer::generate_pem().unwrap()).unwrap();
-    assert_eq!(claims(&other.public_jwk(), &response.text), None);
+    // A modified result does not verify, and a result does not verify with another key.
+    let response = vera.send(vera.request(Method::GET, &format!("/api/v1/results/{attested}")));
+    let (head, tail) = response.text.split_at(response.text.len() / 2);
+    let swapped = if tail.starts_with('A') { "B" } else { "A" };
+    assert_eq!(claims(&jwk, &format!("{head}{swapped}{}", &tail[1..])), None);
+    let other_signer = Signer::from_pem(&Signer::generate_pem().unwrap()).unwrap();
+    assert_eq!(claims(&other_signer.public_jwk(), &response.text), None);
 
-    for (state, device) in [("ok", well), ("quarantined", unresponsive)] {
+    for (state, device) in [("ok", attested), ("quarantined", unresponsive)] {
         let until = Instant::now() + LONG;
         loop {
             let listed = vera.get(&format!("/api/v1/results?state={state}")).ok();
-            let found = listed["items"].as_array().unwrap();
-            assert!(found.iter().all(|item| item["state"] == state), "{listed}");
-            if found.len() == 1 && found[0]["device"] == device.to_string() {
+            let items = listed["items"].as_array().unwrap();
+            assert!(items.iter().all(|item| item["state"] == state), "{listed}");
+            if items.len() == 1 && items[0]["device"] == device.to_string() {
                 break;
             }
             assert!(Instant::now() < until, "{listed}");
         }
     }
     let path = |device: DeviceId| format!("/api/v1/results/{device}");
-    vera.get(&path(never)).refused(404, "not_found");
+    vera.get(&path(never_attested)).refused(404, "not_found");
     vera.get(&path(DeviceId(0xff))).refused(404, "unknown_device");
     drop(fleet);
     drop(gateway);

@@ -51,13 +51,13 @@ impl ReceivedSpans {
     }
 
     fn spans(&self) -> Vec<Span> {
-        let resources = self.all().into_iter().flat_map(|one| one.resource_spans);
-        let scopes = resources.flat_map(|one| one.scope_spans);
-        scopes.flat_map(|one| one.spans).collect()
+        let resources = self.all().into_iter().flat_map(|export| export.resource_spans);
+        let scopes = resources.flat_map(|export| export.scope_spans);
+        scopes.flat_map(|export| export.spans).collect()
     }
 }
 
-/// A collector, stopped when dropped.
+/// A collector, which is stopped when it is dropped.
 struct Collector {
     received: ReceivedSpans,
     address: SocketAddr,
@@ -73,25 +73,25 @@ impl Collector {
         let runtime = Runtime::new().unwrap();
         let listener = runtime.block_on(async { socket.listen(128) }).unwrap();
         let address = listener.local_addr().unwrap();
-        let seen = ReceivedSpans::default();
+        let received = ReceivedSpans::default();
         let mut server = tonic::transport::Server::builder();
         if let Some(ca) = ca {
             server = server
                 .tls_config(ca.server().to_tonic().client_auth_optional(true))
                 .unwrap();
         }
-        let router = server.add_service(TraceServiceServer::new(seen.clone()));
+        let router = server.add_service(TraceServiceServer::new(received.clone()));
         let incoming = TcpListenerStream::new(listener);
         runtime.spawn(async { router.serve_with_incoming(incoming).await.unwrap() });
         Self {
-            received: seen,
+            received,
             address,
             _runtime: runtime,
         }
     }
 }
 
-/// A reserved port without a listener yet.
+/// A socket with a reserved port, which does not listen yet.
 fn bound() -> TcpSocket {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -107,7 +107,7 @@ fn options(scheme: &str, address: SocketAddr, tls: Option<ClientTls>) -> Telemet
     }
 }
 
-fn traced(address: SocketAddr) -> TestController {
+fn controller_with_traces(address: SocketAddr) -> TestController {
     TestController::new_with_traces(Arc::new(Ca::new()), options("http", address, None))
 }
 
@@ -124,29 +124,32 @@ fn counter(controller: &TestController, name: &str) -> u64 {
 }
 
 /// Sends requests until the condition is true.
-fn request_until(caller: &ApiClient<'_>, what: &str, is_so: impl Fn() -> bool) {
+fn request_until(caller: &ApiClient<'_>, description: &str, condition: impl Fn() -> bool) {
     let until = Instant::now() + LONG;
-    while !is_so() {
-        assert!(Instant::now() < until, "not within {LONG:?}: {what}");
+    while !condition() {
+        assert!(Instant::now() < until, "not within {LONG:?}: {description}");
         caller.get("/api/v1/status").ok();
     }
 }
 
-fn attributes(all: &[KeyValue]) -> BTreeMap<String, Value> {
-    let value = |one: &KeyValue| match one.value.as_ref().and_then(|value| value.value.as_ref()) {
+fn attributes(key_values: &[KeyValue]) -> BTreeMap<String, Value> {
+    let value = |attribute: &KeyValue| match attribute.value.as_ref().and_then(|value| value.value.as_ref()) {
         Some(Any::StringValue(text)) => json!(text),
         Some(Any::IntValue(number)) => json!(number),
         other => panic!("{other:?}"),
     };
-    all.iter().map(|one| (one.key.clone(), value(one))).collect()
+    key_values
+        .iter()
+        .map(|attribute| (attribute.key.clone(), value(attribute)))
+        .collect()
 }
 
-fn expected_attributes(all: Value) -> BTreeMap<String, Value> {
-    serde_json::from_value(all).unwrap()
+fn expected_attributes(attributes: Value) -> BTreeMap<String, Value> {
+    serde_json::from_value(attributes).unwrap()
 }
 
 #[track_caller]
-fn named<'s>(spans: &'s [Span], name: &str) -> &'s Span {
+fn span_named<'s>(spans: &'s [Span], name: &str) -> &'s Span {
     let names = || spans.iter().map(|span| &span.name).collect::<Vec<_>>();
     let found = spans.iter().find(|span| span.name == name);
     found.unwrap_or_else(|| panic!("no {name} among {:?}", names()))
@@ -159,7 +162,7 @@ const STRANGE_TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 #[test]
 fn traces_contain_names_but_no_content_of_requests() {
     let collector = Collector::start();
-    let mut controller = traced(collector.address);
+    let mut controller = controller_with_traces(collector.address);
     let ada = controller.caller("ada", Role::Admin);
     let token = ada.token.clone().unwrap();
     let key = "1f".repeat(16);
@@ -193,16 +196,16 @@ fn traces_contain_names_but_no_content_of_requests() {
     );
     run.block_on(newer.report_status(2, &StatusReport::default()))
         .unwrap();
-    let refused = run
+    let error = run
         .block_on(older.report_status(1, &StatusReport::default()))
         .unwrap_err();
-    assert!(matches!(refused, ClientError::Replaced(_)), "{refused:?}");
+    assert!(matches!(error, ClientError::Replaced(_)), "{error:?}");
     drop((ada, older, newer));
     // Queued spans are exported at shutdown.
     controller.stop();
 
     let spans = collector.received.spans();
-    let device_read = named(&spans, "GET /api/v1/devices/{id}");
+    let device_read = span_named(&spans, "GET /api/v1/devices/{id}");
     assert_eq!(
         attributes(&device_read.attributes),
         expected_attributes(json!({
@@ -216,27 +219,31 @@ fn traces_contain_names_but_no_content_of_requests() {
         "the client's trace context is ignored"
     );
     assert_ne!(device_read.trace_id, hex(STRANGE_TRACE));
-    let enrolled = named(&spans, "POST /api/v1/devices");
-    let inside: Vec<_> = spans
+    let enrollment_span = span_named(&spans, "POST /api/v1/devices");
+    let transactions: Vec<_> = spans
         .iter()
-        .filter(|span| span.parent_span_id == enrolled.span_id)
+        .filter(|span| span.parent_span_id == enrollment_span.span_id)
         .collect();
-    assert!(inside.len() > 2, "its key, itself, its answer: {}", inside.len());
-    for transaction in inside {
+    assert!(
+        transactions.len() > 2,
+        "one transaction each for the idempotency key, the device and the response: {}",
+        transactions.len()
+    );
+    for transaction in transactions {
         assert_eq!(transaction.name, "registry transaction");
-        assert_eq!(transaction.trace_id, enrolled.trace_id);
+        assert_eq!(transaction.trace_id, enrollment_span.trace_id);
         let events: Vec<_> = transaction.events.iter().map(|event| &*event.name).collect();
         assert_eq!(events, ["begun", "committed"]);
     }
     assert_eq!(
-        attributes(&named(&spans, "GET").attributes),
+        attributes(&span_named(&spans, "GET").attributes),
         expected_attributes(json!({"http.request.method": "GET", "http.response.status_code": 404}))
     );
     assert_eq!(
-        attributes(&named(&spans, "_OTHER /api/v1/status").attributes)["http.request.method"],
+        attributes(&span_named(&spans, "_OTHER /api/v1/status").attributes)["http.request.method"],
         "_OTHER"
     );
-    named(&spans, "POST /api/v1/login");
+    span_named(&spans, "POST /api/v1/login");
     let add_call = |method: &str, code: i32| {
         let name = format!("linewarden.link.v1.Link/{method}");
         let expected = expected_attributes(json!({
@@ -268,8 +275,12 @@ fn traces_contain_names_but_no_content_of_requests() {
                 }))
             );
         }
-        let result = request.encode_to_vec();
-        let has = |secret: &str| result.windows(secret.len()).any(|part| part == secret.as_bytes());
+        let encoded = request.encode_to_vec();
+        let has = |secret: &str| {
+            encoded
+                .windows(secret.len())
+                .any(|window| window == secret.as_bytes())
+        };
         assert!(has("linewarden-controller"), "the service name is exported");
         for secret in [&*token, &cookie, &key, WORD, "ada", "lw_", "00d1", "/d1"] {
             assert!(!has(secret), "{secret} was exported: {request:#?}");
@@ -305,15 +316,15 @@ fn a_collector_is_trusted_by_its_ca_only() {
     let mut controller = TestController::new_with_traces(Arc::clone(&ca), trusting(&ca));
     controller.caller("vera", Role::Viewer).get("/api/v1/status").ok();
     controller.stop();
-    named(&collector.received.spans(), "GET /api/v1/status");
+    span_named(&collector.received.spans(), "GET /api/v1/status");
 }
 
 #[test]
 fn a_part_of_all_traces_may_be_none() {
     let collector = Collector::start();
-    let mut none = options("http", collector.address, None);
-    none.sample = 0.0;
-    let mut controller = TestController::new_with_traces(Arc::new(Ca::new()), none);
+    let mut without_samples = options("http", collector.address, None);
+    without_samples.sample = 0.0;
+    let mut controller = TestController::new_with_traces(Arc::new(Ca::new()), without_samples);
     controller.caller("vera", Role::Viewer).get("/api/v1/status").ok();
     controller.stop();
     assert!(collector.received.all().is_empty());
@@ -324,11 +335,11 @@ fn a_part_of_all_traces_may_be_none() {
 fn an_unresponsive_collector_delays_no_request() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let held = std::thread::spawn(move || {
+    let connection = std::thread::spawn(move || {
         let accepted = listener.incoming().next().unwrap();
         accepted.unwrap()
     });
-    let mut controller = traced(address);
+    let mut controller = controller_with_traces(address);
     request_until(
         &controller.caller("vera", Role::Viewer),
         "spans are dropped",
@@ -341,15 +352,15 @@ fn an_unresponsive_collector_delays_no_request() {
         Ok(1)
     );
     let service = controller.service.take().unwrap();
-    let ended = async { tokio::time::timeout(LONG, service.stop()).await };
-    controller.runtime.block_on(ended).unwrap();
-    drop(held.join().unwrap());
+    let shutdown = async { tokio::time::timeout(LONG, service.stop()).await };
+    controller.runtime.block_on(shutdown).unwrap();
+    drop(connection.join().unwrap());
 }
 
 #[test]
 fn a_late_collector_receives_later_spans() {
     let socket = bound();
-    let controller = traced(socket.local_addr().unwrap());
+    let controller = controller_with_traces(socket.local_addr().unwrap());
     let vera = controller.caller("vera", Role::Viewer);
     request_until(&vera, "spans are dropped", || {
         counter(&controller, "linewarden_trace_spans_dropped_total") > 0

@@ -24,7 +24,7 @@ use crate::site::LONG;
 const S: u64 = 1_000_000_000;
 const GATEWAY: GatewayId = GatewayId(3);
 const OTHER: GatewayId = GatewayId(4);
-/// So long that no second evidence is requested, unless a test needs it.
+/// An interval so long that no second evidence is requested.
 const SELDOM_S: u64 = 3_600;
 
 /// A data plane with one setting, and its key.
@@ -121,10 +121,10 @@ impl<'r> Gateway<'r> {
         }
     }
 
-    /// The requested evidence.
+    /// Polls the feed and returns the trust status, which contains the request for evidence.
     fn check(&mut self) -> TrustStatus {
-        let (trust_status, raised) = self.check_with_token(self.fencing_token);
-        self.fencing_token = raised.unwrap_or(self.fencing_token);
+        let (trust_status, new_token) = self.check_with_token(self.fencing_token);
+        self.fencing_token = new_token.unwrap_or(self.fencing_token);
         trust_status
     }
 
@@ -155,8 +155,8 @@ impl<'r> Gateway<'r> {
         let submission = self
             .link
             .submit_evidence(self.fencing_token, statement, &inventory);
-        let (trust_status, raised) = self.runtime.block_on(submission)?;
-        self.fencing_token = raised.unwrap_or(self.fencing_token);
+        let (trust_status, new_token) = self.runtime.block_on(submission)?;
+        self.fencing_token = new_token.unwrap_or(self.fencing_token);
         Ok(trust_status.state)
     }
 
@@ -170,7 +170,7 @@ impl<'r> Gateway<'r> {
     /// Whether its lease requests are granted.
     fn gets_rows(&self) -> bool {
         let run = self.runtime;
-        let (lease, introduction, held) = (
+        let (lease, admission, resumption) = (
             run.block_on(self.link.extend_leases(self.fencing_token, &[]))
                 .map(drop),
             run.block_on(self.link.admit_devices(self.fencing_token, &[], [7; 8]))
@@ -181,22 +181,22 @@ impl<'r> Gateway<'r> {
             )
             .map(drop),
         );
-        assert_eq!(lease.is_ok(), introduction.is_ok());
-        assert_eq!(lease.is_ok(), held.is_ok());
-        if let Err(refused) = &lease {
-            assert!(matches!(refused, ClientError::Untrusted(_)), "{refused:?}");
+        assert_eq!(lease.is_ok(), admission.is_ok());
+        assert_eq!(lease.is_ok(), resumption.is_ok());
+        if let Err(error) = &lease {
+            assert!(matches!(error, ClientError::Untrusted(_)), "{error:?}");
         }
         lease.is_ok()
     }
 
-    /// Sends only feed requests until it is distrusted; returns the reason.
+    /// Sends only feed requests until the gateway is untrusted; returns the reason.
     fn until_untrusted(&mut self) -> String {
         let until = Instant::now() + LONG;
         loop {
             if let GatewayTrustState::Untrusted { reason } = self.check().state {
                 return reason;
             }
-            assert!(Instant::now() < until, "it is not distrusted");
+            assert!(Instant::now() < until, "the gateway is still trusted");
         }
     }
 }
@@ -207,14 +207,14 @@ fn trust_events(viewer: &ApiClient<'_>, count: usize) -> Vec<(String, String)> {
     loop {
         let history = viewer.get("/api/v1/events/history?limit=1000").ok();
         let items = history["items"].as_array().unwrap().iter().rev();
-        let word = |item: &Value, field: &str| item[field].as_str().unwrap_or_default().to_owned();
-        let found: Vec<_> = items
-            .map(|item| (word(item, "kind"), word(item, "detail")))
+        let text = |item: &Value, field: &str| item[field].as_str().unwrap_or_default().to_owned();
+        let events: Vec<_> = items
+            .map(|item| (text(item, "kind"), text(item, "detail")))
             .filter(|(kind, _)| kind.ends_with("trusted"))
             .collect();
-        assert!(found.len() <= count, "{found:?}");
-        if found.len() == count {
-            return found;
+        assert!(events.len() <= count, "{events:?}");
+        if events.len() == count {
+            return events;
         }
         assert!(Instant::now() < until, "{history}");
     }
@@ -257,28 +257,32 @@ fn a_gateway_gets_rows_while_its_evidence_matches_and_the_api_shows_the_mismatch
         "{gateway_detail}"
     );
 
-    // Another gateway without required attestation.
-    let other = Gateway::register(&controller.runtime, controller.link(OTHER, &[]));
-    assert!(other.gets_rows());
+    // The attestation of another gateway is not required.
+    let other_gateway = Gateway::register(&controller.runtime, controller.link(OTHER, &[]));
+    assert!(other_gateway.gets_rows());
     assert_eq!(vic.get("/api/v1/gateways/4").ok()["trust"], Value::Null);
     vic.get("/api/v1/gateways/4/evidence").refused(404, "not_found");
 
     data_plane.set(8);
-    let before = gateway.fencing_token;
+    let token_before = gateway.fencing_token;
     let nonce = gateway.nonce();
-    // It does not receive the response.
+    // The gateway does not receive the response.
     let (statement, inventory) = (data_plane.statement(nonce), data_plane.inventory());
-    let submission = gateway.link.submit_evidence(before, &statement, &inventory);
-    let (trust_status, raised) = controller.runtime.block_on(submission).unwrap();
+    let submission = gateway.link.submit_evidence(token_before, &statement, &inventory);
+    let (trust_status, new_token) = controller.runtime.block_on(submission).unwrap();
     assert!(
         matches!(trust_status.state, GatewayTrustState::Untrusted { .. }),
         "{trust_status:?}"
     );
-    assert!(raised > Some(before), "its leases are ended");
+    assert!(new_token > Some(token_before), "the gateway's leases are ended");
     assert!(!gateway.gets_rows());
-    assert_eq!(gateway.check_with_token(before).1, raised, "it is reported again");
+    assert_eq!(
+        gateway.check_with_token(token_before).1,
+        new_token,
+        "the token is reported again"
+    );
     gateway.check();
-    assert_eq!(Some(gateway.fencing_token), raised);
+    assert_eq!(Some(gateway.fencing_token), new_token);
     assert!(!gateway.gets_rows());
     let listed = vic.get("/api/v1/gateways").ok()["items"][0].clone();
     assert_eq!(listed["trust"], "untrusted", "{listed}");
@@ -338,7 +342,7 @@ fn an_invalid_fencing_token_ends_no_trust() {
             period_s: 3_600,
             needs_round_numbers: false,
         };
-        for refused in [
+        for result in [
             run.block_on(malicious_link.list_changes(fencing_token, Revision::ZERO))
                 .map(drop),
             run.block_on(malicious_link.get_plan(fencing_token, lease_request))
@@ -347,11 +351,11 @@ fn an_invalid_fencing_token_ends_no_trust() {
                 .map(drop),
         ] {
             // The largest number belongs to no existing incarnation.
-            let is_right = match fencing_token {
-                u64::MAX => matches!(refused, Err(ClientError::RegistryRestored(_))),
-                _ => matches!(refused, Err(ClientError::Replaced(_))),
+            let is_expected = match fencing_token {
+                u64::MAX => matches!(result, Err(ClientError::RegistryRestored(_))),
+                _ => matches!(result, Err(ClientError::Replaced(_))),
             };
-            assert!(is_right, "{fencing_token}: {refused:?}");
+            assert!(is_expected, "{fencing_token}: {result:?}");
         }
         assert!(gateway.gets_rows(), "{fencing_token}");
     }
@@ -361,15 +365,15 @@ fn an_invalid_fencing_token_ends_no_trust() {
 fn missing_old_and_foreign_statements_count_as_no_evidence() {
     type Tamper = fn(&mut TestDataPlane, &mut TestDataPlane, Nonce, &[u8]) -> Option<Vec<u8>>;
     let cases: [(&str, Tamper, &str); 4] = [
-        ("silence", |_, _, _, _| None, "no evidence received for 2 s"),
-        ("an old one", |_, _, _, old| Some(old.to_vec()), "nonce"),
+        ("none", |_, _, _, _| None, "no evidence received for 2 s"),
+        ("an old statement", |_, _, _, old| Some(old.to_vec()), "nonce"),
         (
-            "another's",
-            |_, other, nonce, _| Some(other.statement(nonce)),
+            "another gateway's statement",
+            |_, other_data_plane, nonce, _| Some(other_data_plane.statement(nonce)),
             "signature does not verify",
         ),
         (
-            "another's data plane",
+            "another gateway's id",
             |data_plane, _, nonce, _| Some(TestDataPlane::start(OTHER, &data_plane.pem, 2).statement(nonce)),
             "4",
         ),
@@ -379,7 +383,7 @@ fn missing_old_and_foreign_statements_count_as_no_evidence() {
     let controller =
         TestController::new_with_decisions(|controller| controller.with_trust_policy(GATEWAY, policy));
     let vic = controller.caller("vic", Role::Viewer);
-    let mut other = TestDataPlane::new(OTHER);
+    let mut other_data_plane = TestDataPlane::new(OTHER);
     let mut gateway = Gateway::register(&controller.runtime, controller.link(GATEWAY, &[]));
     let nonce = gateway.nonce();
     let old = data_plane.statement(nonce);
@@ -387,22 +391,22 @@ fn missing_old_and_foreign_statements_count_as_no_evidence() {
         gateway.submit_evidence(&old, &data_plane),
         Ok(GatewayTrustState::Trusted)
     );
-    for (what, tamper, message) in cases {
+    for (case, tamper, message) in cases {
         let nonce = gateway.nonce();
-        if let Some(statement) = tamper(&mut data_plane, &mut other, nonce, &old) {
-            // Refused, or rejected as invalid evidence.
+        if let Some(statement) = tamper(&mut data_plane, &mut other_data_plane, nonce, &old) {
+            // The submission is refused, or the evidence is invalid.
             let result = gateway.submit_evidence(&statement, &data_plane);
-            assert_ne!(result, Ok(GatewayTrustState::Trusted), "{what}");
+            assert_ne!(result, Ok(GatewayTrustState::Trusted), "{case}");
         }
         let reason = gateway.until_untrusted();
-        assert!(reason.contains(message), "{what}: {reason}");
-        assert!(!gateway.gets_rows(), "{what}");
-        assert_eq!(evidence(&vic)["trust"], "untrusted", "{what}");
+        assert!(reason.contains(message), "{case}: {reason}");
+        assert!(!gateway.gets_rows(), "{case}");
+        assert_eq!(evidence(&vic)["trust"], "untrusted", "{case}");
         // Evidence is still requested, and valid evidence restores trust.
         assert_eq!(
             gateway.prove(&mut data_plane),
             GatewayTrustState::Trusted,
-            "{what}"
+            "{case}"
         );
     }
     let events = trust_events(&vic, 9);
@@ -458,7 +462,7 @@ fn a_gateway_submits_evidence_to_each_controller() {
     assert!(!gateway.gets_rows());
     let kinds: Vec<String> = trust_events(&vic, 2).into_iter().map(|(kind, _)| kind).collect();
     assert_eq!(kinds, ["gateway_trusted", "gateway_untrusted"]);
-    // After a restart it may submit evidence immediately.
+    // After a restart the gateway may submit evidence immediately.
     let mut gateway = Gateway::register(&runtime, b.link(GATEWAY, &[]));
     assert!(!gateway.gets_rows());
     assert_eq!(gateway.prove(&mut data_plane), GatewayTrustState::Trusted);

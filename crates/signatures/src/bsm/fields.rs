@@ -22,7 +22,7 @@ pub struct BsmCoreData {
     pub msg_cnt: i64,
     /// The sender's temporary ID, constant until the sender changes its pseudonym.
     pub id: TemporaryId,
-    /// Milliseconds within the minute, 0 to 60,999 with a leap second; 65535: unknown, between them: reserved.
+    /// Milliseconds within the minute, 0 to 60,999 with a leap second; 65535: unknown; the numbers between are reserved.
     #[rasn(value("0..=65535"))]
     pub sec_mark: i64,
     /// Latitude in 0.1 microdegrees, -900,000,000 to 900,000,000; 900,000,001: unknown.
@@ -38,7 +38,7 @@ pub struct BsmCoreData {
     pub accuracy: PositionalAccuracy,
     /// Gear state.
     pub transmission: TransmissionState,
-    /// 0.02 m/s, 0 to 8,190; 8191: unknown.
+    /// Speed in 0.02 m/s, 0 to 8,190; 8191: unknown.
     #[rasn(value("0..=8191"))]
     pub speed: i64,
     /// Direction of movement, in 0.0125 degrees clockwise from north, 0 to 28,799; 28800: unknown.
@@ -47,7 +47,7 @@ pub struct BsmCoreData {
     /// Steering wheel angle in 1.5 degrees, positive to the right, -126 to 126; 127: unknown.
     #[rasn(value("-126..=127"))]
     pub angle: i64,
-    /// Acceleration along the vehicle's axes.
+    /// Acceleration along the vehicle's axes, and yaw rate.
     pub accel_set: AccelerationSet4Way,
     /// State of the brakes.
     pub brakes: BrakeSystemStatus,
@@ -105,7 +105,7 @@ pub struct PositionalAccuracy {
     pub orientation: i64,
 }
 
-/// Acceleration.
+/// Acceleration along the vehicle's axes, and yaw rate.
 #[derive(AsnType, Decode, Encode, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[rasn(automatic_tags)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

@@ -1,10 +1,10 @@
 //! SAE J2735 Basic Safety Message with part I alone: the message that a vehicle broadcasts ten times a second.
 //!
-//! In unaligned packed encoding rules (UPER, ITU-T X.691) `BSMcoreData` is 290 bits without a preamble.
-//! `BasicSafetyMessage` puts an extension bit and one bit each for partII and regional in front, all 0 here, and adds 3
-//! padding bits 0, which makes [37 bytes](MESSAGE_BYTES). `MessageFrame` puts an extension bit with messageId 20 in 15 bits
-//! and the length in one byte in front, which makes [40 bytes](FRAME_BYTES). A message with part II or extensions is
-//! refused and not truncated, since a signature covers all of it.
+//! With the unaligned packed encoding rules (UPER, ITU-T X.691), `BSMcoreData` has 290 bits and no preamble.
+//! `BasicSafetyMessage` begins with an extension bit, a bit for partII and a bit for regional, all 0 here, and ends
+//! with 3 padding bits, also 0: [37 bytes](MESSAGE_BYTES) in total. `MessageFrame` begins with an extension bit,
+//! messageId 20 in 15 bits, and the message's length in one byte: [40 bytes](FRAME_BYTES) in total. A message with part
+//! II or extensions is refused and not truncated, since a signature covers the whole message.
 //!
 //! Each message has exactly one encoding: decoding a message and [`CoreData::encode`] return the same bytes.
 //!
@@ -35,7 +35,7 @@ pub use fields::{
 
 /// Bytes of a `BasicSafetyMessage` with part I alone.
 pub const MESSAGE_BYTES: usize = 37;
-/// Bytes of a `MessageFrame` around it.
+/// Bytes of a `MessageFrame` with a `BasicSafetyMessage` of part I alone.
 pub const FRAME_BYTES: usize = FRAME_HEADER.len() + MESSAGE_BYTES;
 
 /// Extension bit 0, messageId 20 in 15 bits, length of the message.
@@ -130,7 +130,10 @@ impl CoreData {
     pub fn encode_frame(&self) -> [u8; FRAME_BYTES] {
         let mut frame = [0; FRAME_BYTES];
         let bytes = FRAME_HEADER.into_iter().chain(self.message);
-        frame.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte);
+        frame
+            .iter_mut()
+            .zip(bytes)
+            .for_each(|(target, byte)| *target = byte);
         frame
     }
 }

@@ -7,26 +7,26 @@ use super::*;
 
 const FRAMES: [&str; 2] = [
     "001425004000009670D465F99BB7113E3626083F7FFFFFFFF0F312C0FDFA1FA1007FFF8000962580",
-    // Of CARMA's tests.
+    // From CARMA's tests.
     "001425004043030280ffdbfba868b3584ec40824646400320032000c888fc834e37fff0aaa960fa0",
 ];
 
 /// Runs a test for each of these seeds, or for the seed in LINEWARDEN_SEED alone.
 fn with_seeds(count: u64, test: impl Fn(&mut ChaCha8Rng)) {
-    struct Named(u64);
-    impl Drop for Named {
+    struct SeedReporter(u64);
+    impl Drop for SeedReporter {
         fn drop(&mut self) {
             if std::thread::panicking() {
                 eprintln!("LINEWARDEN_SEED={} reproduces this run", self.0);
             }
         }
     }
-    let one = std::env::var("LINEWARDEN_SEED")
+    let fixed_seed = std::env::var("LINEWARDEN_SEED")
         .ok()
         .map(|seed| seed.parse().expect("LINEWARDEN_SEED: a number"));
-    let seeds = one.map_or(0..count, |seed| seed..seed + 1);
+    let seeds = fixed_seed.map_or(0..count, |seed| seed..seed + 1);
     for seed in seeds {
-        let _named = Named(seed);
+        let _reporter = SeedReporter(seed);
         test(&mut ChaCha8Rng::seed_from_u64(seed));
     }
 }
@@ -202,7 +202,7 @@ fn each_number_has_its_bounds() {
 }
 
 #[test]
-fn fields_come_back() {
+fn fields_survive_encoding_and_decoding() {
     with_seeds(500, |random| {
         let core_data = random_core_data(random);
         assert_eq!(encode_by_hand(core_data.fields()), core_data.encode());
@@ -277,7 +277,7 @@ fn other_lengths_are_refused() {
 
 #[test]
 fn random_bytes_are_refused_or_read() {
-    let read = std::cell::Cell::new(0);
+    let valid_count = std::cell::Cell::new(0);
     with_seeds(100, |random| {
         for _ in 0..200 {
             let mut message = [0; MESSAGE_BYTES];
@@ -286,13 +286,13 @@ fn random_bytes_are_refused_or_read() {
             // Most inputs fail at their first or last bits.
             message[0] &= 0x1f;
             message[MESSAGE_BYTES - 1] &= 0xf8;
-            read.set(read.get() + usize::from(refused_or_the_same(&message).is_ok()));
+            valid_count.set(valid_count.get() + usize::from(refused_or_the_same(&message).is_ok()));
         }
     });
     assert!(
-        std::env::var_os("LINEWARDEN_SEED").is_some() || read.get() > 1000,
+        std::env::var_os("LINEWARDEN_SEED").is_some() || valid_count.get() > 1000,
         "{}",
-        read.get()
+        valid_count.get()
     );
 }
 
@@ -323,7 +323,7 @@ fn undefined_values_are_named() {
 #[test]
 fn invalid_json_is_refused() {
     let refusal = |json: Value| serde_json::from_value::<CoreData>(json).unwrap_err().to_string();
-    for place in [
+    for pointer in [
         "",
         "/accuracy",
         "/accelSet",
@@ -332,17 +332,21 @@ fn invalid_json_is_refused() {
         "/size",
     ] {
         let fields = serde_json::to_value(known(1)).unwrap();
-        let mut more = fields.clone();
-        more.pointer_mut(place).unwrap()["color"] = json!(1);
-        assert!(refusal(more).starts_with("unknown field `color`"), "{place}");
-        for name in fields.pointer(place).unwrap().as_object().unwrap().keys() {
-            let mut less = fields.clone();
-            less.pointer_mut(place)
+        let mut extended = fields.clone();
+        extended.pointer_mut(pointer).unwrap()["color"] = json!(1);
+        assert!(
+            refusal(extended).starts_with("unknown field `color`"),
+            "{pointer}"
+        );
+        for name in fields.pointer(pointer).unwrap().as_object().unwrap().keys() {
+            let mut reduced = fields.clone();
+            reduced
+                .pointer_mut(pointer)
                 .unwrap()
                 .as_object_mut()
                 .unwrap()
                 .remove(name);
-            assert_eq!(refusal(less), format!("missing field `{name}`"));
+            assert_eq!(refusal(reduced), format!("missing field `{name}`"));
         }
     }
     assert_eq!(

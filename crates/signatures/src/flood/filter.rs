@@ -1,8 +1,9 @@
 //! A classic BPF filter by which the kernel drops a flood before the flood fills the socket's buffer (`SO_ATTACH_FILTER`).
 //!
-//! A sample passes of datagrams that are not messages by their length and first three bytes. Of messages all pass, or those of known
-//! senders and a sample of the others. The filter identifies a sender by a tag: 32 bits of a hash, under secret numbers, of the source and
-//! the signer that its messages name. An unknown sender has the tag of a given known sender with a probability of 2^-32, or up to 2^-16 if
+//! Datagrams that are not messages, by their length and first three bytes, are sampled: only one in several passes.
+//! Either all messages pass, or the messages of known senders pass and those of other senders are sampled. The filter
+//! identifies a sender by a tag: 32 bits of a hash, under secret numbers, of the source and the signer that its
+//! messages name. An unknown sender has the tag of a given known sender with a probability of 2^-32, or up to 2^-16 if
 //! it can choose its IPv6 link-local address. Attaching the filter requires no capability.
 
 use std::hash::{Hash as _, Hasher as _};
@@ -15,12 +16,14 @@ use socket2::SockFilter;
 use crate::message::{HEADER_BYTES, KeyId, MAGIC_AND_VERSION};
 use crate::source::network;
 
-/// Known senders that a filter can hold: such a program has less than a third of `BPF_MAXINSNS` (4,096).
+/// Maximum number of known senders of a filter: the program for this number of senders has fewer than a
+/// third of the instructions that the kernel allows (`BPF_MAXINSNS`, 4,096).
 pub(super) const KNOWN_MAX: usize = 1_024;
-/// Tags compared one by one after a comparison that can skip the group: jumps reach 255 instructions.
+/// Tags in a group. One comparison decides whether to skip a group; otherwise its tags are compared one by one. A group is
+/// shorter than the longest conditional jump, 255 instructions.
 const GROUP: usize = 32;
 
-/// As `struct sock_filter` of `linux/filter.h`.
+/// Like `struct sock_filter` of `linux/filter.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Instruction {
     code: u16,
@@ -31,7 +34,7 @@ struct Instruction {
     k: u32,
 }
 
-/// A is the accumulator, X the index register, M the memory.
+/// Instruction codes. In `TAX` and `XOR_X`, A is the accumulator, and X the index register.
 mod code {
     use nix::libc::{
         BPF_ABS, BPF_ALU, BPF_AND, BPF_B, BPF_IMM, BPF_JA, BPF_JEQ, BPF_JGE, BPF_JGT, BPF_JMP, BPF_K, BPF_LD,
@@ -56,7 +59,7 @@ mod code {
     pub const RET: u16 = (BPF_RET | BPF_K) as u16;
 }
 
-/// Offsets from here on refer to the IP header.
+/// Load offsets from this number on are relative to the IP header.
 const IP: u32 = libc::SKF_NET_OFF as u32;
 /// Offset from which a random number is loaded.
 const RANDOM: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_RANDOM) as u32;
@@ -67,7 +70,7 @@ const ALL: u32 = u32::MAX;
 const LINK_LOCAL: u32 = 0xfe80_0000;
 const LINK_LOCAL_MASK: u32 = 0xffc0_0000;
 
-/// Computes the tags of senders. Two secret numbers, odd.
+/// Computes the tags of senders from two secret odd numbers.
 pub(super) struct Tags([u32; 2]);
 
 impl Tags {
@@ -81,11 +84,12 @@ impl Tags {
 
     /// The tag of a sender, as the filter computes it.
     pub(super) fn of(&self, source: IpAddr, key: KeyId) -> u32 {
-        let [one, other] = self.0;
-        // The second multiplication separates tags that the first one leaves equal: a change of the highest bits alone.
-        let mix = |so_far: u32, word: u32| {
-            let product = (so_far ^ word).wrapping_mul(one);
-            (product ^ product >> 16).wrapping_mul(other)
+        let [first_factor, second_factor] = self.0;
+        // With the first multiplication alone, a change of a word's highest bit would change only the state's highest bit,
+        // and the same change of the next word would cancel it.
+        let mix = |state: u32, word: u32| {
+            let product = (state ^ word).wrapping_mul(first_factor);
+            (product ^ product >> 16).wrapping_mul(second_factor)
         };
         let words = |bits: u128| std::array::from_fn::<u32, 4, _>(|word| (bits >> (96 - 32 * word)) as u32);
         let source = match network(source) {
@@ -103,7 +107,9 @@ impl Tags {
         let instructions = self.instructions(known, sample_one_in);
         instructions
             .iter()
-            .map(|of| SockFilter::new(of.code, of.jt, of.jf, of.k))
+            .map(|instruction| {
+                SockFilter::new(instruction.code, instruction.jt, instruction.jf, instruction.k)
+            })
             .collect()
     }
 
@@ -115,7 +121,7 @@ impl Tags {
         let to_sample = statement(code::JA, messages.len() as u32);
         let mut program = vec![
             statement(code::LD_LEN, 0),
-            // To the second jump.
+            // A shorter datagram skips to `to_sample`.
             jump(code::JGE, 0, 3, MESSAGE + HEADER_BYTES as u32),
             statement(code::LD_WORD, MESSAGE),
             statement(code::AND, !0xff),
@@ -136,10 +142,10 @@ impl Tags {
         let mut groups = Vec::new();
         // Built from the last group on: a tag not found in its group is in no group, so the jump skips the remaining groups.
         for group in known.chunks(GROUP).rev() {
-            let (length, last) = (group.len() as u8, group.last().copied().unwrap_or(0));
-            let mut program = vec![jump(code::JGT, length + 2, 0, last)];
-            for (place, tag) in (0..).zip(group) {
-                program.push(jump(code::JEQ, length - place, 0, *tag));
+            let (length, last_tag) = (group.len() as u8, group.last().copied().unwrap_or(0));
+            let mut program = vec![jump(code::JGT, length + 2, 0, last_tag)];
+            for (index, tag) in (0..).zip(group) {
+                program.push(jump(code::JEQ, length - index, 0, *tag));
             }
             program.push(statement(code::JA, 1 + groups.len() as u32));
             program.push(statement(code::RET, ALL));
@@ -149,23 +155,23 @@ impl Tags {
         [self.tag_of_datagram(), groups].concat()
     }
 
-    /// [`Tags::of`] of the datagram.
+    /// Instructions that compute [`Tags::of`] for the datagram.
     fn tag_of_datagram(&self) -> Vec<Instruction> {
-        let [one, other] = self.0;
-        // The number stored at 0 is mixed with the word there.
-        let mix = |at| {
+        let [first_factor, second_factor] = self.0;
+        // Mixes the number in memory cell 0 with the word at this offset.
+        let mix = |offset| {
             [
                 statement(code::LD_MEM, 0),
                 statement(code::TAX, 0),
-                statement(code::LD_WORD, at),
+                statement(code::LD_WORD, offset),
                 statement(code::XOR_X, 0),
-                statement(code::MUL, one),
+                statement(code::MUL, first_factor),
                 statement(code::ST, 0),
                 statement(code::RSH, 16),
                 statement(code::TAX, 0),
                 statement(code::LD_MEM, 0),
                 statement(code::XOR_X, 0),
-                statement(code::MUL, other),
+                statement(code::MUL, second_factor),
                 statement(code::ST, 0),
             ]
         };
@@ -217,40 +223,40 @@ mod tests {
 
     /// The kernel's decision about a datagram for this random number, and the number of steps.
     fn run(program: &[Instruction], ip: &[u8], udp: &[u8], random: u32) -> (bool, usize) {
-        let (mut a, mut x, mut kept, mut at) = (0u32, 0u32, 0u32, 0usize);
-        let byte = |at: u32| {
-            let (from, at) = if (IP..RANDOM).contains(&at) {
-                (ip, at - IP)
+        let (mut a, mut x, mut memory, mut pc) = (0u32, 0u32, 0u32, 0usize);
+        let byte = |offset: u32| {
+            let (header, index) = if (IP..RANDOM).contains(&offset) {
+                (ip, offset - IP)
             } else {
-                (udp, at)
+                (udp, offset)
             };
-            from.get(at as usize).copied()
+            header.get(index as usize).copied()
         };
         for steps in 1.. {
-            let Instruction { code, jt, jf, k } = program[at];
-            at += 1;
-            let is = |is: bool| usize::from(if is { jt } else { jf });
+            let Instruction { code, jt, jf, k } = program[pc];
+            pc += 1;
+            let skipped = |is_true: bool| usize::from(if is_true { jt } else { jf });
             match code {
                 code::LD_WORD if k == RANDOM => a = random,
                 code::LD_WORD => {
-                    let word: Option<Vec<u8>> = (0..4).map(|of| byte(k + of)).collect();
+                    let word: Option<Vec<u8>> = (0..4).map(|index| byte(k + index)).collect();
                     let Some(word) = word else { return (false, steps) };
                     a = u32::from_be_bytes(word.try_into().unwrap());
                 }
                 code::LD_BYTE => a = byte(k).unwrap().into(),
                 code::LD_IMM => a = k,
                 code::LD_LEN => a = udp.len() as u32,
-                code::LD_MEM => a = kept,
-                code::ST => kept = a,
+                code::LD_MEM => a = memory,
+                code::ST => memory = a,
                 code::TAX => x = a,
                 code::AND => a &= k,
                 code::MUL => a = a.wrapping_mul(k),
                 code::RSH => a >>= k,
                 code::XOR_X => a ^= x,
-                code::JA => at += k as usize,
-                code::JEQ => at += is(a == k),
-                code::JGT => at += is(a > k),
-                code::JGE => at += is(a >= k),
+                code::JA => pc += k as usize,
+                code::JEQ => pc += skipped(a == k),
+                code::JGT => pc += skipped(a > k),
+                code::JGE => pc += skipped(a >= k),
                 code::RET => return (k != 0, steps),
                 _ => panic!("{code:#x}"),
             }
@@ -297,8 +303,8 @@ mod tests {
             broken[10] = 2;
             prop_assert!(passes(&program, &ip, &broken, u32::MAX / 64));
             prop_assert!(!passes(&program, &ip, &broken, u32::MAX / 64 + 1));
-            let of_all = tags.instructions(None, 64);
-            prop_assert!(passes(&of_all, &ip, &udp, u32::MAX) && !passes(&of_all, &ip, &broken, u32::MAX));
+            let pass_all = tags.instructions(None, 64);
+            prop_assert!(passes(&pass_all, &ip, &udp, u32::MAX) && !passes(&pass_all, &ip, &broken, u32::MAX));
             let is_known = known.contains(&tags.of(unknown.0, KeyId(unknown.1)));
             prop_assert_eq!(passes(&program, &ip, &udp, u32::MAX / 64 + 1), is_known);
         }
@@ -321,30 +327,30 @@ mod tests {
         }
     }
 
-    /// Changes of high bits in two words of an address do not cancel under every secret.
+    /// Changes of high bits do not cancel, in two words of an address or in one.
     #[test]
     fn highest_bits_do_not_cancel() {
         let tags = Tags::new(&[9; 16]);
-        let of = |host: u64| {
+        let tag_of = |host: u64| {
             let ip = Ipv6Addr::from_bits(0xfe80 << 112 | u128::from(host));
             tags.of(ip.into(), KeyId([1; 8]))
         };
-        assert_ne!(of(0x0123_4567_89ab_cdef), of(0x8123_4567_09ab_cdef));
-        assert_ne!(of(0x0123_4567_89ab_cdef), of(0x8123_c567_89ab_cdef));
+        assert_ne!(tag_of(0x0123_4567_89ab_cdef), tag_of(0x8123_4567_09ab_cdef));
+        assert_ne!(tag_of(0x0123_4567_89ab_cdef), tag_of(0x8123_c567_89ab_cdef));
     }
 
     /// Hosts of a network of 64 bits are one source, hosts of a link are several.
     #[test]
     fn sources_are_those_of_the_service() {
         let tags = Tags::new(&[3; 16]);
-        let of = |ip: &str| tags.of(ip.parse().unwrap(), KeyId([1; 8]));
-        assert_eq!(of("2001:db8::1"), of("2001:db8::2"));
-        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
-        assert_ne!(of("fe80::1"), of("fe80::2"));
-        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+        let tag_of = |ip: &str| tags.of(ip.parse().unwrap(), KeyId([1; 8]));
+        assert_eq!(tag_of("2001:db8::1"), tag_of("2001:db8::2"));
+        assert_ne!(tag_of("2001:db8::1"), tag_of("2001:db8:0:1::1"));
+        assert_ne!(tag_of("fe80::1"), tag_of("fe80::2"));
+        assert_eq!(tag_of("::ffff:192.0.2.1"), tag_of("192.0.2.1"));
     }
 
-    /// With the maximum number of tags.
+    /// Tests a program with the maximum number of tags.
     #[test]
     fn the_kernel_passes_known_senders_and_a_sample() {
         for (receiver, known, unknown) in [("127.0.0.1", "127.0.0.9", "127.0.0.8"), ("::1", "::1", "::1")] {
@@ -353,16 +359,16 @@ mod tests {
             inbox.set_nonblocking(true).unwrap();
             let tags = Tags::new(&[5; 16]);
             // Half of the tags need two instructions of the kernel's internal format.
-            let mut all: Vec<u32> = (1..KNOWN_MAX as u32)
+            let mut known_tags: Vec<u32> = (1..KNOWN_MAX as u32)
                 .map(|tag| tag.wrapping_mul(0x9e37_79b1))
                 .collect();
-            all.push(tags.of(known, KeyId([1; 8])));
-            all.sort_unstable();
-            let program = tags.program(Some(&all), 64);
+            known_tags.push(tags.of(known, KeyId([1; 8])));
+            known_tags.sort_unstable();
+            let program = tags.program(Some(&known_tags), 64);
             SockRef::from(&inbox).attach_filter(&program).unwrap();
             let message = |key: u8| [&b"LS\x01\x09"[..], &[key; 8], &[0; 20]].concat();
-            let received = |from: IpAddr, message: &[u8], count: usize| {
-                let sender = UdpSocket::bind((from, 0)).unwrap();
+            let received = |source: IpAddr, message: &[u8], count: usize| {
+                let sender = UdpSocket::bind((source, 0)).unwrap();
                 let mut received = 0;
                 for _ in 0..count {
                     sender.send_to(message, inbox.local_addr().unwrap()).unwrap();
@@ -373,7 +379,7 @@ mod tests {
             assert_eq!(received(known, &message(1), 100), 100);
             assert!(received(known, &message(1)[..20], 1_000) < 100, "too short");
             assert!(received(known, &[0; 40], 1_000) < 100, "not a message");
-            // 100 are expected; fewer than 30 or more than 200 occur once in 10^14 times.
+            // 100 are expected; fewer than 30 or at least 200 occur less than once in 10^16 times.
             let sampled = received(unknown, &message(2), 6_400);
             assert!((30..200).contains(&sampled), "{sampled} of 6,400");
         }

@@ -15,11 +15,12 @@ use crate::message::KeyId;
 use crate::reputation::{MEMORY, NewSenderLimit};
 use crate::scheduler::{Source, Span, Time};
 
-/// A filter's sample rate stays unchanged for this time.
+/// Minimum age of a filter that is replaced only to change its sample rate.
 const FILTER_AGE_MIN: Span = Span::from_millis(50);
 /// Datagrams in a window that count as a flood: 50,000 a second.
 const FLOOD: u64 = 5_000;
-/// A flood ends below this number: 25,000 a second. With a single threshold, a rate near it would attach and detach filters in turn.
+/// A flood ends below this number: 25,000 a second. With a single threshold, a rate near the threshold would attach and
+/// detach filters in turn.
 const FLOOD_CONTINUES: u64 = FLOOD / 2;
 /// Datagrams of a flood that pass a filter in a window: 5,000 a second, the receiver's rate limit of new senders.
 const SAMPLE: u64 = WINDOW.as_nanos() / NewSenderLimit::INTERVAL.as_nanos();
@@ -29,17 +30,17 @@ const REBUILD_INTERVAL: Span = Span::from_millis(1_000);
 
 /// A change to the socket's filter.
 pub(crate) enum FilterChange {
-    /// Attach this program in place of the current one.
+    /// Replace the current program, if there is one, with this program.
     Attach(Vec<SockFilter>),
-    /// Detach the current program, if there is one. The flood has ended, or `too_many_senders`: a flood of messages passes, because more
-    /// senders are known than a filter can hold.
+    /// Detach the current program, if there is one. With `too_many_senders`, a flood of messages passes, because more
+    /// senders are known than a filter can hold; otherwise the flood has ended.
     Detach { too_many_senders: bool },
 }
 
 /// What the socket's filter does with datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FilterStatus {
-    /// Of the datagrams that are sampled, one in this number passes.
+    /// One in this number of the sampled datagrams passes.
     pub sample_one_in: u64,
     /// Number of known senders whose messages pass. `None`: all messages pass, and only datagrams that are not messages are sampled.
     pub known_senders: Option<usize>,
@@ -51,7 +52,7 @@ pub(crate) struct Flood {
     senders: Senders,
     window: Window,
     filter: Option<Filter>,
-    /// The filter before, for datagrams that arrived before the current one was attached.
+    /// The previous filter, for datagrams that arrived before the current one was attached.
     previous: Option<Filter>,
     /// A flood passes without a filter, and its end has not been reported yet.
     is_unfiltered: bool,
@@ -133,8 +134,9 @@ impl Flood {
     /// filter samples its kind, otherwise 1.
     fn weight(&self, arrived: Time, is_sampled: impl Fn(&Filter) -> bool) -> u64 {
         let filters = [&self.filter, &self.previous].into_iter().flatten();
-        let mut then = filters.filter(|filter| filter.samples_at(arrived));
-        then.next()
+        let mut filters_at_arrival = filters.filter(|filter| filter.samples_at(arrived));
+        filters_at_arrival
+            .next()
             .filter(|filter| is_sampled(filter))
             .map_or(1, |filter| filter.sample_one_in)
     }
@@ -157,14 +159,14 @@ impl Flood {
         source: IpAddr,
         key: KeyId,
         sender: Source,
-        (arrived, is_crowded): (Time, bool),
+        (arrived, is_overloaded): (Time, bool),
     ) -> UnknownSenderMessage {
         let tag = self.tags.of(source, key);
         self.senders.forget(tag, sender);
         let weight = self.weight(arrived, |filter| filter.samples_messages_of(tag));
         self.count(arrived, |slot| {
             slot.unknown_senders = slot.unknown_senders.saturating_add(weight);
-            slot.is_overloaded |= is_crowded;
+            slot.is_overloaded |= is_overloaded;
         });
         UnknownSenderMessage {
             tag,
@@ -203,7 +205,7 @@ impl Flood {
         })
     }
 
-    /// Records that the filter was attached; `replaced`: the previous filter sampled datagrams until now.
+    /// Records that the filter was attached. With `replaced`, the previous filter sampled datagrams until now.
     pub(crate) fn record_attached(&mut self, now: Time, replaced: bool) {
         if let Some(filter) = &mut self.filter {
             filter.from = now;
@@ -217,7 +219,8 @@ impl Flood {
     pub(crate) fn record_rejection(&mut self, now: Time) {
         self.is_unfiltered = true;
         if self.filter.take().is_some_and(|filter| filter.tags.is_some()) {
-            // A filter of non-messages is a hundred times smaller.
+            // A filter that samples only non-messages is a hundred times smaller, so the kernel may accept such a
+            // filter.
             self.messages_pass_until = now + MEMORY;
         } else {
             self.retry_at = now + REBUILD_INTERVAL;
@@ -256,7 +259,7 @@ impl Flood {
                 return Some(FilterChange::Attach(program));
             }
             if had_filter {
-                // A flood for which no filter was built: too many senders have just become known.
+                // No filter was built. If there is a flood of messages of unknown senders, too many senders have just become known.
                 let too_many_senders = too_many_senders || floods.unknown_senders;
                 self.is_unfiltered = too_many_senders;
                 return Some(FilterChange::Detach { too_many_senders });
@@ -292,18 +295,17 @@ impl Flood {
         let non_messages = is_flood(total.non_messages, samples_messages.is_some());
         let from_unknown = is_cause && is_flood(total.unknown_senders, continues);
         let unknown = from_unknown && !messages_pass;
-        // A large flood is sampled at its full rate before it has lasted for a window.
-        let of = |is_flood: bool, total: u64, projected: u64| if is_flood { total.max(projected) } else { 0 };
+        // A large flood gets the sample ratio for its full rate even before it has lasted for a window.
+        let count_of =
+            |is_flood: bool, total: u64, projected: u64| if is_flood { total.max(projected) } else { 0 };
         ActiveFloods {
             non_messages,
             unknown_senders: unknown,
             passes_unfiltered: from_unknown && messages_pass,
             too_many_senders: from_unknown && too_many_senders,
-            datagrams: of(non_messages, total.non_messages, projected.non_messages).saturating_add(of(
-                unknown,
-                total.unknown_senders,
-                projected.unknown_senders,
-            )),
+            datagrams: count_of(non_messages, total.non_messages, projected.non_messages).saturating_add(
+                count_of(unknown, total.unknown_senders, projected.unknown_senders),
+            ),
         }
     }
 
@@ -354,7 +356,8 @@ mod tests {
         Flood::new(&[4; 16])
     }
 
-    /// Twice: the time of the second call counts, since no datagram arrived after the first one.
+    /// Updates the filter, if necessary twice: the second call uses the current time, since no datagram arrived after
+    /// the first call.
     fn update(flood: &mut Flood, ms: u64) -> Option<&'static str> {
         let update = |flood: &mut Flood| flood.update(at(ms), at(ms), |sender| sender.0 == 7);
         let replaced = flood.filter.is_some();
@@ -377,10 +380,10 @@ mod tests {
         flood.record_unknown_sender(SOURCE, key, SENDER, (at(ms), true))
     }
 
-    /// Sent in the 5 ms before.
-    fn send_unknown(flood: &mut Flood, count: u64, is_crowded: bool, ms: u64) -> Option<&'static str> {
+    /// Records messages that an unknown sender sent in the previous 5 ms, and updates the filter.
+    fn send_unknown(flood: &mut Flood, count: u64, is_overloaded: bool, ms: u64) -> Option<&'static str> {
         for _ in 0..count {
-            flood.record_unknown_sender(SOURCE, UNKNOWN_KEY, SENDER, (at(ms - 1), is_crowded));
+            flood.record_unknown_sender(SOURCE, UNKNOWN_KEY, SENDER, (at(ms - 1), is_overloaded));
         }
         update(flood, ms)
     }
@@ -390,22 +393,27 @@ mod tests {
     }
 
     /// Sends `sent` datagrams in each 5 ms, of which the filter drops most; returns the changes to the filter.
-    fn steady(flood: &mut Flood, sent: u64, is_crowded: bool, ms: std::ops::Range<u64>) -> Vec<&'static str> {
+    fn steady(
+        flood: &mut Flood,
+        sent: u64,
+        is_overloaded: bool,
+        ms: std::ops::Range<u64>,
+    ) -> Vec<&'static str> {
         let mut changes = Vec::new();
         for ms in ms.step_by(5) {
             let samples = match flood.filter_status() {
-                Some(filtering) if filtering.known_senders.is_some() => filtering.sample_one_in,
+                Some(status) if status.known_senders.is_some() => status.sample_one_in,
                 _ => 1,
             };
-            changes.extend(send_unknown(flood, sent / samples, is_crowded, ms));
+            changes.extend(send_unknown(flood, sent / samples, is_overloaded, ms));
         }
         changes
     }
 
     /// Whether messages of unknown senders are sampled, and the sample ratio.
     fn sampling(flood: &Flood) -> (bool, u64) {
-        let filtering = flood.filter_status().unwrap();
-        (filtering.known_senders.is_some(), filtering.sample_one_in)
+        let status = flood.filter_status().unwrap();
+        (status.known_senders.is_some(), status.sample_one_in)
     }
 
     #[test]
@@ -470,13 +478,13 @@ mod tests {
         assert_eq!(
             steady(&mut flood, 0, true, 115..210),
             ["attach"],
-            "not at this rate"
+            "the projected rate no longer counts"
         );
         assert_eq!(sampling(&flood), (true, 1_000));
         assert_eq!(update(&mut flood, 210), Some("detach"));
-        let many = SAMPLE * (SAMPLE_ONE_IN_MAX + 1);
+        let beyond_sample_max = SAMPLE * (SAMPLE_ONE_IN_MAX + 1);
         flood.count(at(219), |slot| {
-            slot.unknown_senders = many;
+            slot.unknown_senders = beyond_sample_max;
             slot.is_overloaded = true;
         });
         assert_eq!(update(&mut flood, 220), Some("attach"));
@@ -513,7 +521,7 @@ mod tests {
         assert_eq!(sampling(&flood), (true, 100));
     }
 
-    /// Otherwise few datagrams would count as a flood.
+    /// With a greater weight, a few datagrams would count as a flood.
     #[test]
     fn datagrams_that_no_filter_sampled_count_once() {
         let mut flood = flood();
@@ -555,7 +563,7 @@ mod tests {
         assert!(samples < 100, "{samples}");
         assert_eq!(weight(&mut flood, 1_009), 100, "sampled by the previous filter");
         assert_eq!(weight(&mut flood, 1_010), samples);
-        // Where the kernel has no memory for two filters, the socket has none for a moment.
+        // If the kernel has no memory for two filters, the socket has no filter for a moment.
         assert_eq!(steady(&mut flood, 1_500, true, 1_015..2_015), ["attach"]);
         flood.previous.as_mut().unwrap().until = at(2_010);
         flood.record_attached(at(2_013), false);
@@ -563,7 +571,7 @@ mod tests {
         assert_eq!(weight(&mut flood, 2_012), 1);
     }
 
-    /// However the rate changes, programs are built at most 20 times a second.
+    /// At most 20 programs a second are built, even if the rate changes often.
     #[test]
     fn a_filter_is_kept_for_a_minimum_time() {
         let mut flood = flood();
@@ -575,9 +583,9 @@ mod tests {
     #[test]
     fn a_new_known_sender_is_in_the_next_filter() {
         let mut flood = flood();
-        for sender in [7, 8] {
-            let sender_of = Source(sender.into());
-            let message = flood.record_unknown_sender(SOURCE, KeyId([sender; 8]), sender_of, (at(4), true));
+        for number in [7, 8] {
+            let sender = Source(number.into());
+            let message = flood.record_unknown_sender(SOURCE, KeyId([number; 8]), sender, (at(4), true));
             flood.record_candidate(message);
         }
         assert_eq!(send_unknown(&mut flood, FLOOD, true, 5), Some("attach"));
@@ -585,18 +593,18 @@ mod tests {
         assert_eq!(flood.filter.unwrap().tags, Some(vec![tag]));
     }
 
-    /// Non-messages are still filtered then.
+    /// Non-messages are filtered even with too many known senders.
     #[test]
     fn more_than_1024_known_senders_disable_the_filter_of_messages() {
         let mut flood = flood();
-        let all = |flood: &mut Flood, count: u64, ms| {
+        let record_known_senders = |flood: &mut Flood, count: u64, ms| {
             for number in 0..count {
                 flood.record_known(SOURCE, KeyId(number.to_be_bytes()), SENDER, at(ms));
             }
         };
-        all(&mut flood, KNOWN_MAX as u64, 1);
+        record_known_senders(&mut flood, KNOWN_MAX as u64, 1);
         assert_eq!(send_unknown(&mut flood, FLOOD, true, 20), Some("attach"));
-        all(&mut flood, KNOWN_MAX as u64 + 1, 30);
+        record_known_senders(&mut flood, KNOWN_MAX as u64 + 1, 30);
         assert_eq!(
             send_unknown(&mut flood, FLOOD, true, 35),
             Some("too many senders")
@@ -608,7 +616,7 @@ mod tests {
         assert_eq!(sampling(&flood), (false, 100));
         assert_eq!(update(&mut flood, 240), Some("detach"));
         // A minute later all but one are forgotten.
-        all(&mut flood, 1, 60_100);
+        record_known_senders(&mut flood, 1, 60_100);
         assert_eq!(send_unknown(&mut flood, FLOOD, true, 61_100), Some("attach"));
         assert_eq!(flood.filter.unwrap().tags.unwrap().len(), 1);
     }

@@ -8,10 +8,10 @@ use crate::scheduler::{Source, Span, Time};
 
 /// Minimum interval between two scans of all known senders.
 const PRUNE_INTERVAL: Span = Span::from_millis(1_000);
-/// More than a filter passes in a second.
+/// Maximum number of candidates, more than the messages of unknown senders that a filter passes in a second.
 const CANDIDATES_MAX: usize = 8_192;
 
-/// A message is verified within this time, or is too old.
+/// Lifetime of a candidate. Within this time, the message of the candidate is verified or becomes too old.
 const CANDIDATE_LIFETIME: Span = Span::from_millis(10_000);
 
 /// Known senders by their tags ([`super::filter::Tags`]), and unknown senders that may become
@@ -23,7 +23,7 @@ pub(super) struct Senders {
     pruned_at: Time,
     /// When a known sender was last omitted because the table was full.
     overflowed_at: Option<Time>,
-    /// Unknown senders with a message in verification, and since when.
+    /// Unknown senders with a message in verification, and when the message arrived.
     candidates: VecDeque<(u32, Source, Time)>,
 }
 
@@ -67,7 +67,7 @@ impl Senders {
             .is_some_and(|at| now.saturating_since(at) < MEMORY)
     }
 
-    /// Tags of known senders, including new ones.
+    /// Tags of known senders, including candidates that have become known.
     pub(super) fn tags(&mut self, now: Time, is_known: impl Fn(Source) -> bool) -> Vec<u32> {
         self.prune(now);
         for (tag, sender, since) in std::mem::take(&mut self.candidates) {

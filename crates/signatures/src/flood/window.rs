@@ -23,39 +23,40 @@ pub(super) struct Window {
     slots: [Counts; SLOTS + 1],
     current: usize,
     /// When the current slot began.
-    from: Time,
+    slot_start: Time,
     /// Whether a slot has ended since [`Window::advance`].
     has_ended: bool,
-    /// Whether a datagram was counted since then.
+    /// Whether a datagram was counted since [`Window::advance`].
     has_counted: bool,
 }
 
 impl Window {
     pub(super) const fn new() -> Self {
-        let none = Counts {
+        let empty = Counts {
             non_messages: 0,
             unknown_senders: 0,
             refused: 0,
             is_overloaded: false,
         };
         Self {
-            slots: [none; SLOTS + 1],
+            slots: [empty; SLOTS + 1],
             current: 0,
-            from: Time::ZERO,
+            slot_start: Time::ZERO,
             has_ended: false,
             has_counted: false,
         }
     }
 
-    /// The slot of a datagram that arrived then. Datagrams are counted in order of arrival.
+    /// The slot of a datagram that arrived at this time. Datagrams are counted in order of arrival.
     pub(super) fn slot(&mut self, arrived: Time) -> Option<&mut Counts> {
         self.end_slots(arrived);
         self.has_counted = true;
         self.slots.get_mut(self.current)
     }
 
-    /// Whether a slot has ended since the last call. Slots end by the arrival time of the latest datagram, since later datagrams may still
-    /// wait in the socket's buffer. If no datagram was counted since the last call, slots end by `now`.
+    /// Whether a slot has ended since the last call. The arrival time of the latest datagram decides which slots have
+    /// ended, since later datagrams may still wait in the socket's buffer. If no datagram was counted since the last
+    /// call, `now` decides.
     pub(super) fn advance(&mut self, now: Time) -> bool {
         if !std::mem::take(&mut self.has_counted) {
             self.end_slots(now);
@@ -64,8 +65,8 @@ impl Window {
     }
 
     fn end_slots(&mut self, until: Time) {
-        let ended = until.saturating_since(self.from).as_nanos() / SLOT.as_nanos();
-        self.from = self.from + SLOT.times(ended);
+        let ended = until.saturating_since(self.slot_start).as_nanos() / SLOT.as_nanos();
+        self.slot_start = self.slot_start + SLOT.times(ended);
         self.has_ended |= ended > 0;
         for _ in 0..ended.min(self.slots.len() as u64) {
             self.current = (self.current + 1) % self.slots.len();

@@ -28,7 +28,7 @@ const ROUND_PRODUCTS: u32 = 256;
 pub struct Multiplier {
     /// Products with carry that one multiprocessor computes in a clock cycle.
     pub products_per_clock: f64,
-    /// The same for the whole device in a second, at its highest clock.
+    /// Products with carry that the whole device computes in a second at its highest clock.
     pub products_per_s: f64,
 }
 
@@ -37,7 +37,7 @@ pub struct Multiplier {
 pub struct Measurement {
     /// For example `ra-2048-verify-32`; the last number is the number of components of a message.
     pub operation: String,
-    /// The kernel.
+    /// Goal by which the kernel was chosen.
     pub goal: Goal,
     /// Items in a batch.
     pub items: usize,
@@ -65,16 +65,16 @@ pub struct BenchKey<'a> {
 /// Operations to measure, and the duration.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan<'a> {
-    /// Items in a batch. A large device is fully used from some 30,000 items on, and computes during copies from some
-    /// 100,000.
+    /// Items in a batch. A large device is fully used from some 30,000 items on; from some 100,000 items on, copies
+    /// overlap with computation.
     pub items: usize,
-    /// Duration of each measurement, and of the warm-up before it: clocks rise slowly.
+    /// Duration of each measurement, and of the warm-up before it, in which the device raises its clocks.
     pub duration: Duration,
     /// Numbers of components of messages of Rapid Authentication, one measurement each.
     pub components: &'a [usize],
     /// Values of each component, which determine the rows of the tables.
     pub values: u32,
-    /// Only this stage of Rapid Authentication, with the kernel that a batch would use; `None` measures all
+    /// Measures only this stage of Rapid Authentication, with the kernel that a batch would use; `None` measures all
     /// operations.
     pub stage: Option<Stage>,
 }
@@ -131,15 +131,15 @@ impl Gpu {
             let mut bytes = vec![0; blocks as usize * size_of::<u64>()];
             // SAFETY: both arrays have room for all blocks and threads, and are released after `read` has synchronized
             // the stream.
-            let begun = unsafe { launch(&*gpu.target, 0, kernel, threads, &arguments) };
-            begun.and_then(|()| gpu.read(&cycles, 0, &mut bytes))?;
-            let all: u64 = bytes
+            let launched = unsafe { launch(&*gpu.target, 0, kernel, threads, &arguments) };
+            launched.and_then(|()| gpu.read(&cycles, 0, &mut bytes))?;
+            let total_cycles: u64 = bytes
                 .as_chunks()
                 .0
                 .iter()
                 .map(|word_bytes| u64::from_le_bytes(*word_bytes))
                 .sum();
-            let mean_cycles = all as f64 / f64::from(blocks);
+            let mean_cycles = total_cycles as f64 / f64::from(blocks);
             let info = gpu.info();
             let multiprocessors = f64::from(info.multiprocessors.max(1));
             let products = threads as f64 * f64::from(rounds) * f64::from(ROUND_PRODUCTS) / multiprocessors;
@@ -165,7 +165,7 @@ pub fn measure(
     sources: BenchEnvironment,
 ) -> Result<(Multiplier, Vec<Measurement>), BatchError> {
     let multiplier = gpu.multiplier(2_000)?;
-    let mut meter = Bench {
+    let mut bench = Bench {
         gpu,
         plan,
         multiplier,
@@ -174,21 +174,21 @@ pub fn measure(
     };
     for key in keys {
         if plan.stage.is_none() {
-            meter.pss(key)?;
+            bench.pss(key)?;
         }
         if plan.stage.is_none_or(|stage| stage == Stage::Offline) {
-            meter.private(key)?;
+            bench.private(key)?;
         }
         if plan.stage != Some(Stage::Offline) {
             for components in plan.components {
-                meter.ra(key, *components)?;
+                bench.ra(key, *components)?;
             }
         }
     }
     if plan.stage.is_none() {
-        meter.p256()?;
+        bench.p256()?;
     }
-    Ok((multiplier, meter.measurements))
+    Ok((multiplier, bench.measurements))
 }
 
 struct Bench<'a, 's> {
@@ -214,19 +214,19 @@ impl Bench<'_, '_> {
         mut prepare: impl FnMut(&mut Gpu) -> Result<T, BatchError>,
         mut run: impl FnMut(&mut Gpu, T) -> Result<(), BatchError>,
     ) -> Result<(), BatchError> {
-        let (mut batches, mut taken) = (0, Duration::ZERO);
+        let (mut batches, mut elapsed) = (0, Duration::ZERO);
         // One run as warm-up.
         for _ in 0..2 {
-            (batches, taken) = (0, Duration::ZERO);
-            while batches == 0 || taken < self.plan.duration {
+            (batches, elapsed) = (0, Duration::ZERO);
+            while batches == 0 || elapsed < self.plan.duration {
                 let batch = prepare(self.gpu)?;
                 let begin = (self.sources.now)();
                 run(self.gpu, batch)?;
-                taken += (self.sources.now)().saturating_sub(begin);
+                elapsed += (self.sources.now)().saturating_sub(begin);
                 batches += 1;
             }
         }
-        let seconds = taken.as_secs_f64().max(1e-9);
+        let seconds = elapsed.as_secs_f64().max(1e-9);
         let items_per_s = (batches * self.plan.items) as f64 / seconds;
         self.measurements.push(Measurement {
             operation: operation.name,
@@ -246,7 +246,7 @@ impl Bench<'_, '_> {
     fn goals(&self, stage: Stage) -> &'static [Goal] {
         match self.plan.stage {
             None => &[Goal::Throughput, Goal::Latency],
-            Some(this) if this == stage => &[Goal::Automatic],
+            Some(measured) if measured == stage => &[Goal::Automatic],
             Some(_) => &[],
         }
     }
@@ -307,7 +307,8 @@ impl Bench<'_, '_> {
             key_of: &key_of,
             numbers: &numbers,
         };
-        // Windows of four bits with five multiplications each, for two halves of half the size; joining; the check.
+        // Numbers modulo p or q have half the size, so a multiplication takes a quarter of the products. The exponents
+        // have windows of four bits, with five multiplications each. The join and the check follow.
         let half = product(size) / 4.0;
         let steps = 5.0 * bits as f64 / 8.0 + 18.0;
         for &goal in self.goals(Stage::Offline) {
@@ -320,8 +321,8 @@ impl Bench<'_, '_> {
                     + E_MULTIPLICATIONS * product(size),
             };
             let run = |gpu: &mut Gpu, ()| {
-                let (_, sound) = gpu.private(&batch, goal)?;
-                check_all_valid(&sound)
+                let (_, results) = gpu.private(&batch, goal)?;
+                check_all_valid(&results)
             };
             self.time(operation, |_| Ok(()), run)?;
         }
@@ -348,7 +349,7 @@ impl Bench<'_, '_> {
             .into_iter()
             .map(|bytes| (u32::from(u16::from_le_bytes(bytes)) % values) as u16)
             .collect();
-        // The random masks of a measurement sign no message for other receivers.
+        // Every batch of a measurement uses these masks again, since its signatures are not sent.
         let seeds: Vec<[u8; 32]> = self.random();
         let sums = components as f64 * product(size);
         // Both closures, for preparing and for running, need the signer.
@@ -421,8 +422,8 @@ impl Bench<'_, '_> {
     }
 }
 
-fn check_all_valid(verdicts: &[bool]) -> Result<(), BatchError> {
-    match verdicts.iter().filter(|holds| !**holds).count() {
+fn check_all_valid(results: &[bool]) -> Result<(), BatchError> {
+    match results.iter().filter(|is_valid| !**is_valid).count() {
         0 => Ok(()),
         failed => Err(BatchError::CheckFailed(failed)),
     }
@@ -431,10 +432,11 @@ fn check_all_valid(verdicts: &[bool]) -> Result<(), BatchError> {
 /// Multiplications of the public operation.
 const E_MULTIPLICATIONS: f64 = 18.0;
 
-/// Word products of a doubling, of the addition of an affine point, and of another addition: 64 per multiplication, 36
-/// per square.
+/// Word products of a doubling: 64 per multiplication, 36 per square.
 const P256_DOUBLING: f64 = 3.0 * 64.0 + 5.0 * 36.0;
+/// Word products of the addition of an affine point.
 const P256_AFFINE: f64 = 8.0 * 64.0 + 3.0 * 36.0;
+/// Word products of the addition of any other point.
 const P256_ADDITION: f64 = 12.0 * 64.0 + 4.0 * 36.0;
 /// Some 360 multiplications modulo the order, for the inverse of s.
 const P256_INVERSE: f64 = 360.0 * 128.0;

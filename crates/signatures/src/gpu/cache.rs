@@ -29,10 +29,10 @@ mod tests {
         for length in 0..sealed.len() {
             assert_eq!(open(sealed.get(..length).unwrap_or_default()), None, "{length}");
         }
-        for at in 0..sealed.len() {
+        for index in 0..sealed.len() {
             let mut changed = sealed.clone();
-            changed[at] ^= 1;
-            assert_eq!(open(&changed), None, "{at}");
+            changed[index] ^= 1;
+            assert_eq!(open(&changed), None, "{index}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Constants of a modulus for kernels, in limbs of 32 bits, least significant first. Made once per key, so their cost
-//! does not matter. No branch and no address depends on the value of a number.
+//! Constants of a modulus for kernels, in limbs of 32 bits, least significant first. They are computed once per key, so
+//! their cost does not matter. No branch and no address depends on the value of a number.
 
 use super::error::BatchError;
 use super::layouts::{CrtHalf, CrtKey, PREFIX_BYTES_MAX, RsaKey};
@@ -10,7 +10,7 @@ use super::layouts::{CrtHalf, CrtKey, PREFIX_BYTES_MAX, RsaKey};
 pub struct RsaSecret<'a> {
     /// One prime factor.
     pub p: &'a [u8],
-    /// The other.
+    /// The other prime factor.
     pub q: &'a [u8],
     /// The private exponent modulo p - 1.
     pub dp: &'a [u8],
@@ -61,8 +61,8 @@ pub(crate) fn secret_key<const N: usize, const H: usize>(
     }
     let wide = doubled(wide, &n, 32 * H);
     let mut q_shift = [[0; H]; 2];
-    for (limb, from) in q_shift.iter_mut().flatten().zip(&wide) {
-        *limb = *from;
+    for (limb, source) in q_shift.iter_mut().flatten().zip(&wide) {
+        *limb = *source;
     }
     Ok(CrtKey { p, q, qinv, q_shift })
 }
@@ -92,9 +92,9 @@ fn limbs<const N: usize>(bytes: &[u8]) -> Result<[u32; N], BatchError> {
 
 fn odd_modulus<const N: usize>(bytes: &[u8]) -> Result<[u32; N], BatchError> {
     let n: [u32; N] = limbs(bytes)?;
-    let odd = n.first().is_some_and(|limb| limb & 1 == 1);
-    let full = n.last().is_some_and(|limb| limb >> 31 == 1);
-    match odd && full {
+    let is_odd = n.first().is_some_and(|limb| limb & 1 == 1);
+    let has_top_bit = n.last().is_some_and(|limb| limb >> 31 == 1);
+    match is_odd && has_top_bit {
         true => Ok(n),
         false => Err(BatchError::Malformed(
             "a modulus or prime is even, or its topmost bit is not set",
@@ -104,8 +104,8 @@ fn odd_modulus<const N: usize>(bytes: &[u8]) -> Result<[u32; N], BatchError> {
 
 fn below<const N: usize>(number: [u32; N], n: &[u32; N]) -> Result<[u32; N], BatchError> {
     let mut borrow = false;
-    for (limb, of_n) in number.iter().zip(n) {
-        borrow = limb.borrowing_sub(*of_n, borrow).1;
+    for (limb, n_limb) in number.iter().zip(n) {
+        borrow = limb.borrowing_sub(*n_limb, borrow).1;
     }
     match borrow {
         true => Ok(number),
@@ -113,10 +113,12 @@ fn below<const N: usize>(number: [u32; N], n: &[u32; N]) -> Result<[u32; N], Bat
     }
 }
 
-/// The limbs of a number of the same length, most significant byte first.
+/// Fills `limbs` with a number of the same length, most significant byte first.
 pub(crate) fn limbs_from_bytes(limbs: &mut [u32], bytes: &[u8]) {
-    for (limb, four) in limbs.iter_mut().zip(bytes.rchunks_exact(4)) {
-        *limb = four.first_chunk().map_or(0, |four| u32::from_be_bytes(*four));
+    for (limb, bytes_of_limb) in limbs.iter_mut().zip(bytes.rchunks_exact(4)) {
+        *limb = bytes_of_limb
+            .first_chunk()
+            .map_or(0, |bytes_of_limb| u32::from_be_bytes(*bytes_of_limb));
     }
 }
 
@@ -151,21 +153,21 @@ fn negated<const N: usize>(n: &[u32; N]) -> [u32; N] {
 /// `number 2^times mod n`, for a number below n.
 fn doubled<const N: usize>(mut number: [u32; N], n: &[u32; N], times: usize) -> [u32; N] {
     for _ in 0..times {
-        let mut above = 0;
+        let mut carry = 0;
         for limb in &mut number {
             let next = *limb >> 31;
-            *limb = *limb << 1 | above;
-            above = next;
+            *limb = *limb << 1 | carry;
+            carry = next;
         }
         let mut borrow = false;
-        let mut less = [0; N];
-        for ((less, limb), of_n) in less.iter_mut().zip(&number).zip(n) {
-            (*less, borrow) = limb.borrowing_sub(*of_n, borrow);
+        let mut difference = [0; N];
+        for ((difference, limb), n_limb) in difference.iter_mut().zip(&number).zip(n) {
+            (*difference, borrow) = limb.borrowing_sub(*n_limb, borrow);
         }
         // The number was below n if no bit was shifted out and the difference is negative.
-        let keep = u32::from(borrow & (above == 0)).wrapping_neg();
-        for (limb, less) in number.iter_mut().zip(&less) {
-            *limb = (*limb & keep) | (less & !keep);
+        let keep_mask = u32::from(borrow & (carry == 0)).wrapping_neg();
+        for (limb, difference) in number.iter_mut().zip(&difference) {
+            *limb = (*limb & keep_mask) | (difference & !keep_mask);
         }
     }
     number

@@ -85,14 +85,14 @@ impl<'a> Cubin<'a> {
         let index = table
             .bytes
             .chunks_exact(SYMBOL_ENTRY)
-            .position(|entry| u32_at(entry, 0).and_then(|at| text_at(names, at)) == Some(name))?;
+            .position(|entry| u32_at(entry, 0).and_then(|offset| text_at(names, offset)) == Some(name))?;
         u32::try_from(index).ok()
     }
 
     /// The value of an attribute of a symbol; an entry has two words, symbol and value.
     fn info(&self, attribute: u8, symbol: u32) -> Option<u32> {
         let mut rest = self.section(".nv.info")?.bytes;
-        while let Some((head, after)) = rest.split_at_checked(4) {
+        while let Some((head, tail)) = rest.split_at_checked(4) {
             let [format, kind, ..] = *head else {
                 return None;
             };
@@ -100,7 +100,7 @@ impl<'a> Cubin<'a> {
                 SIZED => usize::from(u16_at(head, 2)?),
                 _ => 0,
             };
-            let (value, next) = after.split_at_checked(length)?;
+            let (value, next) = tail.split_at_checked(length)?;
             if kind == attribute && u32_at(value, 0) == Some(symbol) {
                 return u32_at(value, 4);
             }
@@ -110,20 +110,20 @@ impl<'a> Cubin<'a> {
     }
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+fn u16_at(bytes: &[u8], offset: usize) -> Option<u16> {
+    Some(u16::from_le_bytes(*bytes.get(offset..)?.first_chunk()?))
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*bytes.get(offset..)?.first_chunk()?))
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(*bytes.get(offset..)?.first_chunk()?))
 }
 
-fn text_at(bytes: &[u8], at: u32) -> Option<&str> {
-    let rest = bytes.get(usize::try_from(at).ok()?..)?;
+fn text_at(bytes: &[u8], offset: u32) -> Option<&str> {
+    let rest = bytes.get(usize::try_from(offset).ok()?..)?;
     let end = rest.iter().position(|byte| *byte == 0)?;
     std::str::from_utf8(rest.get(..end)?).ok()
 }

@@ -19,7 +19,7 @@ use super::nvrtc::Nvrtc;
 use super::source::{HEADERS, Unit};
 use super::target::{DeviceInfo, Target, blocks_of};
 
-/// Machine code of one unit has some hundred kilobytes.
+/// Maximum length of the machine code of one unit, bytes; typical code has some hundred kilobytes.
 const CUBIN_BYTES_MAX: usize = 16 << 20;
 
 fn driver_failed(step: &'static str) -> impl Fn(DriverError) -> GpuUnavailable {
@@ -38,14 +38,14 @@ fn gpu_lost(step: &'static str) -> impl Fn(DriverError) -> GpuLost {
 
 /// All devices that the driver lists.
 pub(crate) fn discover() -> Result<Vec<DeviceInfo>, GpuUnavailable> {
-    // SAFETY: the initializers of libcuda only set up the driver's client side. Checked first, since the binding ends the process if the
-    // library is missing.
+    // SAFETY: the initializers of libcuda only set up the driver's client side. The check comes first, since the
+    // binding ends the process if the library is missing.
     if !unsafe { sys::is_culib_present() } {
         return Err(GpuUnavailable::DriverMissing);
     }
     match result::init() {
         Err(DriverError(sys::CUresult::CUDA_ERROR_NO_DEVICE)) => return Err(GpuUnavailable::NoDevice),
-        other => other.map_err(driver_failed("starting"))?,
+        result => result.map_err(driver_failed("starting"))?,
     }
     let count = result::device::get_count().map_err(driver_failed("counting devices"))?;
     if count == 0 {
@@ -60,7 +60,7 @@ fn describe(ordinal: i32) -> Result<DeviceInfo, GpuUnavailable> {
     let device = result::device::get(ordinal).map_err(&step)?;
     // SAFETY: the driver has just listed the device.
     let attribute = |attribute| unsafe { result::device::get_attribute(device, attribute) }.map_err(&step);
-    let number = |attribute_| attribute(attribute_).map(|value| u32::try_from(value).unwrap_or(0));
+    let number = |kind| attribute(kind).map(|value| u32::try_from(value).unwrap_or(0));
     Ok(DeviceInfo {
         ordinal: usize::try_from(ordinal).unwrap_or(0),
         name: result::device::get_name(device).map_err(&step)?,
@@ -99,7 +99,7 @@ pub(crate) struct Cuda {
     compiler: Nvrtc,
     cache: Option<PathBuf>,
     timeout: Duration,
-    /// Whether the device does not respond: no further calls are made.
+    /// Whether the device stopped responding; the driver is then not called any more.
     abandoned: AtomicBool,
     loaded: Mutex<Loaded>,
     streams: Vec<Arc<CudaStream>>,
@@ -129,7 +129,7 @@ impl Drop for Cuda {
 }
 
 impl Cuda {
-    /// Opens a device and loads the product kernels.
+    /// Opens a device and loads the kernels of [`Unit::PRODUCT`].
     pub(crate) fn open(info: &DeviceInfo, options: &Options) -> Result<Self, GpuUnavailable> {
         let compiler = Nvrtc::find()?;
         let context = CudaContext::new(info.ordinal).map_err(driver_failed("opening a device"))?;
@@ -150,7 +150,8 @@ impl Cuda {
         Ok(cuda)
     }
 
-    /// One unit after the other: NVRTC compiles one unit at a time in a process, even if several threads call NVRTC.
+    /// Loads one unit after the other: NVRTC compiles one unit at a time in a process, even if several threads call
+    /// NVRTC.
     fn load_product(&self) -> Result<(), GpuUnavailable> {
         for unit in Unit::PRODUCT {
             self.load(unit, &self.machine_code(unit)?)?;
@@ -179,7 +180,7 @@ impl Cuda {
         Ok(code)
     }
 
-    /// The name covers the source text and the compiler version.
+    /// The file name includes the compiler version and a hash of the source text.
     fn cache_name(&self, unit: Unit, architecture: &str) -> String {
         let mut hash = Sha256::new();
         for (name, text) in HEADERS.iter().copied().chain([unit.source()]) {
@@ -199,8 +200,8 @@ impl Cuda {
     fn load(&self, unit: Unit, code: &[u8]) -> Result<(), GpuUnavailable> {
         let step = driver_failed("loading kernels");
         self.context.bind_to_thread().map_err(&step)?;
-        // SAFETY: NVRTC returns a complete ELF file, and the cache returns only intact ones; the driver reads as many bytes as the header
-        // states, and copies them.
+        // SAFETY: NVRTC returns a complete ELF file, and the cache returns only intact files; the driver reads as many
+        // bytes as the header states, and copies them.
         let module =
             Module(unsafe { result::module::load_data(code.as_ptr().cast::<c_void>()) }.map_err(&step)?);
         let mut functions = Vec::new();
@@ -248,14 +249,14 @@ impl Cuda {
     }
 
     fn stream(&self, stream: usize) -> Result<sys::CUstream, GpuLost> {
-        let none = GpuLost {
+        let invalid = GpuLost {
             step: "choosing a stream",
             cause: "invalid stream number".to_owned(),
         };
         self.streams
             .get(stream)
             .map(|stream| stream.cu_stream())
-            .ok_or(none)
+            .ok_or(invalid)
     }
 }
 
@@ -273,7 +274,7 @@ impl Target for Cuda {
         let is_loaded = self
             .loaded
             .lock()
-            .is_ok_and(|loaded| loaded.modules.iter().any(|(of, _)| *of == unit));
+            .is_ok_and(|loaded| loaded.modules.iter().any(|(loaded_unit, _)| *loaded_unit == unit));
         if is_loaded {
             return Ok(());
         }
@@ -308,7 +309,7 @@ impl Target for Cuda {
     }
 
     fn release(&self, address: u64, bytes: usize) {
-        // A lost device returns errors: its memory is gone.
+        // A lost device returns errors; its memory does not exist any more.
         if self.wipe(address, bytes).is_ok() {
             // SAFETY: `allocate` made the memory, no stream uses it, and its owner is being dropped.
             let _ = unsafe { result::free_sync(address) };
@@ -318,7 +319,7 @@ impl Target for Cuda {
     fn allocate_host(&self, bytes: usize) -> Result<NonNull<u8>, GpuLost> {
         let step = "allocating host memory";
         self.bind(step)?;
-        // SAFETY: the memory is zeroed below before use. Not write-combined: results are read from it.
+        // SAFETY: the memory is zeroed below before use. Not write-combined: the host reads results from this memory.
         let pointer = unsafe { result::malloc_host(bytes, 0) }
             .map_err(gpu_lost(step))?
             .cast::<u8>();
@@ -400,7 +401,7 @@ impl Target for Cuda {
         // SAFETY: the stream belongs to this device.
         match unsafe { sys::cuStreamQuery(stream) } {
             sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-            answer => answer.result().map(|()| true).map_err(gpu_lost(step)),
+            code => code.result().map(|()| true).map_err(gpu_lost(step)),
         }
     }
 

@@ -17,7 +17,7 @@ use super::target::{DeviceInfo, Target};
 /// Behavior of an emulated device.
 #[derive(Debug, Clone, Copy)]
 pub struct Emulation {
-    /// Streams, which only determine how batches are cut.
+    /// Number of streams, which only determines how batches are cut.
     pub streams: usize,
     /// Blocks that the device claims to process at once.
     pub resident_blocks: u32,
@@ -49,15 +49,15 @@ pub(crate) struct Emulator {
     info: DeviceInfo,
     emulation: Emulation,
     launcher: Launcher,
-    calls_left: AtomicU64,
-    waits_left: AtomicU64,
+    remaining_calls: AtomicU64,
+    remaining_waits: AtomicU64,
     abandoned: AtomicBool,
     /// Device and host memory: number of 16-byte words by address; the kernels' arrays are aligned to 16 bytes.
     memory: Mutex<HashMap<u64, usize>>,
 }
 
 impl Emulator {
-    /// With the kernels compiled for this CPU.
+    /// An emulator with the kernels compiled for this CPU.
     pub(crate) fn new(emulation: Emulation) -> Self {
         let launch = |kernel: &'static KernelInfo, _: usize, arguments: *const c_void| {
             // SAFETY: the caller of the launch guarantees valid arguments and arrays.
@@ -79,8 +79,8 @@ impl Emulator {
             info,
             emulation,
             launcher,
-            calls_left: AtomicU64::new(emulation.calls),
-            waits_left: AtomicU64::new(emulation.completed_waits),
+            remaining_calls: AtomicU64::new(emulation.calls),
+            remaining_waits: AtomicU64::new(emulation.completed_waits),
             abandoned: AtomicBool::new(false),
             memory: Mutex::default(),
         }
@@ -89,7 +89,7 @@ impl Emulator {
     fn count_call(&self, step: &'static str) -> Result<(), GpuLost> {
         let cause = match self.abandoned.load(Ordering::Relaxed) {
             true => "the device was abandoned after a timeout",
-            false if count_down(&self.calls_left) => return Ok(()),
+            false if count_down(&self.remaining_calls) => return Ok(()),
             false => "the emulated device is configured to fail",
         };
         Err(GpuLost {
@@ -128,9 +128,9 @@ impl Emulator {
 }
 
 /// Decrements the counter; false if it was zero.
-fn count_down(left: &AtomicU64) -> bool {
-    let taken = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
-    taken.is_ok()
+fn count_down(counter: &AtomicU64) -> bool {
+    let result = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| count.checked_sub(1));
+    result.is_ok()
 }
 
 fn pointer_of(address: u64) -> *mut u8 {
@@ -211,7 +211,7 @@ impl Target for Emulator {
 
     fn is_done(&self, _: usize) -> Result<bool, GpuLost> {
         self.count_call("waiting")?;
-        Ok(count_down(&self.waits_left))
+        Ok(count_down(&self.remaining_waits))
     }
 
     fn timeout(&self) -> Duration {

@@ -38,7 +38,7 @@ pub enum Goal {
     Throughput,
     /// Four or eight threads per item: a small batch finishes several times sooner.
     Latency,
-    /// `Latency` for a batch that the device then processes at once, otherwise `Throughput`.
+    /// `Latency` if the latency kernel can process the whole batch at once, otherwise `Throughput`.
     Automatic,
 }
 
@@ -74,11 +74,11 @@ impl Gpu {
     /// The device cannot be used, or the compiler is missing or fails.
     pub fn open(device: &DeviceInfo, options: &Options) -> Result<Self, GpuUnavailable> {
         let target = Arc::new(Cuda::open(device, options)?);
-        let refused = |lost: GpuLost| match target.is_abandoned() {
+        let convert = |lost: GpuLost| match target.is_abandoned() {
             true => GpuUnavailable::Unresponsive(lost.to_string()),
             false => BatchError::Lost(lost).into(),
         };
-        Self::with_target(Arc::<Cuda>::clone(&target)).map_err(refused)
+        Self::with_target(Arc::<Cuda>::clone(&target)).map_err(convert)
     }
 
     /// A device emulated with the same kernels on this CPU, for tests.
@@ -119,14 +119,15 @@ impl Gpu {
         self.target.info()
     }
 
-    /// The error by which the device was lost; `None` if the device works.
+    /// The error with which the device was lost; `None` if the device works.
     #[must_use]
     pub fn lost(&self) -> Option<&GpuLost> {
         self.lost.as_ref()
     }
 
-    /// Closes the device, and returns whether it did not respond in time, before or during the call. Its memory is then leaked, and it
-    /// cannot be opened again in this process: the driver would wait for it.
+    /// Closes the device, and returns whether it did not respond in time, before or during the call. The memory of a
+    /// device that does not respond is leaked, and the device cannot be opened again in this process: the driver would
+    /// wait for the device.
     #[must_use]
     pub fn close(self) -> bool {
         let target = Arc::clone(&self.target);
@@ -165,11 +166,11 @@ impl Gpu {
 
     /// Writes a few bytes to the device and waits.
     pub(super) fn write(&mut self, to: &DeviceMemory, offset: usize, bytes: &[u8]) -> Result<(), GpuLost> {
-        let none = GpuLost {
+        let no_stream = GpuLost {
             step: "writing",
             cause: "the device has no stream".to_owned(),
         };
-        self.slots.first_mut().ok_or(none)?.write(to, offset, bytes)
+        self.slots.first_mut().ok_or(no_stream)?.write(to, offset, bytes)
     }
 
     /// Reads a few bytes from the device.
@@ -179,11 +180,11 @@ impl Gpu {
         offset: usize,
         bytes: &mut [u8],
     ) -> Result<(), GpuLost> {
-        let none = GpuLost {
+        let no_stream = GpuLost {
             step: "reading",
             cause: "the device has no stream".to_owned(),
         };
-        self.slots.first_mut().ok_or(none)?.read(from, offset, bytes)
+        self.slots.first_mut().ok_or(no_stream)?.read(from, offset, bytes)
     }
 
     /// The kernel for a batch, and the number of items in a slice.
@@ -194,9 +195,9 @@ impl Gpu {
         throughput: Kernel<A>,
         latency: Kernel<A>,
     ) -> Result<(Kernel<A>, usize), GpuLost> {
-        let at_once = self.items_at_once(latency.info)?;
-        match goal == Goal::Latency || goal == Goal::Automatic && count <= at_once {
-            true => Ok((latency, at_once)),
+        let latency_items = self.items_at_once(latency.info)?;
+        match goal == Goal::Latency || goal == Goal::Automatic && count <= latency_items {
+            true => Ok((latency, latency_items)),
             false => Ok((throughput, self.items_at_once(throughput.info)?)),
         }
     }
@@ -206,8 +207,8 @@ impl Gpu {
     }
 }
 
-/// The order that groups items by key; `None` if they are grouped already. Uses counting sort, unless there are more possible keys than
-/// items.
+/// The order that groups items by key; `None` if the items are grouped already. Uses counting sort, unless there are
+/// more possible keys than items.
 pub(super) fn order_by_key(key_of: &[u32], keys: usize) -> Option<Vec<u32>> {
     if key_of.is_sorted() {
         return None;
@@ -228,16 +229,17 @@ pub(super) fn order_by_key(key_of: &[u32], keys: usize) -> Option<Vec<u32>> {
     }
     let mut order = vec![0; key_of.len()];
     for (item, key) in (0u32..).zip(key_of) {
-        let place = ends.get_mut(*key as usize)?;
-        *order.get_mut(*place as usize)? = item;
-        *place += 1;
+        let position = ends.get_mut(*key as usize)?;
+        *order.get_mut(*position as usize)? = item;
+        *position += 1;
     }
     Some(order)
 }
 
 /// The bytes of an array of numbers, which are little-endian like the device's.
 pub(super) fn bytes_of<T: PlainData>(array: &[T]) -> &[u8] {
-    // SAFETY: `Plain` types have neither padding nor invalid bytes; the slice covers the array and has its lifetime.
+    // SAFETY: [`PlainData`] types have neither padding nor invalid bytes; the slice covers the array and has its
+    // lifetime.
     unsafe { std::slice::from_raw_parts(array.as_ptr().cast(), size_of_val(array)) }
 }
 
@@ -254,7 +256,7 @@ unsafe impl PlainData for u32 {}
 unsafe impl<const N: usize> PlainData for [u8; N] {}
 
 #[cfg(not(target_endian = "little"))]
-compile_error!("the device's words are little-endian, and arrays are copied to it as they are");
+compile_error!("the device's words are little-endian, and arrays are copied to the device unchanged");
 
 /// Checks that all keys of a batch exist, since the kernels do not check.
 pub(super) fn check_keys(key_of: &[u32], keys: usize) -> Result<(), BatchError> {
@@ -274,7 +276,7 @@ pub(super) fn check_length(length: usize, count: usize, each: usize) -> Result<(
     }
 }
 
-/// Converts the device's bytes to verdicts.
-pub(super) fn verdicts(bytes: &[u8]) -> Vec<bool> {
+/// Converts the device's results to booleans.
+pub(super) fn to_bools(bytes: &[u8]) -> Vec<bool> {
     bytes.iter().map(|byte| *byte == 1).collect()
 }

@@ -18,7 +18,7 @@ pub enum GpuUnavailable {
     #[error("no CUDA device found: the CUDA driver is installed but lists no device")]
     NoDevice,
     /// The device computed a wrong result.
-    #[error("GPU self-test failed: the device computed a wrong hash")]
+    #[error("GPU self-test failed: the device returned a wrong result")]
     SelfTestFailed,
     /// The device does not respond. It cannot be opened again in this process, since the driver would wait
     /// for the device.
@@ -53,7 +53,7 @@ pub struct GpuLost {
     pub cause: String,
 }
 
-/// Why a batch was not processed. Then no item of the batch was processed.
+/// Why a batch was not processed. Unless the method states otherwise, no item of the batch was processed then.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BatchError {
     /// The device failed.
@@ -94,7 +94,7 @@ impl From<BatchError> for GpuUnavailable {
     fn from(error: BatchError) -> Self {
         let (step, cause) = match error {
             BatchError::Lost(GpuLost { step, cause }) => (step, cause),
-            other => ("testing the device", other.to_string()),
+            error => ("testing the device", error.to_string()),
         };
         Self::DriverFailed { step, cause }
     }

@@ -90,8 +90,8 @@ impl Gpu {
         })
     }
 
-    /// The same, written to the device in Montgomery form: rows from `out` on, for which there must be room. The
-    /// caller has checked the keys.
+    /// Like [`Gpu::hash_full_domain`], but writes the numbers to the device in Montgomery form: rows from address `out`
+    /// on, where enough memory must exist. The caller has checked the keys.
     pub(super) fn hash_to_rows(
         &mut self,
         keys: &RsaKeys,

@@ -15,7 +15,8 @@ pub(super) fn size_of_modulus(modulus: &[u8]) -> Result<Size, BatchError> {
     Size::from_bytes(modulus.len()).ok_or(BatchError::Malformed("a modulus must have 2,048 or 3,072 bits"))
 }
 
-/// Kernels and record sizes for numbers of one size; pairs of kernels are by throughput and by latency.
+/// Kernels and record sizes for numbers of one size; of a pair of kernels, the first is for throughput, the
+/// second for latency.
 pub(super) trait OnDevice {
     fn public_bytes(self) -> usize;
     fn secret_bytes(self) -> usize;

@@ -31,19 +31,19 @@ pub const MESSAGE_BYTES_MAX: usize = 128;
 pub const SEED_BYTES: usize = 32;
 /// Powers stored for each half of the private operation.
 pub const CRT_POWERS: usize = 16;
-/// Layout of a table of multiples of a point of P-256: for each place, the multiples 1 to `multiples` of
-/// `2^(bits place)` times the point.
+/// Layout of a table of multiples of a point of P-256: for each digit position, the multiples 1 to `multiples` of
+/// `2^(bits position)` times the point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct P256Table {
-    /// Number of places.
+    /// Number of digit positions.
     pub places: u32,
-    /// Doublings from one place to the next.
+    /// Doublings from one digit position to the next.
     pub bits: u32,
-    /// Multiples per place.
+    /// Multiples per digit position.
     pub multiples: u32,
 }
 
-/// The base point's table, one place per byte of a factor.
+/// The base point's table, with a digit position for each byte of a factor.
 pub const P256_BASE_TABLE: P256Table = P256Table {
     places: 32,
     bits: 8,

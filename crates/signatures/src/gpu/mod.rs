@@ -1,13 +1,13 @@
 //! The GPU lane: batches of verifications, of online signatures and of private operations on a CUDA device.
 //!
-//! | operation | kernels | per item to the device | back |
+//! | operation | kernels | per item to the device | per item from the device |
 //! |---|---|---|---|
-//! | RSA-PSS verification ([`Gpu::verify_pss`]) | `pss_*` | signature, digest, key's index | a verdict |
-//! | RA verification ([`Gpu::verify_ra`]) | `ra_verify_*` | signature, r, digits, key's index | a verdict |
+//! | RSA-PSS verification ([`Gpu::verify_pss`]) | `pss_*` | signature, digest, key's index | validity |
+//! | RA verification ([`Gpu::verify_ra`]) | `ra_verify_*` | signature, r, digits, key's index | validity |
 //! | RA online signing ([`Gpu::put_masks`], [`Gpu::sign_ra`]) | `ra_sign_*` | mask, digits, mask's slot | signature |
-//! | masks and tables ([`Gpu::make_masks`], [`Gpu::fill_masks`], [`Gpu::ra_signer`]) | `fdh_*`, `crt_*` | bytes to hash | a status |
+//! | masks and tables ([`Gpu::make_masks`], [`Gpu::fill_masks`], [`Gpu::ra_signer`]) | `fdh_*`, `crt_*` | bytes to hash | status, and the masks of `make_masks` |
 //! | RSA private operation ([`Gpu::private`]) | `crt_*` | number | number, status |
-//! | ECDSA P-256 verification ([`Gpu::verify_p256`]) | `p256_*` | signature, digest, key's index | a verdict |
+//! | ECDSA P-256 verification ([`Gpu::verify_p256`]) | `p256_*` | signature, digest, key's index | validity |
 //!
 //! Neither building nor running requires CUDA: [`Gpu::discover`] reports what is missing, and the CPU does the work. When a device
 //! is opened, NVRTC compiles the kernels for it from the sources in `cuda/`.

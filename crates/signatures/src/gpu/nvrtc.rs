@@ -1,7 +1,7 @@
 //! NVRTC, CUDA's run-time compiler: loaded on demand; a missing library is not an error at startup.
 //!
-//! Bound here and not through `cudarc`: its binding ends the process if the library is missing, searches the names of
-//! one CUDA version, accepts no directory and returns PTX only.
+//! This module binds NVRTC itself, since the binding of `cudarc` ends the process if the library is missing, searches
+//! the names of only one CUDA version, accepts no directory and returns only PTX.
 
 use std::ffi::{CString, OsString, c_char, c_int, c_void};
 use std::path::Path;
@@ -74,7 +74,7 @@ impl Nvrtc {
     /// # Errors
     /// [`GpuUnavailable::CompilerMissing`] with the error of the last attempt.
     pub fn load(directory: Option<&Path>) -> Result<Self, GpuUnavailable> {
-        let mut tried = String::new();
+        let mut last_error = String::new();
         for name in NAMES {
             let path =
                 directory.map_or_else(|| OsString::from(name), |directory| directory.join(name).into());
@@ -82,16 +82,16 @@ impl Nvrtc {
             if directory.is_some()
                 && let Err(error) = check_regular(&path)
             {
-                tried = format!("{}: {error}", path.display());
+                last_error = format!("{}: {error}", path.display());
                 continue;
             }
             // SAFETY: the initializers of NVRTC only set up the compiler.
             match unsafe { Library::new(&path) } {
                 Ok(library) => return Self::bind(library),
-                Err(error) => tried = error.to_string(),
+                Err(error) => last_error = error.to_string(),
             }
         }
-        Err(GpuUnavailable::CompilerMissing(tried))
+        Err(GpuUnavailable::CompilerMissing(last_error))
     }
 
     fn bind(library: Library) -> Result<Self, GpuUnavailable> {
@@ -145,7 +145,7 @@ impl Nvrtc {
     /// interpret the PTX.
     ///
     /// # Errors
-    /// As [`Nvrtc::compile`].
+    /// As for [`Nvrtc::compile`].
     #[cfg(feature = "host-kernels")]
     pub fn compile_ptx(&self, unit: Unit, architecture: &str) -> Result<String, GpuUnavailable> {
         let inlined = "--define-macro=LW_CALL=LW_FN";
@@ -156,16 +156,16 @@ impl Nvrtc {
         &self,
         unit: Unit,
         architecture: &str,
-        more: &[&str],
-        take: impl Fn(&OpenProgram) -> Result<T, String>,
+        extra_options: &[&str],
+        extract: impl Fn(&OpenProgram) -> Result<T, String>,
     ) -> Result<T, GpuUnavailable> {
         let target = format!("--gpu-architecture={architecture}");
-        let options = [&[target.as_str(), "--std=c++17"], more].concat();
-        let made = OpenProgram::create(self, unit).and_then(|program| {
+        let options = [&[target.as_str(), "--std=c++17"], extra_options].concat();
+        let result = OpenProgram::create(self, unit).and_then(|program| {
             program.compile(&options)?;
-            take(&program)
+            extract(&program)
         });
-        made.map_err(|log| GpuUnavailable::CompilationFailed {
+        result.map_err(|log| GpuUnavailable::CompilationFailed {
             unit: unit.source().0,
             architecture: architecture.to_owned(),
             log,

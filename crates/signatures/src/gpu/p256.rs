@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use linewarden_arithmetic::p256::{BASE_POINT, PublicPoint};
 
-use super::engine::{Goal, Gpu, bytes_of, check_keys, check_length, order_by_key, verdicts};
+use super::engine::{Goal, Gpu, bytes_of, check_keys, check_length, order_by_key, to_bools};
 use super::error::{BatchError, GpuLost};
 use super::kernels;
 use super::layouts::{P256_BASE_TABLE, P256_KEY_TABLE, P256Args, P256Table, P256TableArgs};
@@ -79,9 +79,9 @@ impl Gpu {
             .map(|(number, point)| (*number as u32, *point.as_bytes()))
             .unzip();
         self.guard(|gpu| {
-            let places = gpu.items_at_once(kernels::P256_TABLES.info)?;
-            let at_once = (places / P256_KEY_TABLE.places as usize).max(1);
-            for (points, numbers) in points.chunks(at_once).zip(numbers.chunks(at_once)) {
+            let items_at_once = gpu.items_at_once(kernels::P256_TABLES.info)?;
+            let chunk_len = (items_at_once / P256_KEY_TABLE.places as usize).max(1);
+            for (points, numbers) in points.chunks(chunk_len).zip(numbers.chunks(chunk_len)) {
                 gpu.make_p256_tables(P256_KEY_TABLE, points, numbers, &keys.memory)?;
             }
             Ok(())
@@ -139,7 +139,7 @@ impl Gpu {
                 // outlive the call, and this device keeps the base point's table.
                 unsafe { launch(slice.target, slice.stream, kernel, slice.count, &arguments) }
             })?;
-            Ok(verdicts(&results))
+            Ok(to_bools(&results))
         })
     }
 
@@ -153,7 +153,8 @@ impl Gpu {
         Ok(self.p256_base_table.insert(table).address())
     }
 
-    /// Makes the tables of points, and waits. The caller has checked the points and the room at their numbers.
+    /// Makes the tables of points, and waits. The caller has checked the points, and that `tables` has memory for their
+    /// numbers.
     fn make_p256_tables(
         &mut self,
         table: P256Table,
@@ -177,7 +178,7 @@ impl Gpu {
         };
         // SAFETY: the caller guarantees room for the tables and a number for each point; the stream is synchronized
         // before any of the memory can be released.
-        let begun = unsafe { launch(&*self.target, 0, kernels::P256_TABLES, items, &arguments) };
-        begun.and(self.target.synchronize(0))
+        let launched = unsafe { launch(&*self.target, 0, kernels::P256_TABLES, items, &arguments) };
+        launched.and(self.target.synchronize(0))
     }
 }

@@ -1,4 +1,4 @@
-//! The private operation of RSA: on given numbers, and on hashes, whose results are masks and tables.
+//! The private operation of RSA, on given numbers or on hashes. The results for hashes are masks and tables.
 
 use linewarden_arithmetic::rsa::Size;
 use zeroize::Zeroizing;
@@ -29,7 +29,7 @@ pub struct PrivateBatch<'a> {
 pub(super) enum PrivateInput<'a> {
     /// Rows of limbs.
     Rows(&'a [u8]),
-    /// Hashes of byte strings.
+    /// Byte strings, whose hashes are the input numbers.
     Hashes(&'a Messages),
 }
 
@@ -44,16 +44,16 @@ pub(super) enum PrivateOutput {
     },
 }
 
-/// Rows of limbs (empty if they stay on the device), and a status of each row: 1, or 0 where the check failed and the
-/// row is zero.
+/// Rows of limbs (empty if they stay on the device), and the status of each row: 1, or 0 if the check failed; the row
+/// is then zero.
 pub(super) struct PrivateResults {
     pub(super) rows: Zeroizing<Vec<u8>>,
     pub(super) statuses: Vec<u8>,
 }
 
 impl Gpu {
-    /// Each number raised to the private exponent of its key, modulo the modulus, and whether the result is correct:
-    /// the device raises each result to e again, and zeroes a result that does not match.
+    /// Raises each number to the private exponent of its key, modulo the modulus. Also returns whether each result is
+    /// correct: the device raises the result to e, and zeroes a result that does not match.
     ///
     /// # Errors
     /// A malformed batch, or a lost device.
@@ -68,7 +68,7 @@ impl Gpu {
         self.check_owner(&batch.secrets.memory)?;
         let mut rows = Zeroizing::new(batch.numbers.to_vec());
         reverse_rows(&mut rows, row_bytes);
-        let mut raised = self.guard(|gpu| {
+        let mut results = self.guard(|gpu| {
             Ok(gpu.run_private(
                 batch.secrets,
                 batch.key_of,
@@ -77,12 +77,12 @@ impl Gpu {
                 goal,
             )?)
         })?;
-        reverse_rows(&mut raised.rows, row_bytes);
-        Ok((raised.rows, super::engine::verdicts(&raised.statuses)))
+        reverse_rows(&mut results.rows, row_bytes);
+        Ok((results.rows, super::engine::to_bools(&results.statuses)))
     }
 
-    /// The same for any input and destination. The caller has checked the keys, and guarantees enough rows at the
-    /// destination.
+    /// Like [`Gpu::private`], for any input and destination. The caller has checked the keys, and guarantees enough
+    /// rows at the destination.
     pub(super) fn run_private(
         &mut self,
         secrets: &RsaSecrets,
@@ -96,8 +96,8 @@ impl Gpu {
         let count = key_of.len();
         let (throughput, latency) = size.crt_halves();
         // An item of these kernels is half an input.
-        let (halves, at_once) = self.choose(goal, 2 * count, throughput, latency)?;
-        let slice = (at_once / 2).clamp(1, count.max(1));
+        let (halves, resident_items) = self.choose(goal, 2 * count, throughput, latency)?;
+        let slice = (resident_items / 2).clamp(1, count.max(1));
         let [data, lengths] = match source {
             PrivateInput::Rows(rows) => [Field::new(rows, row_bytes), Field::new(&[], 0)],
             PrivateInput::Hashes(messages) => messages.fields(),
@@ -118,9 +118,9 @@ impl Gpu {
             scratch_bytes: Scratch::of(size, halves.info, slice).bytes,
             secret: true,
         };
-        let hashed = matches!(source, PrivateInput::Hashes(_));
+        let is_hashed = matches!(source, PrivateInput::Hashes(_));
         let [rows, statuses] = run(&mut self.slots, &job, |slice| {
-            begin(secrets, halves, slice, hashed, destination)
+            begin(secrets, halves, slice, is_hashed, destination)
         })?;
         Ok(PrivateResults {
             rows: Zeroizing::new(rows),
@@ -155,7 +155,7 @@ fn begin(
     secrets: &RsaSecrets,
     halves: Kernel<CrtArgs>,
     slice: &Slice<3, 2>,
-    hashed: bool,
+    is_hashed: bool,
     destination: PrivateOutput,
 ) -> Result<(), GpuLost> {
     let public = &secrets.public;
@@ -169,8 +169,8 @@ fn begin(
             (address + (slice.first * public.size.bytes()) as u64, montgomery)
         }
     };
-    let inputs = if hashed { slice.scratch } else { data };
-    if hashed {
+    let inputs = if is_hashed { slice.scratch } else { data };
+    if is_hashed {
         let arguments = FdhArgs {
             keys: public.memory.address(),
             key_of,

@@ -79,14 +79,14 @@ impl Gpu {
             };
             // SAFETY: all arrays have `count` rows and are released after `read` has synchronized the stream; the
             // tests guarantee that the kernel expects rows of this length.
-            let begun = unsafe { launch(&*gpu.target, 0, kernel, count, &arguments) };
+            let launched = unsafe { launch(&*gpu.target, 0, kernel, count, &arguments) };
             let mut bytes = vec![0; count * limbs * size_of::<u32>()];
-            begun.and_then(|()| gpu.read(&out, 0, &mut bytes))?;
+            launched.and_then(|()| gpu.read(&out, 0, &mut bytes))?;
             Ok(bytes
                 .as_chunks()
                 .0
                 .iter()
-                .map(|four| u32::from_le_bytes(*four))
+                .map(|bytes_of_limb| u32::from_le_bytes(*bytes_of_limb))
                 .collect())
         })
     }

@@ -1,6 +1,6 @@
 //! RSA-PSS verification.
 
-use super::engine::{Goal, Gpu, bytes_of, check_keys, check_length, order_by_key, verdicts};
+use super::engine::{Goal, Gpu, bytes_of, check_keys, check_length, order_by_key, to_bools};
 use super::error::BatchError;
 use super::keys::{OnDevice as _, RsaKeys};
 use super::layouts::PssArgs;
@@ -70,7 +70,7 @@ impl Gpu {
                 // which outlive the call.
                 unsafe { launch(slice.target, slice.stream, kernel, slice.count, &arguments) }
             })?;
-            Ok(verdicts(&results))
+            Ok(to_bools(&results))
         })
     }
 }

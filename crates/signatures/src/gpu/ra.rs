@@ -6,7 +6,7 @@ use linewarden_arithmetic::rsa::Size;
 use zeroize::Zeroizing;
 
 use super::constants::RsaSecret;
-use super::engine::{Goal, Gpu, bytes_of, check_keys, check_length, order_by_key, verdicts};
+use super::engine::{Goal, Gpu, bytes_of, check_keys, check_length, order_by_key, to_bools};
 use super::error::BatchError;
 use super::hash::Messages;
 use super::keys::{OnDevice as _, RsaKeys, RsaSecrets, size_of_modulus};
@@ -25,7 +25,7 @@ const TABLE_PART: usize = 1 << 16;
 /// Writes the bytes to hash for a value at a position, at most 128 bytes.
 pub type Components<'a> = &'a dyn Fn(usize, u32, &mut Vec<u8>);
 
-/// The positions of a message, also stored on the device.
+/// The positions of a message's components, also stored on the device.
 pub(super) struct Layout {
     /// First row of each position; one more entry ends the last position.
     offsets: Vec<u32>,
@@ -85,7 +85,11 @@ impl Layout {
 
     /// Whether all digits are within their domains.
     fn contains(&self, digits: &[u16]) -> bool {
-        let domains: Vec<u32> = self.offsets.array_windows().map(|[from, to]| to - from).collect();
+        let domains: Vec<u32> = self
+            .offsets
+            .array_windows()
+            .map(|[start, end]| end - start)
+            .collect();
         digits.chunks(domains.len()).all(|item| {
             item.iter()
                 .zip(&domains)
@@ -128,7 +132,7 @@ pub struct RaBatch<'a> {
 /// Signatures: r and sigma of each message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RaSignature {
-    /// r of each.
+    /// r of each message.
     pub seeds: Vec<[u8; SEED_BYTES]>,
     /// Sigma of each message, as many bytes as a modulus each, most significant byte first.
     pub numbers: Vec<u8>,
@@ -166,8 +170,9 @@ pub struct RaSigner {
     prefix: Vec<u8>,
     layout: Layout,
     table: DeviceMemory,
-    /// A ring of slots with one mask each, and for each slot whether it holds a mask.
+    /// A ring of slots with one mask each.
     masks: DeviceMemory,
+    /// For each slot, whether it contains a mask.
     filled: DeviceMemory,
     capacity: usize,
     /// The slot to fill next.
@@ -186,13 +191,13 @@ impl std::fmt::Debug for RaSigner {
 }
 
 impl RaSigner {
-    /// Masks ready for use.
+    /// Number of masks that are ready for use.
     #[must_use]
     pub fn masks(&self) -> usize {
         self.ready_masks.len()
     }
 
-    /// Masks that can be added. Slots become free in the order in which they were filled.
+    /// Number of masks that can be added. Slots become free in the order in which they were filled.
     #[must_use]
     pub fn room(&self) -> usize {
         match self.ready_masks.front() {
@@ -310,12 +315,12 @@ impl Gpu {
                 // offsets and table outlive the call.
                 unsafe { launch(slice.target, slice.stream, kernel, slice.count, &arguments) }
             })?;
-            Ok(verdicts(&results))
+            Ok(to_bools(&results))
         })
     }
 
-    /// Stores a signer on the device: its key, the signatures of all its components, which are made and checked here, and room for
-    /// masks.
+    /// Stores a signer on the device: its key, the signatures of all its components, which are made and checked here,
+    /// and memory for masks.
     ///
     /// # Errors
     /// Numbers or a layout that do not fit, an inconsistent key, or a device that is lost or has not enough memory.
@@ -342,14 +347,14 @@ impl Gpu {
                     montgomery: true,
                 };
                 let key_of = vec![0; messages.len()];
-                let raised = gpu.run_private(
+                let results = gpu.run_private(
                     secrets,
                     &key_of,
                     &PrivateInput::Hashes(&messages),
                     destination,
                     Goal::Automatic,
                 )?;
-                check_statuses(&raised.statuses)?;
+                check_statuses(&results.statuses)?;
             }
             Ok(())
         })
@@ -421,26 +426,26 @@ impl Gpu {
             montgomery: false,
         };
         let key_of = vec![0; seeds.len()];
-        let raised = self.run_private(
+        let results = self.run_private(
             signer.keys.private()?,
             &key_of,
             &PrivateInput::Hashes(&messages),
             destination,
             Goal::Automatic,
         )?;
-        let filled: Vec<u32> = raised.statuses.iter().map(|status| u32::from(*status)).collect();
+        let filled: Vec<u32> = results.statuses.iter().map(|status| u32::from(*status)).collect();
         self.write(&signer.filled, head * size_of::<u32>(), bytes_of(&filled))?;
-        let slots = (head as u32..).zip(seeds).zip(&raised.statuses);
+        let slots = (head as u32..).zip(seeds).zip(&results.statuses);
         signer.ready_masks.extend(
             slots
                 .filter(|(_, status)| **status == 1)
                 .map(|((slot, seed), _)| (slot, *seed)),
         );
         signer.next_slot = (head + seeds.len()) % signer.capacity;
-        check_statuses(&raised.statuses)
+        check_statuses(&results.statuses)
     }
 
-    /// Adds masks that were made elsewhere. They are lost if this fails.
+    /// Adds masks that were made elsewhere. The masks are lost if the call fails.
     ///
     /// # Errors
     /// Too many masks, masks of another modulus size, or a lost device.
@@ -481,7 +486,7 @@ impl Gpu {
     /// Signs messages, each with as many digits as the layout has positions. Each message consumes one mask, even if signing fails.
     ///
     /// # Errors
-    /// A digit outside its domain or too few masks (then none is consumed), or a lost device.
+    /// A digit outside its domain or too few masks (no mask is consumed then), or a lost device.
     pub fn sign_ra(
         &mut self,
         signer: &mut RaSigner,

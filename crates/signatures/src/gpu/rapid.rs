@@ -149,16 +149,16 @@ impl Gpu {
         self.guard(|gpu| {
             let key_of = vec![0; messages.len()];
             let source = PrivateInput::Hashes(&messages);
-            let mut raised = gpu.run_private(
+            let mut results = gpu.run_private(
                 &key.secrets,
                 &key_of,
                 &source,
                 PrivateOutput::Host,
                 Goal::Automatic,
             )?;
-            check_statuses(&raised.statuses)?;
-            reverse_rows(&mut raised.rows, key.secrets.public.size.bytes());
-            Ok(raised.rows)
+            check_statuses(&results.statuses)?;
+            reverse_rows(&mut results.rows, key.secrets.public.size.bytes());
+            Ok(results.rows)
         })
     }
 }
@@ -224,8 +224,11 @@ pub(crate) mod tests {
         let mut signer = gpu.ra_signer_of(&table(ra), 3).unwrap();
         let missing = gpu.fill_masks(&mut signer, &[[1; 32]]);
         assert!(matches!(missing, Err(BatchError::Malformed(_))), "{missing:?}");
-        let all = PAYLOADS.map(|payload| digits(ra, &payload));
-        let flat: Vec<u16> = all.iter().flat_map(|digits| digits.as_slice().to_vec()).collect();
+        let all_digits = PAYLOADS.map(|payload| digits(ra, &payload));
+        let flat_digits: Vec<u16> = all_digits
+            .iter()
+            .flat_map(|digits| digits.as_slice().to_vec())
+            .collect();
         // Masks made on the CPU; afterwards the ring of slots has wrapped once.
         for names in [[[4; 32], [5; 32], [6; 32]], [[7; 32], [8; 32], [9; 32]]] {
             gpu.put_masks(&mut signer, ra.masks(&names).unwrap()).unwrap();
@@ -233,18 +236,21 @@ pub(crate) mod tests {
                 gpu.put_masks(&mut signer, ra.masks(&[[10; 32]]).unwrap()),
                 Err(super::super::ra::TOO_MANY_MASKS)
             );
-            let signed = gpu.sign_ra(&mut signer, &flat, Goal::Automatic).unwrap();
+            let signed = gpu.sign_ra(&mut signer, &flat_digits, Goal::Automatic).unwrap();
             assert_eq!(signed.seeds, names);
-            for ((digits, number), name) in all.iter().zip(signed.numbers.chunks(256)).zip(&names) {
+            for ((digits, number), name) in all_digits.iter().zip(signed.numbers.chunks(256)).zip(&names) {
                 assert!(ra.public().verify(name, digits, number));
             }
             // One more slot, so that the next three do not begin at the same slot.
             gpu.put_masks(&mut signer, ra.masks(&[[names[0][0] + 100; 32]]).unwrap())
                 .unwrap();
-            let one = gpu
-                .sign_ra(&mut signer, all[0].as_slice(), Goal::Automatic)
+            let single = gpu
+                .sign_ra(&mut signer, all_digits[0].as_slice(), Goal::Automatic)
                 .unwrap();
-            assert!(ra.public().verify(&one.seeds[0], &all[0], &one.numbers));
+            assert!(
+                ra.public()
+                    .verify(&single.seeds[0], &all_digits[0], &single.numbers)
+            );
         }
     }
 

@@ -9,7 +9,7 @@ use crate::key::PrivateKey;
 use crate::ra::Layout;
 use crate::scheme::Scheme;
 
-/// Row and operation of each, all of 2,048 bits and by throughput.
+/// Name and operation of each row; all operations have 2,048 bits and use the kernels for throughput.
 const ROWS: [(&str, &str); 5] = [
     ("gpu.rsa2048_verify_per_s", "rsa-2048-pss-verify"),
     ("gpu.ra32_online_per_s", "ra-2048-sign-32"),
@@ -36,7 +36,7 @@ pub struct BenchRows {
     pub multiplier: Multiplier,
     /// The five rows.
     pub rows: Vec<BenchRow>,
-    /// All measurements, including those by latency and with other numbers of components.
+    /// All measurements, including those of the kernels for latency and with other numbers of components.
     pub all: Vec<Measurement>,
 }
 
@@ -55,23 +55,23 @@ pub fn rows(options: &Options, plan: &Plan, sources: BenchEnvironment) -> Result
 /// # Errors
 /// An error of the device.
 pub fn stage_of(gpu: &mut Gpu, plan: &Plan, sources: BenchEnvironment) -> Result<f64, GpuUnavailable> {
-    let all = with_key(|key| measure(gpu, &[key], plan, sources))?.1;
-    let measured = all
+    let measurements = with_key(|key| measure(gpu, &[key], plan, sources))?.1;
+    let measured = measurements
         .first()
         .ok_or(BatchError::Malformed("no operation was measured"))?;
     Ok(measured.items_per_s)
 }
 
-/// The same for an open device. The plan must include messages of 32 components, or rows are missing.
+/// Like [`rows`], for an open device. The plan must include messages of 32 components, or rows are missing.
 ///
 /// # Errors
 /// An error of the device.
 pub fn rows_of(gpu: &mut Gpu, plan: &Plan, sources: BenchEnvironment) -> Result<BenchRows, GpuUnavailable> {
-    let (multiplier, all) = with_key(|key| measure(gpu, &[key], plan, sources))?;
+    let (multiplier, measurements) = with_key(|key| measure(gpu, &[key], plan, sources))?;
     let row = |(name, operation): (&'static str, &str)| {
-        let measured = all
+        let measured = measurements
             .iter()
-            .find(|of| of.operation == operation && of.goal == Goal::Throughput);
+            .find(|measurement| measurement.operation == operation && measurement.goal == Goal::Throughput);
         measured.map(|measurement| BenchRow {
             name,
             measurement: measurement.clone(),
@@ -81,7 +81,7 @@ pub fn rows_of(gpu: &mut Gpu, plan: &Plan, sources: BenchEnvironment) -> Result<
         device: gpu.info().clone(),
         multiplier,
         rows: ROWS.into_iter().filter_map(row).collect(),
-        all,
+        all: measurements,
     })
 }
 

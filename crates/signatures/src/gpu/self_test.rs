@@ -20,9 +20,9 @@ const TEXT: &[u8] = b"linewarden gpu self-test";
 pub fn self_test(gpu: &mut Gpu) -> Result<(), GpuUnavailable> {
     let mut keys = gpu.rsa_keys(Size::Bits2048, 1)?;
     gpu.put_rsa_key(&mut keys, 0, &MODULUS)?;
-    let found = gpu.hash_full_domain(&keys, &[0], &[TEXT])?;
+    let actual = gpu.hash_full_domain(&keys, &[0], &[TEXT])?;
     match expected() {
-        Some(expected) if expected == found => Ok(()),
+        Some(expected) if expected == actual => Ok(()),
         _ => Err(GpuUnavailable::SelfTestFailed),
     }
 }

@@ -1,5 +1,5 @@
-//! One stream with its buffers, and batches that are cut into slices over several of them: while the device computes
-//! one slice, the next is uploaded and the previous one is downloaded.
+//! One stream with its buffers, and the division of a batch into slices for several streams: while the device computes
+//! one slice, the next slice is uploaded and the results of the previous slice are downloaded.
 
 use std::sync::Arc;
 
@@ -101,7 +101,7 @@ impl Slot {
         // SAFETY: no slice is in progress, and earlier copies were waited for.
         copy(unsafe { self.host_in.bytes() }, 0, bytes);
         // SAFETY: both sides have room, as just checked, and the stream is synchronized before any other operation.
-        let begun = unsafe {
+        let started = unsafe {
             self.target.upload(
                 self.stream,
                 to.address() + offset as u64,
@@ -109,7 +109,7 @@ impl Slot {
                 bytes.len(),
             )
         };
-        begun?;
+        started?;
         self.target.synchronize(self.stream)?;
         // SAFETY: the copy was just waited for.
         unsafe { self.host_in.wipe(bytes.len()) };
@@ -126,7 +126,7 @@ impl Slot {
         assert_inside(from, offset, bytes.len())?;
         reserve_host(&self.target, &mut self.host_out, bytes.len())?;
         // SAFETY: as above.
-        let begun = unsafe {
+        let started = unsafe {
             self.target.download(
                 self.stream,
                 self.host_out.pointer(),
@@ -134,11 +134,11 @@ impl Slot {
                 bytes.len(),
             )
         };
-        begun?;
+        started?;
         self.target.synchronize(self.stream)?;
         // SAFETY: the copy was just waited for.
-        let found = unsafe { self.host_out.bytes() };
-        copy(bytes, 0, found.get(..bytes.len()).unwrap_or_default());
+        let downloaded = unsafe { self.host_out.bytes() };
+        copy(bytes, 0, downloaded.get(..bytes.len()).unwrap_or_default());
         // SAFETY: as above.
         unsafe { self.host_out.wipe(bytes.len()) };
         Ok(())
@@ -152,8 +152,8 @@ impl Slot {
         count: usize,
         launch: &mut dyn FnMut(&Slice<I, O>) -> Result<(), GpuLost>,
     ) -> Result<(), GpuLost> {
-        let (in_places, in_bytes) = places(job.inputs.map(|field| field.item_bytes), count);
-        let (out_places, out_bytes) = places(job.outputs, count);
+        let (in_offsets, in_bytes) = offsets(job.inputs.map(|field| field.item_bytes), count);
+        let (out_offsets, out_bytes) = offsets(job.outputs, count);
         reserve_host(&self.target, &mut self.host_in, in_bytes)?;
         reserve_host(&self.target, &mut self.host_out, out_bytes)?;
         reserve_device(&self.target, &mut self.device_in, in_bytes)?;
@@ -161,9 +161,9 @@ impl Slot {
         reserve_device(&self.target, &mut self.scratch, job.scratch_bytes)?;
         // SAFETY: the previous slice was finished, or there is none.
         let host_in = unsafe { self.host_in.bytes() };
-        for (field, place) in job.inputs.iter().zip(in_places) {
-            let place = host_in.get_mut(place..).unwrap_or_default();
-            gather(place, field, job.order, first, count);
+        for (field, offset) in job.inputs.iter().zip(in_offsets) {
+            let array = host_in.get_mut(offset..).unwrap_or_default();
+            gather(array, field, job.order, first, count);
         }
         self.pending = Some((first, count));
         // SAFETY: both sides have room, as just checked; neither is accessed or released before `finish` has
@@ -181,8 +181,8 @@ impl Slot {
             stream: self.stream,
             first,
             count,
-            inputs: in_places.map(|place| self.device_in.address() + place as u64),
-            outputs: out_places.map(|place| self.device_out.address() + place as u64),
+            inputs: in_offsets.map(|offset| self.device_in.address() + offset as u64),
+            outputs: out_offsets.map(|offset| self.device_out.address() + offset as u64),
             scratch: self.scratch.address(),
         })?;
         if out_bytes == 0 {
@@ -210,11 +210,11 @@ impl Slot {
         };
         self.target.synchronize(self.stream)?;
         self.pending = None;
-        let (out_places, _) = places(job.outputs, count);
+        let (out_offsets, _) = offsets(job.outputs, count);
         // SAFETY: all work on the stream was just waited for.
         let host_out = unsafe { self.host_out.bytes() };
-        for ((result, item_bytes), place) in results.iter_mut().zip(job.outputs).zip(out_places) {
-            let bytes = host_out.get(place..).unwrap_or_default();
+        for ((result, item_bytes), offset) in results.iter_mut().zip(job.outputs).zip(out_offsets) {
+            let bytes = host_out.get(offset..).unwrap_or_default();
             scatter(result, bytes, item_bytes, job.order, first, count);
         }
         Ok(())
@@ -235,9 +235,9 @@ impl Slot {
     }
 }
 
-/// Processes a batch, slice by slice over all slots. `launch` is called for each slice, in the order of the items,
-/// and starts kernels on the slice's stream; they may only use the slice's own arrays and memory that outlives this
-/// call. Results are in the order of the batch.
+/// Processes a batch slice by slice; the slices are distributed to all slots. `launch` is called for each slice, in the
+/// order of the items, and starts kernels on the slice's stream. The kernels may only use the slice's own arrays and
+/// memory that outlives this call. Results are in the order of the batch.
 ///
 /// # Errors
 /// The first call that failed. Then no slot has work in progress.
@@ -294,14 +294,14 @@ fn run_slices<const I: usize, const O: usize>(
 }
 
 /// Offsets of arrays of `count` items in one buffer, and the buffer's length.
-fn places<const F: usize>(item_bytes: [usize; F], count: usize) -> ([usize; F], usize) {
+fn offsets<const F: usize>(item_bytes: [usize; F], count: usize) -> ([usize; F], usize) {
     let mut end = 0;
-    let places = item_bytes.map(|bytes| {
-        let place = end;
-        end = (place + bytes * count).next_multiple_of(ALIGNMENT);
-        place
+    let offsets = item_bytes.map(|bytes| {
+        let offset = end;
+        end = (offset + bytes * count).next_multiple_of(ALIGNMENT);
+        offset
     });
-    (places, end)
+    (offsets, end)
 }
 
 fn reserve_host(target: &Arc<dyn Target>, memory: &mut HostMemory, bytes: usize) -> Result<(), GpuLost> {
@@ -329,8 +329,8 @@ fn assert_inside(memory: &DeviceMemory, offset: usize, bytes: usize) -> Result<(
     }
 }
 
-fn copy(to: &mut [u8], at: usize, from: &[u8]) {
-    if let Some(to) = to.get_mut(at..at + from.len()) {
+fn copy(to: &mut [u8], offset: usize, from: &[u8]) {
+    if let Some(to) = to.get_mut(offset..offset + from.len()) {
         to.copy_from_slice(from);
     }
 }
@@ -345,8 +345,8 @@ fn gather(to: &mut [u8], field: &Field, order: Option<&[u32]>, first: usize, cou
         }
         Some(order) => {
             let order = order.get(first..first + count).unwrap_or_default();
-            for (place, index) in to.chunks_exact_mut(field.item_bytes).zip(order) {
-                copy(place, 0, field.item(*index as usize));
+            for (item, index) in to.chunks_exact_mut(field.item_bytes).zip(order) {
+                copy(item, 0, field.item(*index as usize));
             }
         }
     }

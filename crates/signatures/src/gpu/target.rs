@@ -14,7 +14,7 @@ use super::layouts::Shared;
 #[cfg(feature = "host-kernels")]
 use super::source::Unit;
 
-/// A device, as the driver describes it.
+/// Properties of a device, from the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// Index of the device in the driver.
@@ -127,8 +127,8 @@ pub(crate) trait Target: Send + Sync {
     }
 }
 
-/// An eighth of the time waited so far: the delay of noticing the end is at most that, and the CPU is free for other lanes. The first
-/// microseconds are spent polling.
+/// Sleeps for an eighth of the time waited so far: the end is noticed with at most this delay, and the CPU is free for
+/// other lanes. Polls during the first microseconds.
 fn poll_delay(waited: Duration) {
     const LONGEST: Duration = Duration::from_micros(200);
     match waited < Duration::from_micros(20) {
@@ -251,9 +251,9 @@ impl HostMemory {
     /// As for [`HostMemory::bytes`].
     pub(crate) unsafe fn wipe(&mut self, bytes: usize) {
         // SAFETY: guaranteed by the caller.
-        let all = unsafe { self.bytes() };
-        let bytes = bytes.min(all.len());
-        all.get_mut(..bytes).unwrap_or_default().zeroize();
+        let memory = unsafe { self.bytes() };
+        let bytes = bytes.min(memory.len());
+        memory.get_mut(..bytes).unwrap_or_default().zeroize();
     }
 }
 

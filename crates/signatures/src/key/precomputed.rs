@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Valid messages of a signer on CPU lanes before its table is made: their cost then equals the cost of a table.
+/// Valid messages of a signer on CPU lanes before its table is made: together they cost about as much as a table.
 const MESSAGES: u32 = 8;
 
 /// Memory budget that the tables of several signers share.
@@ -26,9 +26,9 @@ impl MemoryBudget {
 
     fn reserve(&self, bytes: usize) -> bool {
         let limit = self.limit.load(Ordering::Relaxed);
-        let with = |taken: usize| taken.checked_add(bytes).filter(|with| *with <= limit);
+        let add = |used: usize| used.checked_add(bytes).filter(|total| *total <= limit);
         self.used
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, with)
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
             .is_ok()
     }
 }
@@ -54,8 +54,8 @@ impl<T> Default for Precomputed<T> {
 
 impl<T> fmt::Debug for Precomputed<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ahead")
-            .field("is_there", &self.table.get().is_some())
+        f.debug_struct("Precomputed")
+            .field("has_table", &self.table.get().is_some())
             .finish_non_exhaustive()
     }
 }
@@ -79,12 +79,13 @@ impl<T> Precomputed<T> {
         }
     }
 
-    /// Whether enough messages were valid, and no thread makes the table yet.
+    /// Whether enough messages were valid, and no thread has started to make the table.
     pub(crate) fn is_due(&self) -> bool {
         self.valid_messages.load(Ordering::Relaxed) >= MESSAGES && !self.started.load(Ordering::Relaxed)
     }
 
-    /// Makes the table of this size and returns true, unless the table exists, another thread makes it, or the budget is used up.
+    /// Makes the table of this size and returns true, unless the table exists, another thread makes the table, or the
+    /// budget is used up.
     pub(crate) fn make(&self, bytes: usize, make: impl FnOnce() -> T) -> bool {
         if self.started.swap(true, Ordering::Relaxed) {
             return false;
@@ -103,46 +104,46 @@ mod tests {
 
     #[test]
     fn a_table_is_due_after_enough_messages_and_made_once() {
-        let ahead = Precomputed::<u8>::default();
+        let precomputed = Precomputed::<u8>::default();
         for _ in 1..MESSAGES {
-            ahead.record_valid();
-            assert!(!ahead.is_due());
+            precomputed.record_valid();
+            assert!(!precomputed.is_due());
         }
-        ahead.record_valid();
-        assert!(ahead.is_due());
+        precomputed.record_valid();
+        assert!(precomputed.is_due());
         let made = AtomicU32::new(0);
         std::thread::scope(|scope| {
             for number in 0..4 {
-                let (ahead, made) = (&ahead, &made);
+                let (precomputed, made) = (&precomputed, &made);
                 scope.spawn(move || {
-                    let is_mine = ahead.make(1, || {
+                    let is_mine = precomputed.make(1, || {
                         made.fetch_add(1, Ordering::Relaxed);
                         number
                     });
-                    assert!(!is_mine || ahead.get() == Some(&number));
+                    assert!(!is_mine || precomputed.get() == Some(&number));
                 });
             }
         });
         assert_eq!(made.into_inner(), 1);
-        assert!(ahead.get().is_some() && !ahead.is_due());
+        assert!(precomputed.get().is_some() && !precomputed.is_due());
     }
 
     #[test]
     fn tables_stay_within_their_budget() {
         let budget = Arc::new(MemoryBudget::default());
         assert_eq!(budget.set(25), 25);
-        let all: [Precomputed<u8>; 4] = Default::default();
-        let made = |all: &[Precomputed<u8>]| {
-            let made = all.iter().filter(|ahead| {
-                ahead.set_budget(&budget);
-                ahead.make(10, || 1)
+        let tables: [Precomputed<u8>; 4] = Default::default();
+        let make_tables = |tables: &[Precomputed<u8>]| {
+            let made = tables.iter().filter(|precomputed| {
+                precomputed.set_budget(&budget);
+                precomputed.make(10, || 1)
             });
             made.count()
         };
-        assert_eq!((made(&all), made(&all)), (2, 0));
+        assert_eq!((make_tables(&tables), make_tables(&tables)), (2, 0));
         assert_eq!(budget.set(5), 20, "existing tables stay");
-        assert_eq!(made(&all), 0);
+        assert_eq!(make_tables(&tables), 0);
         assert_eq!(budget.set(35), 35);
-        assert_eq!(made(&all), 1);
+        assert_eq!(make_tables(&tables), 1);
     }
 }

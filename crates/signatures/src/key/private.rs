@@ -61,20 +61,21 @@ impl PrivateKey {
     /// Makes a key. RA requires a layout; the other schemes have none.
     ///
     /// # Errors
-    /// No random bytes, or a missing or superfluous layout.
+    /// No random bytes, a failure of the library, or a missing or superfluous layout.
     pub fn generate(scheme: Scheme, layout: Option<Layout>) -> Result<Self, PrivateKeyError> {
-        let library = |_| PrivateKeyError::LibraryFailed;
+        let library_failed = |_| PrivateKeyError::LibraryFailed;
         let document = match scheme {
             Scheme::RaRsa2048 | Scheme::RsaPss2048 => rsa_document(KeySize::Rsa2048)?,
             Scheme::RaRsa3072 | Scheme::RsaPss3072 => rsa_document(KeySize::Rsa3072)?,
             Scheme::EcdsaP256 => {
                 let algorithm = &signature::ECDSA_P256_SHA256_FIXED_SIGNING;
                 let document =
-                    EcdsaKeyPair::generate_pkcs8(algorithm, &SystemRandom::new()).map_err(library)?;
+                    EcdsaKeyPair::generate_pkcs8(algorithm, &SystemRandom::new()).map_err(library_failed)?;
                 Zeroizing::new(document.as_ref().to_vec())
             }
             Scheme::Ed25519 => {
-                let document = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).map_err(library)?;
+                let document =
+                    Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).map_err(library_failed)?;
                 Zeroizing::new(document.as_ref().to_vec())
             }
         };
@@ -153,8 +154,8 @@ impl PrivateKey {
         }
     }
 
-    /// The format in sealed files: version 1, scheme, length of the PKCS #8 document in four bytes, the document; then, for RA, 32
-    /// random bytes and the layout as JSON.
+    /// Encodes the key in the format of sealed files: version 1, scheme, length of the PKCS #8 document in four bytes,
+    /// the document; then, for RA, 32 random bytes and the layout as JSON.
     ///
     /// # Errors
     /// None is known.
@@ -208,7 +209,7 @@ impl PrivateKey {
     /// # Errors
     /// The cryptographic library failed.
     pub fn sign_plain(&self, draft: Draft) -> Result<Option<Vec<u8>>, PrivateKeyError> {
-        let library = |_| PrivateKeyError::LibraryFailed;
+        let library_failed = |_| PrivateKeyError::LibraryFailed;
         let message = draft.to_sign();
         let random = SystemRandom::new();
         let signature = match &self.secret {
@@ -216,11 +217,11 @@ impl PrivateKey {
             Secret::Pss(pair) => {
                 let mut signature = vec![0; pair.public_modulus_len()];
                 pair.sign(&signature::RSA_PSS_SHA256, &random, &message, &mut signature)
-                    .map_err(library)?;
+                    .map_err(library_failed)?;
                 signature
             }
             Secret::EcdsaP256(pair) => {
-                let signature = pair.sign(&random, &message).map_err(library)?;
+                let signature = pair.sign(&random, &message).map_err(library_failed)?;
                 crate::range::lower_half(signature.as_ref()).ok_or(PrivateKeyError::LibraryFailed)?
             }
             Secret::Ed25519(pair) => pair.sign(&message).as_ref().to_vec(),
@@ -232,12 +233,14 @@ impl PrivateKey {
 const VERSION: u8 = 1;
 
 fn rsa_document(size: KeySize) -> Result<Zeroizing<Vec<u8>>, PrivateKeyError> {
-    let library = |_| PrivateKeyError::LibraryFailed;
-    let pair = aws_lc_rs::rsa::KeyPair::generate(size).map_err(library)?;
-    Ok(Zeroizing::new(pair.as_der().map_err(library)?.as_ref().to_vec()))
+    let library_failed = |_| PrivateKeyError::LibraryFailed;
+    let pair = aws_lc_rs::rsa::KeyPair::generate(size).map_err(library_failed)?;
+    Ok(Zeroizing::new(
+        pair.as_der().map_err(library_failed)?.as_ref().to_vec(),
+    ))
 }
 
-/// The numbers of a PKCS #8 document (RFC 5958) that holds an `RSAPrivateKey` (RFC 8017, A.1.2).
+/// Reads an RSA key from a PKCS #8 document (RFC 5958) that contains an `RSAPrivateKey` (RFC 8017, A.1.2).
 fn rsa_private(document: &[u8]) -> Result<RsaPrivate, PrivateKeyError> {
     let malformed = |_| PrivateKeyError::Malformed("not an RSA key in PKCS #8");
     let info = pkcs8::PrivateKeyInfoRef::try_from(document).map_err(malformed)?;

@@ -5,7 +5,7 @@ use sha2::{Digest as _, Sha256};
 /// Bytes of a message hash, and of the salt.
 pub const DIGEST_BYTES: usize = 32;
 const TRAILER: u8 = 0xbc;
-/// The longest encoded message of the supported keys.
+/// Bytes of the longest encoded message of the supported keys.
 const ENCODED_BYTES_MAX: usize = 384;
 
 /// Whether `encoded`, which is `s^e mod n` for a modulus of a whole number of bytes, is an encoding of this hash. Variable time: all
@@ -31,12 +31,12 @@ pub fn pss_matches(encoded: &[u8], digest: &[u8; DIGEST_BYTES]) -> bool {
             .chain_update(hash)
             .chain_update(counter.to_be_bytes())
             .finalize();
-        for (byte, of_mask) in chunk.iter_mut().zip(mask) {
-            *byte = of_mask;
+        for (byte, mask_byte) in chunk.iter_mut().zip(mask) {
+            *byte = mask_byte;
         }
     }
-    for (byte, of_masked) in block.iter_mut().zip(masked) {
-        *byte ^= of_masked;
+    for (byte, masked_byte) in block.iter_mut().zip(masked) {
+        *byte ^= masked_byte;
     }
     if let Some(first) = block.first_mut() {
         *first &= 0x7f;

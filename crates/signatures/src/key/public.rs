@@ -13,7 +13,7 @@ use crate::message::{KEY_ID_BYTES, KeyId};
 use crate::ra::RaPublic;
 use crate::scheme::Scheme;
 
-/// Why bytes are not a public key.
+/// Why bytes are not a valid public key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PublicKeyError {
     /// The modulus is invalid.
@@ -35,11 +35,11 @@ pub enum PublicKeyError {
     /// Not a point of the curve.
     #[error(transparent)]
     P256(#[from] p256::PointError),
-    /// Not a point of the curve, not canonically encoded, or of small order, so that one signature holds for many
+    /// Not a point of the curve, not canonically encoded, or of small order, so that one signature is valid for many
     /// messages.
     #[error(transparent)]
     Ed25519(#[from] edwards::KeyError),
-    /// A key of RA has a layout, a key of another scheme has none.
+    /// The layout of a key of RA is missing, or a key of another scheme has a layout.
     #[error("public key of {0}: {what}", what = if .0.is_rapid() { "a layout is missing" } else { "a layout is only for RA" })]
     Layout(Scheme),
 }
@@ -135,7 +135,7 @@ impl PublicKey {
     /// A key of a plain scheme: a big-endian modulus, or an encoded point.
     ///
     /// # Errors
-    /// Not a key of this scheme.
+    /// Bytes that are not a key of this scheme.
     pub fn plain(scheme: Scheme, bytes: &[u8]) -> Result<Self, PublicKeyError> {
         let length = |expected| PublicKeyError::Length {
             scheme,
@@ -219,7 +219,7 @@ impl PublicKey {
         }
     }
 
-    /// Whether enough valid messages arrived that making a table pays off.
+    /// Whether enough valid messages have arrived to justify a table.
     pub(crate) fn is_due_for_table(&self) -> bool {
         match &self.material {
             Material::EcdsaP256(key, _) => key.precomputed.is_due(),
@@ -254,10 +254,10 @@ impl PublicKey {
     }
 
     /// Charges the table to this memory budget.
-    pub(crate) fn set_table_budget(&self, room: &Arc<MemoryBudget>) {
+    pub(crate) fn set_table_budget(&self, budget: &Arc<MemoryBudget>) {
         match &self.material {
-            Material::EcdsaP256(key, _) => key.precomputed.set_budget(room),
-            Material::Ed25519(key, _) => key.precomputed.set_budget(room),
+            Material::EcdsaP256(key, _) => key.precomputed.set_budget(budget),
+            Material::Ed25519(key, _) => key.precomputed.set_budget(budget),
             Material::Ra(_) | Material::Pss(..) => {}
         }
     }

@@ -8,12 +8,12 @@ use crate::message::{KeyId, PayloadKind};
 use crate::ra::{Domain, Layout, LayoutError, PAD_BYTES, RaPublic};
 use crate::scheme::Scheme;
 
-/// No public key is longer: a layout has at most 2^17 sub-messages of at most 512 bytes, and few are that
-/// long.
+/// Maximum length of a public key as JSON, bytes. A layout has at most 2^17 sub-messages of at most 512 bytes, and few
+/// sub-messages are that long.
 pub const PUBLIC_KEY_BYTES_MAX: usize = 16 << 20;
 const FORMAT: &str = "linewarden signer 1";
 
-/// Why a text is not a public key.
+/// Why a text is not a valid public key.
 #[derive(Debug, thiserror::Error)]
 pub enum PublicKeyTextError {
     /// Invalid JSON, or fields are missing or unknown.
@@ -25,7 +25,7 @@ pub enum PublicKeyTextError {
     /// The value of a field is invalid.
     #[error("{field}: {problem}")]
     Field {
-        /// The field.
+        /// Name of the field.
         field: &'static str,
         /// The error.
         problem: String,
@@ -60,12 +60,12 @@ pub enum LayoutDocument {
     Bsm,
     /// A number of opaque bytes.
     Opaque {
-        /// 1 to 60.
+        /// Number of bytes, 1 to 60.
         bytes: usize,
     },
     /// Sub-messages, and bytes between sub-messages.
     Submessages {
-        /// `"byte"`, or `{"submessages": ["…", "…"]}`.
+        /// The components in order, each `"byte"`, or `{"submessages": ["…", "…"]}`.
         components: Vec<Domain>,
     },
 }
@@ -122,7 +122,7 @@ impl PublicKey {
     /// Reads the JSON that [`PublicKey::to_json`] writes.
     ///
     /// # Errors
-    /// The error and the field; an id that does not match the key.
+    /// Invalid JSON, an invalid field, or an id that does not match the key.
     pub fn from_json(text: &str) -> Result<Self, PublicKeyTextError> {
         let text: PublicKeyDocument = serde_json::from_str(text)?;
         if text.format != FORMAT {

@@ -1,4 +1,4 @@
-//! Eight messages side by side in vector registers, each with its own key and its own verdict.
+//! Eight messages side by side in vector registers, each with its own key and its own result.
 
 use linewarden_arithmetic::rsa::{RsaPublic, check_batch, power_batch};
 use linewarden_arithmetic::{Backend, edwards, p256};
@@ -10,19 +10,21 @@ use crate::receive::Checked;
 use crate::scheme::Scheme;
 
 const GROUP_SIZE: usize = 8;
-/// From this number of messages on, a batch of eight RSA or RA messages is faster than single messages, even with repeated ones in unused
-/// lanes.
+/// From this number of messages on, a batch of eight RSA or RA messages is faster than single messages, even with
+/// repeated messages in unused lanes.
 const GROUP_MIN_RSA: usize = 4;
-/// The same for ECDSA and Ed25519 with tables and without, on AVX2.
+/// From this number of messages on, a batch of eight ECDSA or Ed25519 messages with tables is faster than single messages, on AVX2.
 const GROUP_MIN_PRECOMPUTED: usize = 3;
+/// From this number of messages on, a batch of eight ECDSA or Ed25519 messages without tables is faster than single messages, on AVX2.
 const GROUP_MIN_PLAIN: usize = 6;
-/// From this number of messages without tables on, a mixed batch without tables is faster than verifying some messages alone.
+/// If at least this number of up to eight messages have no table, one batch that uses no tables is faster than a batch with tables and
+/// single verification of the other messages.
 const GROUP_MIN_MIXED: usize = 4;
 /// A table, which costs as much as seven signatures without a table, is made at most once per this number of messages: an immediate
 /// message waits for at most one table, and a lane is slower by a fifth while all its signers are new.
 const MESSAGES_PER_TABLE: usize = 32;
 
-/// Eight messages at a time.
+/// A lane that verifies eight messages at a time.
 #[derive(Debug)]
 pub struct BatchLane {
     backend: Backend,
@@ -33,13 +35,13 @@ pub struct BatchLane {
 }
 
 impl BatchLane {
-    /// With the widest vectors of this CPU; `None` where single messages are faster.
+    /// A lane with the widest vectors of this CPU; `None` if single messages are faster.
     #[must_use]
     pub fn widest() -> Option<Self> {
         Backend::widest().map(Self::with_backend)
     }
 
-    /// With these vectors.
+    /// A lane with these vectors.
     #[must_use]
     pub fn with_backend(backend: Backend) -> Self {
         Self {
@@ -53,47 +55,51 @@ impl BatchLane {
     /// Whether each message's signature is valid, in order.
     #[must_use]
     pub fn verify_all(&mut self, messages: &[Checked]) -> Vec<bool> {
-        let mut holds = vec![false; messages.len()];
+        let mut results = vec![false; messages.len()];
         for scheme in Scheme::ALL {
-            let of_scheme = (0..)
+            let messages_of_scheme = (0..)
                 .zip(messages)
                 .filter(|(_, message)| message.key().scheme() == scheme);
-            // Looked up once, since another lane may make a table at the same time. One message without a table slows all eight down.
-            let (mut known, mut new): (Vec<_>, Vec<_>) =
-                of_scheme.partition(|(_, message)| message.key().has_table());
-            let is_one_group = known.len() + new.len() <= GROUP_SIZE && new.len() >= GROUP_MIN_MIXED;
-            if known.len() < GROUP_MIN_PRECOMPUTED || is_one_group {
-                new.append(&mut known);
+            // Tables are looked up only once, since another lane may make a table at the same time. A message without a
+            // table slows all eight messages down.
+            let (mut precomputed, mut plain): (Vec<_>, Vec<_>) =
+                messages_of_scheme.partition(|(_, message)| message.key().has_table());
+            let is_one_group =
+                precomputed.len() + plain.len() <= GROUP_SIZE && plain.len() >= GROUP_MIN_MIXED;
+            if precomputed.len() < GROUP_MIN_PRECOMPUTED || is_one_group {
+                plain.append(&mut precomputed);
             }
             let size = self.group_size(scheme);
             let group_min = match scheme {
                 Scheme::EcdsaP256 | Scheme::Ed25519 => GROUP_MIN_PLAIN,
                 _ => GROUP_MIN_RSA,
             };
-            let known = known.chunks(size).map(|group| (group, GROUP_MIN_PRECOMPUTED));
-            let new = new.chunks(size).map(|group| (group, group_min));
-            for (group, group_min) in known.chain(new) {
-                let verdicts = match group.len() < group_min {
+            let precomputed = precomputed
+                .chunks(size)
+                .map(|group| (group, GROUP_MIN_PRECOMPUTED));
+            let plain = plain.chunks(size).map(|group| (group, group_min));
+            for (group, group_min) in precomputed.chain(plain) {
+                let group_results = match group.len() < group_min {
                     true => group
                         .iter()
                         .map(|(_, message)| self.single.verify_one(message))
                         .collect(),
                     false => self.verify_group(scheme, group),
                 };
-                self.make_tables(group, &verdicts);
-                for ((place, _), verdict) in group.iter().zip(verdicts) {
-                    if let Some(holds) = holds.get_mut(*place) {
-                        *holds = verdict;
+                self.make_tables(group, &group_results);
+                for ((index, _), is_valid) in group.iter().zip(group_results) {
+                    if let Some(result) = results.get_mut(*index) {
+                        *result = is_valid;
                     }
                 }
             }
         }
-        holds
+        results
     }
 
     /// Makes tables for signers with enough valid messages.
-    fn make_tables(&mut self, group: &[(usize, &Checked)], holds: &[bool]) {
-        let valid = group.iter().zip(holds).filter(|(_, holds)| **holds);
+    fn make_tables(&mut self, group: &[(usize, &Checked)], results: &[bool]) {
+        let valid = group.iter().zip(results).filter(|(_, is_valid)| **is_valid);
         let valid = || valid.clone().map(|((_, message), _)| message.key());
         valid().for_each(|key| key.record_valid());
         self.messages_without_table =
@@ -141,23 +147,23 @@ impl BatchLane {
             .collect();
         // A checked message always has all parts.
         let prepared = prepared.unwrap_or_default();
-        let factors = prepared.iter().map(|of| of.3.factors());
+        let factors = prepared.iter().map(|parts| parts.3.factors());
         let Some(factors) = factors.collect::<Option<Vec<_>>>().filter(|all| !all.is_empty()) else {
             return vec![false; group.len()];
         };
         let group_of_eight = fill_group(&prepared);
-        let checked = check_batch(
+        let result = check_batch(
             self.backend,
-            group_of_eight.map(|of| of.0),
-            group_of_eight.map(|of| of.1),
-            group_of_eight.map(|of| of.2.as_bytes()),
+            group_of_eight.map(|parts| parts.0),
+            group_of_eight.map(|parts| parts.1),
+            group_of_eight.map(|parts| parts.2.as_bytes()),
             fill_group(&factors).map(Factors::as_slice),
         );
-        let holds = checked.unwrap_or([false; GROUP_SIZE]);
-        for (of, _) in prepared.iter().zip(holds).filter(|(_, holds)| *holds) {
-            of.3.cache_computed();
+        let results = result.unwrap_or([false; GROUP_SIZE]);
+        for (parts, _) in prepared.iter().zip(results).filter(|(_, is_valid)| *is_valid) {
+            parts.3.cache_computed();
         }
-        holds.to_vec()
+        results.to_vec()
     }
 
     fn pss(&self, group: &[(usize, &Checked)]) -> Vec<bool> {
@@ -176,15 +182,15 @@ impl BatchLane {
             .map(|power| power.get_mut(..length).unwrap_or_default());
         let keys = group_of_eight.map(|(key, _)| *key);
         let signatures = group_of_eight.map(|(_, message)| message.signature());
-        let Ok(below) = power_batch(self.backend, keys, signatures, outputs) else {
+        let Ok(is_below_n) = power_batch(self.backend, keys, signatures, outputs) else {
             return vec![false; group.len()];
         };
         let encoded = powers.iter().map(|power| power.get(..length).unwrap_or_default());
         let digests = group_of_eight.iter().map(|(_, message)| digest(message));
-        below
+        is_below_n
             .into_iter()
             .zip(encoded.zip(digests))
-            .map(|(below, (encoded, digest))| below && pss_matches(encoded, &digest))
+            .map(|(is_below_n, (encoded, digest))| is_below_n && pss_matches(encoded, &digest))
             .collect()
     }
 
@@ -194,7 +200,7 @@ impl BatchLane {
             Material::EcdsaP256(key, _) => Some(&**key),
             _ => None,
         });
-        // One verdict for each message in any case, so that no verdict shifts to another message.
+        // Always one result for each message, so that no result shifts to another message.
         let Some(keys) = keys.collect::<Option<Vec<&P256Key>>>() else {
             return vec![false; group.len()];
         };
@@ -202,7 +208,7 @@ impl BatchLane {
         let requests = requests.map(|((_, message), (key, digest))| {
             let (r, s) = signature_numbers(message)?;
             let signer = match key.precomputed().get() {
-                Some(known) => p256::Signer::Precomputed(known),
+                Some(precomputed) => p256::Signer::Precomputed(precomputed),
                 None => p256::Signer::Plain(key.point()),
             };
             Some(p256::Request { signer, digest, r, s })
@@ -237,7 +243,7 @@ impl BatchLane {
             .zip(numbers.iter().zip(&hashes))
             .map(|(key, ((r, s), hash))| {
                 let signer = match key.precomputed().get() {
-                    Some(known) => edwards::Signer::Precomputed(known),
+                    Some(precomputed) => edwards::Signer::Precomputed(precomputed),
                     None => edwards::Signer::Plain(key.key()),
                 };
                 edwards::Request { signer, r, s, hash }
@@ -252,13 +258,13 @@ impl Verifier for BatchLane {
         &self.name
     }
 
-    fn verify(&mut self, messages: &[Checked], holds: &mut Vec<bool>) -> Result<(), VerifierLost> {
-        holds.extend(self.verify_all(messages));
+    fn verify(&mut self, messages: &[Checked], results: &mut Vec<bool>) -> Result<(), VerifierLost> {
+        results.extend(self.verify_all(messages));
         Ok(())
     }
 }
 
-/// Fills eight lanes with one to eight messages: the last one is repeated.
+/// Fills eight lanes with one to eight messages; repeats the last message in unused lanes.
 #[allow(clippy::indexing_slicing)] // The index is at most that of the last; groups are not empty.
 fn fill_group<T>(group: &[T]) -> [&T; GROUP_SIZE] {
     std::array::from_fn(|index| &group[index.min(group.len() - 1)])

@@ -1,5 +1,5 @@
-//! Lanes: implementations that verify signatures. All lanes give the same verdict on each message; they differ in batch
-//! size.
+//! Lanes: implementations that verify signatures. All lanes return the same result for each message; they differ in
+//! batch size.
 
 mod batch;
 mod gpu;
@@ -18,20 +18,20 @@ pub trait Verifier: Send {
     /// Name of the lane in reports.
     fn name(&self) -> &str;
 
-    /// Whether each message's signature is valid, in order, appended to `holds`.
+    /// Appends to `results` whether each message's signature is valid, in order.
     ///
     /// # Errors
     /// The device is lost; nothing was appended.
-    fn verify(&mut self, messages: &[Checked], holds: &mut Vec<bool>) -> Result<(), VerifierLost>;
+    fn verify(&mut self, messages: &[Checked], results: &mut Vec<bool>) -> Result<(), VerifierLost>;
 }
 
-/// A lane that has stopped computing, for example a GPU that fell off its bus. Another lane must do its work.
+/// A lane that has stopped computing, for example a failed GPU. Another lane must do its work.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{lane}: {reason}")]
 pub struct VerifierLost {
     /// Name of the lane.
     pub lane: String,
-    /// Error message of the library.
+    /// Why the lane is lost.
     pub reason: String,
 }
 

@@ -5,7 +5,7 @@ use super::{Verifier, VerifierLost};
 use crate::key::Material;
 use crate::receive::Checked;
 
-/// One message at a time.
+/// A lane that verifies one message at a time.
 #[derive(Debug, Default)]
 pub struct SingleLane {
     /// Buffer for the signed bytes in one piece.
@@ -37,10 +37,10 @@ impl Verifier for SingleLane {
         "cpu, one at a time"
     }
 
-    fn verify(&mut self, messages: &[Checked], holds: &mut Vec<bool>) -> Result<(), VerifierLost> {
+    fn verify(&mut self, messages: &[Checked], results: &mut Vec<bool>) -> Result<(), VerifierLost> {
         for message in messages {
-            let verdict = self.verify_one(message);
-            holds.push(verdict);
+            let is_valid = self.verify_one(message);
+            results.push(is_valid);
         }
         Ok(())
     }

@@ -30,7 +30,7 @@ pub const HEADER_BYTES: usize = 21;
 pub const MASK_NAME_BYTES: usize = 32;
 /// The longest payload: such a message fits any link with an MTU of 1,500.
 pub const PAYLOAD_BYTES_MAX: usize = 1024;
-/// The longest message.
+/// Upper bound of the length of a message. RA, which has the longest signatures, has shorter payloads.
 pub const MESSAGE_BYTES_MAX: usize = HEADER_BYTES + PAYLOAD_BYTES_MAX + MASK_NAME_BYTES + 384;
 /// Prefix of the bytes that a plain scheme signs.
 const SIGNED_PREFIX: &[u8] = b"linewarden signed message 1\0";
@@ -50,7 +50,7 @@ pub enum PayloadKind {
 impl PayloadKind {
     const ALL: [Self; 3] = [Self::Opaque, Self::Bsm, Self::Submessages];
 
-    /// The name in files and JSON.
+    /// The name of this type in files and JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -219,7 +219,7 @@ impl<'a> Envelope<'a> {
         [SIGNED_PREFIX, self.before_signature]
     }
 
-    /// The same parts of a message with this payload length.
+    /// The bytes that a plain scheme signs, for an encoded message with this payload length.
     pub(crate) fn signed_part(message: &[u8], payload_bytes: usize) -> [&[u8]; 2] {
         let signed = message.get(..HEADER_BYTES + payload_bytes);
         [SIGNED_PREFIX, signed.unwrap_or_default()]

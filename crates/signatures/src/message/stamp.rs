@@ -1,4 +1,4 @@
-//! When a message was signed, and the urgency that it claims.
+//! The time at which a message was signed, and the urgency that it claims.
 
 use std::fmt;
 
@@ -23,13 +23,13 @@ impl TimeMs {
         if ms < Self::MAX.0 { Self(ms) } else { Self::MAX }
     }
 
-    /// From a Unix clock; times before 2020 become 2020.
+    /// A time from milliseconds of the Unix epoch; times before 2020 become 2020.
     #[must_use]
     pub const fn from_unix_ms(ms: u64) -> Self {
         Self::since_2020(ms.saturating_sub(EPOCH_UNIX_MS))
     }
 
-    /// As milliseconds of the Unix epoch.
+    /// Milliseconds since the Unix epoch.
     #[must_use]
     pub const fn unix_ms(self) -> u64 {
         self.0 + EPOCH_UNIX_MS
@@ -57,7 +57,7 @@ impl Priority {
     /// The most urgent priority after immediate; an immediate message beyond the quota of its source gets this
     /// priority.
     pub const URGENT: Self = Self(1);
-    /// The least urgent.
+    /// The least urgent priority.
     pub const LEAST: Self = Self(Self::COUNT as u8 - 1);
     /// Number of priorities.
     pub const COUNT: usize = 1 << PRIORITY_BITS;
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stamp_is_its_bits_and_44_bits_a_stamp() {
+    fn stamps_and_44_bits_convert_to_each_other() {
         for bits in [0, 1, 7, 8, (1 << STAMP_BITS) - 1, 0x0123_4567_89ab] {
             assert_eq!(Stamp::from_bits(bits).unwrap().bits(), bits);
         }
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn times_outside_the_range_are_its_ends() {
+    fn times_outside_the_range_are_clamped() {
         assert_eq!(TimeMs::from_unix_ms(0).ms(), 0);
         assert_eq!(TimeMs::from_unix_ms(u64::MAX), TimeMs::MAX);
         assert_eq!(

@@ -1,14 +1,17 @@
-//! The full-domain hash: MGF1 with SHA-256 (RFC 8017, B.2.1) to 128 bits more than the modulus has, reduced modulo it.
+//! The full-domain hash: MGF1 with SHA-256 (RFC 8017, B.2.1) with 128 bits more than the modulus, reduced modulo the
+//! modulus.
 //!
-//! The 128 additional bits make the distance from the uniform distribution less than 2^-128. The hashed bytes begin with a byte for
-//! the purpose, and each part is preceded by its length in four bytes:
+//! The 128 additional bits make the distance from the uniform distribution less than 2^-128. The hashed bytes begin
+//! with a byte for the purpose, and each part is preceded by its length in four bytes. P is the pad, j a component, v
+//! its value, and r the name of a mask:
 //!
 //! ```text
 //! component  01 | 00000020 P | 00000002 j | length v
 //! mask       02 | 00000020 P | 00000020 r
 //! ```
 //!
-//! MGF1 hashes `x | counter` for 9 counters (13 for 3,072 bits): the blocks of x before the counter's block are compressed once.
+//! With the hashed bytes x, MGF1 hashes `x | counter` for 9 counters (13 for 3,072 bits): the blocks of x before the counter's block are
+//! compressed once.
 
 use sha2::{Digest as _, Sha256};
 
@@ -46,7 +49,7 @@ fn put_head(purpose: u8, pad: &[u8; PAD_BYTES], out: &mut Vec<u8>) {
     put_part(pad, out);
 }
 
-/// At most 512 bytes, as layouts require, after their length.
+/// Appends a part after its length. Parts have at most 512 bytes, as layouts require.
 fn put_part(part: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(&(part.len() as u32).to_be_bytes());
     out.extend_from_slice(part);
@@ -86,7 +89,7 @@ impl Prefixes {
         mgf1(&hash, out);
     }
 
-    /// The unreduced hash of a mask's name, in the same format.
+    /// The unreduced hash of a mask's name, big-endian, as long as `out`.
     pub(crate) fn mask(&self, name: &[u8; MASK_NAME_BYTES], out: &mut [u8]) {
         let hash = self
             .mask

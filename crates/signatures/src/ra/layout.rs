@@ -1,8 +1,8 @@
 //! Layouts: the components of a message, and the possible values of each.
 //!
-//! The first [`STAMP_DIGITS`] components of each message are the digits of its [`Stamp`]: every signature covers time and priority. The
-//! payload follows, component by component: a byte, or one of several predefined sub-messages. A layout of `a` components has `a - 4` for
-//! the payload.
+//! The first [`STAMP_DIGITS`] components of each message are the digits of its [`Stamp`]: every signature covers time
+//! and priority. The payload follows, component by component: a byte, or one of several predefined sub-messages. In a
+//! layout of `a` components, `a - 4` are for the payload.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,14 +12,15 @@ use crate::refusal::Refusal;
 
 /// Number of components of a stamp.
 pub const STAMP_DIGITS: usize = 4;
-/// Bits of such a digit: 4 digits hold a stamp, and a table of 2,048 values each costs two seconds of one core.
+/// Bits of a digit of a stamp: 4 digits hold a stamp, and a table with 2,048 values for each digit takes two seconds of
+/// one CPU.
 const DIGIT_BITS: u32 = STAMP_BITS.div_ceil(STAMP_DIGITS as u32);
 const DIGIT_VALUES: usize = 1 << DIGIT_BITS;
 /// Maximum number of components, including those of the stamp.
 pub const COMPONENTS_MAX: usize = 64;
 /// Maximum number of values of all components: 32 MiB of a table over 2,048 bits.
 pub const ROWS_MAX: usize = 1 << 17;
-/// Maximum length of a sub-message; in the thesis all have 512 bytes.
+/// Maximum length of a sub-message; all sub-messages of the thesis that [`scheduler`](crate::scheduler) names have 512 bytes.
 pub const SUBMESSAGE_BYTES_MAX: usize = 512;
 
 /// The values of one component of a payload.
@@ -28,7 +29,8 @@ pub const SUBMESSAGE_BYTES_MAX: usize = 512;
 pub enum Domain {
     /// Any byte.
     Byte,
-    /// One of these texts; a payload has the index, in one byte, or in two from 257 texts on.
+    /// One of these texts; a payload contains the index of the text, in one byte, or in two bytes for more than 256
+    /// texts.
     Submessages(Vec<String>),
 }
 
@@ -38,7 +40,7 @@ pub enum LayoutError {
     /// No components, or too many.
     #[error("components: {0} given; expected 1 to {max}", max = COMPONENTS_MAX - STAMP_DIGITS)]
     ComponentCount(usize),
-    /// A component has fewer than two values, or more than two bytes can number.
+    /// A component has fewer than two values, or more values than two bytes can number.
     #[error("components[{component}]: {count} sub-messages given; expected 2 to 65,536")]
     SubmessageCount {
         /// Index of the component, from 0.
@@ -86,7 +88,7 @@ pub struct Layout {
     offsets: Vec<usize>,
 }
 
-/// The component numbers of a message.
+/// For each component of a message, the number of its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Digits {
     digits: [u16; COMPONENTS_MAX],
@@ -101,8 +103,8 @@ impl Digits {
     }
 
     fn push(&mut self, digit: u16) {
-        if let Some(place) = self.digits.get_mut(self.count) {
-            *place = digit;
+        if let Some(slot) = self.digits.get_mut(self.count) {
+            *slot = digit;
             self.count += 1;
         }
     }
@@ -112,9 +114,9 @@ impl Digits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(untagged)]
 pub enum Part<'a> {
-    /// Of [`Domain::Byte`].
+    /// A byte, for [`Domain::Byte`].
     Byte(u8),
-    /// Of [`Domain::Submessages`].
+    /// A text, for [`Domain::Submessages`].
     Text(&'a str),
 }
 
@@ -130,13 +132,15 @@ impl Layout {
         for (component, domain) in components.iter().enumerate() {
             check(component, domain)?;
         }
-        let bytes_alone = components.iter().all(|domain| *domain == Domain::Byte);
+        let has_only_bytes = components.iter().all(|domain| *domain == Domain::Byte);
         match kind {
-            PayloadKind::Bsm if !bytes_alone || components.len() != bsm::MESSAGE_BYTES => {
+            PayloadKind::Bsm if !has_only_bytes || components.len() != bsm::MESSAGE_BYTES => {
                 return Err(LayoutError::InvalidBsm);
             }
-            PayloadKind::Opaque if !bytes_alone => return Err(LayoutError::KindMismatch("opaque")),
-            PayloadKind::Submessages if bytes_alone => return Err(LayoutError::KindMismatch("submessages")),
+            PayloadKind::Opaque if !has_only_bytes => return Err(LayoutError::KindMismatch("opaque")),
+            PayloadKind::Submessages if has_only_bytes => {
+                return Err(LayoutError::KindMismatch("submessages"));
+            }
             _ => {}
         }
         let mut offsets = vec![0];
@@ -172,7 +176,7 @@ impl Layout {
     /// A basic safety message of SAE J2735, part I.
     ///
     /// # Errors
-    /// Never; the constructor checks as for other layouts.
+    /// None: this layout is valid.
     pub fn bsm() -> Result<Self, LayoutError> {
         Self::new(PayloadKind::Bsm, vec![Domain::Byte; bsm::MESSAGE_BYTES])
     }
@@ -207,7 +211,7 @@ impl Layout {
         self.components.iter().map(Domain::digit_bytes).sum()
     }
 
-    /// The component numbers of a message.
+    /// For each component of a message, the number of its value.
     ///
     /// # Errors
     /// [`Refusal::WrongLayout`]: another kind or length, or a number out of a component's range.
@@ -224,7 +228,7 @@ impl Layout {
         }
         let mut rest = payload;
         for domain in &self.components {
-            let (number, behind) = rest
+            let (number, tail) = rest
                 .split_at_checked(domain.digit_bytes())
                 .ok_or(Refusal::WrongLayout)?;
             let number = number
@@ -234,7 +238,7 @@ impl Layout {
                 return Err(Refusal::WrongLayout);
             }
             digits.push(number);
-            rest = behind;
+            rest = tail;
         }
         Ok(digits)
     }
@@ -242,8 +246,8 @@ impl Layout {
     /// Number of values of each component, the stamp's first.
     pub fn domains(&self) -> impl Iterator<Item = u32> + '_ {
         let bounds = self.offsets.iter().zip(self.offsets.iter().skip(1));
-        // At most `ROWS_MAX`.
-        bounds.map(|(from, to)| (to - from) as u32)
+        // The difference is at most `ROWS_MAX`.
+        bounds.map(|(start, end)| (end - start) as u32)
     }
 
     /// Maximum length of a hashed value.
@@ -286,21 +290,22 @@ impl Layout {
         Some((u16::try_from(component).ok()?, value))
     }
 
-    /// The parts of a payload: a text for a component with texts, else a byte. `None` for a payload that [`Layout::digits`] refuses.
+    /// The parts of a payload: a text for a component with texts, otherwise a byte. `None` for a payload that
+    /// [`Layout::digits`] refuses.
     #[must_use]
     pub fn parts(&self, payload: &[u8]) -> Option<Vec<Part<'_>>> {
         let mut rest = payload;
         let mut parts = Vec::with_capacity(self.components.len());
         for domain in &self.components {
-            let (number, behind) = rest.split_at_checked(domain.digit_bytes())?;
+            let (number, tail) = rest.split_at_checked(domain.digit_bytes())?;
             let number = number
                 .iter()
                 .fold(0, |number, byte| number << 8 | usize::from(*byte));
             parts.push(match domain {
                 Domain::Byte => Part::Byte(u8::try_from(number).ok()?),
-                Domain::Submessages(all) => Part::Text(all.get(number)?),
+                Domain::Submessages(texts) => Part::Text(texts.get(number)?),
             });
-            rest = behind;
+            rest = tail;
         }
         rest.is_empty().then_some(parts)
     }

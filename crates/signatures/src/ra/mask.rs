@@ -8,15 +8,16 @@ use crate::message::MASK_NAME_BYTES;
 
 /// An unused mask: `(r, β)`. Signing takes a mask by value, and wipes it.
 ///
-/// A mask cannot be copied. β stays secret after use: it reveals the product of components that it covered.
+/// A mask cannot be copied. β must stay secret after use, since β reveals the product of the components that the mask
+/// covered.
 pub struct Mask {
     name: [u8; MASK_NAME_BYTES],
     beta: Zeroizing<Vec<u8>>,
 }
 
 impl Mask {
-    /// Takes `r` and `β`, the latter big-endian and as long as the modulus. The caller guarantees that no other mask has the same
-    /// numbers, and that no message was signed with them.
+    /// A mask of `r` and `β`. β is big-endian and as long as the modulus. The caller guarantees that no other mask has
+    /// the same numbers, and that no message was signed with them.
     #[must_use]
     pub fn from_unused_parts(name: [u8; MASK_NAME_BYTES], beta: Zeroizing<Vec<u8>>) -> Self {
         Self { name, beta }

@@ -8,16 +8,16 @@
 //!
 //! | | |
 //! |---|---|
-//! | table, once a key | `Γ[j][v] = H(1 \| P \| j \| v)^d mod n` |
+//! | table, once per key | `Γ[j][v] = H(1 \| P \| j \| v)^d mod n` |
 //! | mask, in advance | random `r`, `β = H(2 \| P \| r)^d mod n` |
 //! | sign | `σ = β · Π Γ[j][m_j] mod n`; send `(σ, r)`, erase β |
 //! | verify | `σ^e = H(2 \| P \| r) · Π H(1 \| P \| j \| m_j) mod n` |
 //!
 //! # Security argument
-//! Each r occurs in one signature only. A product of signatures, with integer exponents, in which one `H(2 | P | r)` has exponent 1 and
-//! all others vanish, is a power of that one signature: combining signatures gives no new signature. In the random oracle model a forger
-//! inverts RSA on one of the hashes, with a loss of about their number. Each of the following mistakes breaks the scheme, and a test
-//! demonstrates it:
+//! Each r occurs in one signature only. A product of signatures, with integer exponents, in which one `H(2 | P | r)` has exponent 1 and the
+//! other such hashes have exponent 0, is that one signature: combining signatures gives no new signature. In the random oracle model a
+//! forger inverts RSA on one of the hashes, with a loss of about the number of hashes. Each of the following mistakes breaks the scheme,
+//! and a test demonstrates it:
 //! * *no mask*: `σ(a', b) σ(a, b') / σ(a, b)` is a signature of `(a', b')`;
 //! * *a mask twice*: the quotient of two signatures has unmasked components, which allow the same exchange;
 //! * *one check for many messages* (the product of all σ against the product of all hashes): exchanging a component between two messages

@@ -39,7 +39,7 @@ impl RaPrivate {
         &self.public
     }
 
-    /// The numbers of the key.
+    /// The RSA private key.
     pub(crate) fn rsa(&self) -> &RsaPrivate {
         &self.rsa
     }
@@ -47,7 +47,7 @@ impl RaPrivate {
     /// Makes masks with these names, which must be random and unused.
     ///
     /// # Errors
-    /// The check of a result failed; then no mask is made.
+    /// The check of a result failed; no mask is returned.
     pub fn masks(&self, names: &[[u8; MASK_NAME_BYTES]]) -> Result<Vec<Mask>, RsaError> {
         let hashes: Vec<_> = names.iter().map(|name| self.public.mask_hash(name)).collect();
         let numbers: Vec<&[u8]> = hashes.iter().map(super::public::MaskHash::as_bytes).collect();
@@ -59,30 +59,31 @@ impl RaPrivate {
             .collect())
     }
 
-    /// Makes the table: a signature of each value of each component. `made` receives the number of rows so far, and returns whether to
-    /// continue; `None` if not.
+    /// Makes the table: a signature of each value of each component. `on_progress` receives the number of rows made so
+    /// far, and returns whether to continue. Returns `None` if `on_progress` returned false.
     ///
     /// # Errors
     /// The check of a result failed.
-    pub fn table(&self, mut made: impl FnMut(usize) -> bool) -> Result<Option<Table>, RsaError> {
+    pub fn table(&self, mut on_progress: impl FnMut(usize) -> bool) -> Result<Option<Table>, RsaError> {
         let mut table = Table::empty(Arc::clone(&self.public));
         let rows = self.public.layout().rows();
         for first in (0..rows).step_by(GROUP_SIZE) {
-            let some = first..(first + GROUP_SIZE).min(rows);
-            let hashes: Vec<Vec<u8>> = some.filter_map(|row| self.public.component_bytes(row)).collect();
+            let group = first..(first + GROUP_SIZE).min(rows);
+            let hashes: Vec<Vec<u8>> = group.filter_map(|row| self.public.component_bytes(row)).collect();
             let numbers: Vec<&[u8]> = hashes.iter().map(Vec::as_slice).collect();
             for (index, signature) in self.signatures(&numbers)?.iter().enumerate() {
                 table.set(first + index, signature)?;
             }
-            if !made(first + numbers.len()) {
+            if !on_progress(first + numbers.len()) {
                 return Ok(None);
             }
         }
         Ok(Some(table))
     }
 
-    /// Signs without a table and without a mask: `σ = (H(2 | P | r) · Π H(1 | P | j | m_j))^d`, the same number, at the cost of an RSA
-    /// signature. Used when no masks are left. The name must be random and unused.
+    /// Signs without a table and without a mask: `σ = (H(2 | P | r) · Π H(1 | P | j | m_j))^d`, the same signature as
+    /// with table and mask, at the cost of an RSA signature. Used when no masks are left. The name must be random and
+    /// unused.
     ///
     /// # Errors
     /// The check of the result failed.
@@ -91,10 +92,10 @@ impl RaPrivate {
         signatures.pop().ok_or(RsaError::MixedSizes)
     }
 
-    /// The same for many messages, eight at a time where that is faster on this CPU.
+    /// Like [`RaPrivate::sign`], for many messages: eight at a time if that is faster on this CPU.
     ///
     /// # Errors
-    /// The check of a result failed; then no signature is returned.
+    /// The check of a result failed; no signature is returned.
     pub fn sign_all(&self, messages: &[([u8; MASK_NAME_BYTES], &Digits)]) -> Result<Vec<Vec<u8>>, RsaError> {
         let products = messages.iter().map(|(name, digits)| self.product(name, digits));
         let products = products.collect::<Result<Vec<_>, _>>()?;
@@ -125,7 +126,7 @@ impl RaPrivate {
         Ok(product)
     }
 
-    /// `number^d` of each number, big-endian: eight at a time where that is faster on this CPU.
+    /// `number^d` of each number, big-endian: eight at a time if that is faster on this CPU.
     fn signatures(&self, numbers: &[&[u8]]) -> Result<Vec<Zeroizing<Vec<u8>>>, RsaError> {
         let bytes = self.public.rsa().size().bytes();
         let mut out: Vec<_> = numbers.iter().map(|_| Zeroizing::new(vec![0; bytes])).collect();

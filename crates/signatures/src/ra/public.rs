@@ -20,23 +20,23 @@ const EXPONENT: u32 = 65_537;
 
 /// The public key: a modulus, a layout, and the pad that binds both.
 ///
-/// Hashes of components are the same in all messages: those of valid messages are cached, up to a [limit](RaPublic::set_cache_limit). Forged
-/// messages fill no memory.
+/// Hashes of components are the same in all messages: the hashes of valid messages' components are cached, up to a
+/// [limit](RaPublic::set_cache_limit). Forged messages fill no memory.
 pub struct RaPublic {
     rsa: RsaPublic,
     layout: Layout,
     random: [u8; PAD_BYTES],
     pad: [u8; PAD_BYTES],
     prefixes: Prefixes,
-    /// By row of the layout, one number each.
+    /// Cached hashes, one for each row of the layout.
     components: Box<[OnceLock<rsa::Table>]>,
-    /// Remaining capacity of the cache.
-    cache_room: AtomicUsize,
-    /// See [`RaPublic::average_missing`], in fractions of [`MISSING_SCALE`].
+    /// Remaining capacity of the cache, in rows.
+    free_cache_rows: AtomicUsize,
+    /// See [`RaPublic::average_missing`], in units of `1 / MISSING_SCALE` component.
     missing_average: AtomicU32,
 }
 
-/// Fractions of a component in [`RaPublic::missing_average`].
+/// Units of [`RaPublic::missing_average`] for one component.
 const MISSING_SCALE: u32 = 16;
 
 impl fmt::Debug for RaPublic {
@@ -83,7 +83,7 @@ impl RaPublic {
             pad,
             prefixes: Prefixes::new(&pad),
             components: std::iter::repeat_with(OnceLock::new).take(rows).collect(),
-            cache_room: AtomicUsize::new(rows),
+            free_cache_rows: AtomicUsize::new(rows),
             missing_average: AtomicU32::new(0),
         }
     }
@@ -134,8 +134,8 @@ impl RaPublic {
 
     /// Limits the cached hashes to this number of bytes, including those cached already. By default, all rows may be cached.
     pub fn set_cache_limit(&self, bytes: usize) {
-        let rows = bytes / rsa::Table::bytes_of_one(self.rsa.size());
-        self.cache_room
+        let rows = bytes / rsa::Table::single_entry_bytes(self.rsa.size());
+        self.free_cache_rows
             .store(rows.saturating_sub(self.cached_rows()), Ordering::Relaxed);
     }
 
@@ -164,16 +164,16 @@ impl RaPublic {
 
     /// Writes up to eight hashes into a table, from an index on.
     fn set_group(&self, table: &mut rsa::Table, first: usize, hashes: &[Vec<u8>]) -> Result<(), RsaError> {
-        /// From this number on, a batch of eight takes less time than single operations.
-        const WORTH: usize = 2;
-        match Backend::widest().filter(|_| hashes.len() >= WORTH) {
+        /// From this number of hashes on, a batch of eight takes less time than single operations.
+        const BATCH_MIN: usize = 2;
+        match Backend::widest().filter(|_| hashes.len() >= BATCH_MIN) {
             Some(backend) => {
                 let number = |index| hashes.get(index).map_or(&[][..], Vec::as_slice);
                 table.set_batch(backend, first, &self.rsa, std::array::from_fn(number))
             }
             None => (first..)
                 .zip(hashes)
-                .try_for_each(|(place, hash)| table.set(place, &self.rsa, hash)),
+                .try_for_each(|(index, hash)| table.set(index, &self.rsa, hash)),
         }
     }
 
@@ -190,16 +190,16 @@ impl RaPublic {
 
     /// Records how many components were computed for a valid message.
     fn record_missing(&self, count: usize) {
-        let before = self.missing_average.load(Ordering::Relaxed);
+        let average = self.missing_average.load(Ordering::Relaxed);
         // Moves the average by an eighth of the difference, rounded up in magnitude. A message has at most 64 components.
-        let toward = count as u32 * MISSING_SCALE;
-        let after = if toward > before {
-            before + (toward - before).div_ceil(8)
+        let target = count as u32 * MISSING_SCALE;
+        let new_average = if target > average {
+            average + (target - average).div_ceil(8)
         } else {
-            before - (before - toward).div_ceil(8)
+            average - (average - target).div_ceil(8)
         };
-        if after != before {
-            self.missing_average.store(after, Ordering::Relaxed);
+        if new_average != average {
+            self.missing_average.store(new_average, Ordering::Relaxed);
         }
     }
 
@@ -209,31 +209,29 @@ impl RaPublic {
 
     /// Caches a component's hash, if there is room.
     fn cache(&self, row: usize, hash: Element<'_>) {
-        let one_less = |room: usize| room.checked_sub(1);
-        let Some(place) = self.components.get(row) else {
+        let one_less = |rows: usize| rows.checked_sub(1);
+        let Some(cell) = self.components.get(row) else {
             return;
         };
         if self
-            .cache_room
+            .free_cache_rows
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less)
             .is_ok()
-            && place.set(rsa::Table::single(hash)).is_err()
+            && cell.set(rsa::Table::single(hash)).is_err()
         {
-            // Another lane was faster.
-            self.cache_room.fetch_add(1, Ordering::Relaxed);
+            // Another lane has already cached the hash.
+            self.free_cache_rows.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Number of cached hashes.
     #[must_use]
     pub fn cached_rows(&self) -> usize {
-        self.components
-            .iter()
-            .filter(|place| place.get().is_some())
-            .count()
+        self.components.iter().filter(|cell| cell.get().is_some()).count()
     }
 
-    /// Whether `signature`, as many bytes as the modulus has, is this key's signature over these components with the mask of this name.
+    /// Whether `signature`, which is as long as the modulus, is this key's signature over these components with the
+    /// mask of this name.
     #[must_use]
     pub fn verify(&self, name: &[u8; MASK_NAME_BYTES], digits: &Digits, signature: &[u8]) -> bool {
         let Some(components) = self.components(digits) else {
@@ -243,19 +241,19 @@ impl RaPublic {
             return false;
         };
         let hash = self.mask_hash(name);
-        let checked = self.rsa.check(signature, hash.as_bytes(), factors.as_slice());
-        let holds = checked.unwrap_or(false);
-        if holds {
+        let result = self.rsa.check(signature, hash.as_bytes(), factors.as_slice());
+        let is_valid = result.unwrap_or(false);
+        if is_valid {
             components.cache_computed();
         }
-        holds
+        is_valid
     }
 }
 
 /// The hashes of one message's components.
 pub(crate) struct Components<'a> {
     public: &'a RaPublic,
-    /// Rows of the layout, and their cached hashes at creation.
+    /// Rows of the layout, and the hashes of these rows that were cached when this value was created.
     rows: [(usize, Option<Element<'a>>); COMPONENTS_MAX],
     count: usize,
     /// The computed hashes, in order.
@@ -270,7 +268,7 @@ impl Components<'_> {
     fn missing(&self) -> impl Iterator<Item = usize> {
         self.rows()
             .iter()
-            .filter_map(|(row, kept)| kept.is_none().then_some(*row))
+            .filter_map(|(row, cached_hash)| cached_hash.is_none().then_some(*row))
     }
 
     /// The hashes as factors of a product.
@@ -279,18 +277,18 @@ impl Components<'_> {
         let mut elements = self
             .rows()
             .iter()
-            .map(|(_, kept)| kept.or_else(|| computed.next()));
+            .map(|(_, cached_hash)| cached_hash.or_else(|| computed.next()));
         let mut factors = Factors {
             elements: [elements.next()??; COMPONENTS_MAX],
             count: self.count,
         };
-        for (place, element) in factors.elements.iter_mut().skip(1).zip(elements) {
-            *place = element?;
+        for (slot, element) in factors.elements.iter_mut().skip(1).zip(elements) {
+            *slot = element?;
         }
         Some(factors)
     }
 
-    /// Caches the computed hashes. To be called when the message is valid.
+    /// Caches the computed hashes. Call this only for a valid message.
     pub(crate) fn cache_computed(&self) {
         self.public.record_missing(self.missing().count());
         for (index, row) in self.missing().enumerate() {

@@ -42,7 +42,7 @@ impl Table {
     }
 
     pub(super) fn set(&mut self, row: usize, signature: &[u8]) -> Result<(), RsaError> {
-        // More than setting a row uses.
+        // Upper bound of the stack usage of setting a row.
         const STACK_BYTES: usize = 16 << 10;
         run_and_wipe_stack::<STACK_BYTES, _>(|| self.rows.set(row, self.public.rsa(), signature))
     }
@@ -68,19 +68,19 @@ impl Table {
     /// Reads the bytes that [`Table::to_bytes`] writes, for this key.
     ///
     /// # Errors
-    /// Unexpected length.
+    /// Unexpected length, or a number that is not below the modulus.
     pub fn from_bytes(public: Arc<RaPublic>, bytes: &[u8]) -> Result<Self, TableMismatch> {
         let size = public.rsa().size().bytes();
-        let wrong = TableMismatch {
+        let mismatch = TableMismatch {
             found: bytes.len(),
             expected: public.layout().rows() * size,
         };
-        if wrong.found != wrong.expected {
-            return Err(wrong);
+        if mismatch.found != mismatch.expected {
+            return Err(mismatch);
         }
         let mut table = Self::empty(public);
         for (row, number) in bytes.chunks_exact(size).enumerate() {
-            table.set(row, number).map_err(|_| wrong)?;
+            table.set(row, number).map_err(|_| mismatch)?;
         }
         Ok(table)
     }
@@ -116,10 +116,10 @@ impl Table {
         Ok(signature)
     }
 
-    /// Signs several messages, each with its own mask: eight side by side where that is faster on this CPU.
+    /// Signs several messages, each with its own mask: eight side by side if that is faster on this CPU.
     ///
     /// # Errors
-    /// Digits of another layout, or a mask of another key; then nothing is signed.
+    /// Digits of another layout, or a mask of another key; no message is signed then.
     pub fn sign_all(&self, messages: Vec<(Mask, &Digits)>) -> Result<Vec<Vec<u8>>, RsaError> {
         let mut signatures = vec![vec![0; self.public.rsa().size().bytes()]; messages.len()];
         for (messages, signatures) in messages.chunks(GROUP_SIZE).zip(signatures.chunks_mut(GROUP_SIZE)) {

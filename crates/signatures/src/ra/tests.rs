@@ -1,4 +1,5 @@
-//! The scheme by its definition, and the attacks that it must withstand, each next to the mistake that enables it.
+//! Tests the scheme against its definition, and the attacks that it must withstand, each with the mistake that enables
+//! the attack.
 
 use std::sync::OnceLock;
 
@@ -141,15 +142,15 @@ fn table_and_mask_make_the_same_signature_as_the_key() {
     let bytes = table.to_bytes().unwrap();
     assert!(Table::from_bytes(ra().public().clone(), &bytes[1..]).is_err());
     // Making a table can be interrupted.
-    assert!(ra().table(|made| made < 30).unwrap().is_none());
+    assert!(ra().table(|rows| rows < 30).unwrap().is_none());
 }
 
-/// Without masks three signatures make a fourth; with masks the same quotient verifies under none of their names.
+/// Without masks three signatures make a fourth; with masks the same quotient is invalid for each of their names.
 #[test]
 fn components_of_signed_messages_cannot_be_exchanged() {
     let n = modulus();
     let exchange = |a: &BigUint, b: &BigUint, c: &BigUint| a * b % &n * c.modinv(&n).unwrap() % &n;
-    let [known, other, third, target] = [[0, 0], [1, 0], [0, 1], [1, 1]];
+    let [base, first, second, target] = [[0, 0], [1, 0], [0, 1], [1, 1]];
 
     let unmasked = |payload: &[u8]| {
         let (_, mask) = hashes(&name(9), payload);
@@ -157,21 +158,21 @@ fn components_of_signed_messages_cannot_be_exchanged() {
         assert_eq!(mask_root.modpow(&BigUint::from(65_537u32), &n), mask);
         sign(&name(9), payload) * mask_root.modinv(&n).unwrap() % &n
     };
-    let forged = exchange(&unmasked(&other), &unmasked(&third), &unmasked(&known));
+    let forged = exchange(&unmasked(&first), &unmasked(&second), &unmasked(&base));
     assert_eq!(forged, unmasked(&target), "unmasked signatures are forged");
 
     let forged = exchange(
-        &sign(&name(1), &other),
-        &sign(&name(2), &third),
-        &sign(&name(3), &known),
+        &sign(&name(1), &first),
+        &sign(&name(2), &second),
+        &sign(&name(3), &base),
     );
     for mask in 1..=3 {
         assert!(!verifies(&name(mask), &target, &forged));
     }
 }
 
-/// The cost of using a mask twice: the quotient of two signatures transfers to any other message. Signing therefore takes masks by
-/// value, and mask files hand out each mask once.
+/// If a mask is used twice, the quotient of both signatures applies to any other message. Signing therefore takes masks
+/// by value, and mask files return each mask once.
 #[test]
 fn a_mask_used_twice_allows_forgeries() {
     let n = modulus();
@@ -204,7 +205,7 @@ fn messages_with_exchanged_components_pass_screening_and_fail_verification() {
 fn keys_of_other_layouts_or_pads_have_other_hashes() {
     let rsa = ra().public().rsa().clone();
     let random = *ra().public().random();
-    let of = |layout, random| *RaPublic::new(rsa.clone(), layout, random).pad();
+    let pad_of = |layout, random| *RaPublic::new(rsa.clone(), layout, random).pad();
     let layouts = [
         Layout::bytes(2).unwrap(),
         Layout::bytes(3).unwrap(),
@@ -214,49 +215,55 @@ fn keys_of_other_layouts_or_pads_have_other_hashes() {
         Layout::new(KIND, vec![words(&["ab", "c"])]).unwrap(),
         Layout::new(KIND, vec![words(&["a", "bc"]), Domain::Byte]).unwrap(),
     ];
-    let mut pads: Vec<_> = layouts.iter().map(|layout| of(layout.clone(), random)).collect();
-    pads.push(of(layouts[0].clone(), [0; 32]));
+    let mut pads: Vec<_> = layouts
+        .iter()
+        .map(|layout| pad_of(layout.clone(), random))
+        .collect();
+    pads.push(pad_of(layouts[0].clone(), [0; 32]));
     pads.sort_unstable();
     pads.dedup();
     assert_eq!(pads.len(), layouts.len() + 1);
 }
 
 #[test]
-fn invalid_layouts_are_refused_by_name() {
+fn each_invalid_layout_has_its_own_error() {
     let sub = |texts: &[&str]| vec![words(texts)];
-    let new = |kind, components| Layout::new(kind, components).unwrap_err();
-    assert_eq!(new(PayloadKind::Opaque, vec![]), LayoutError::ComponentCount(0));
+    let error_of = |kind, components| Layout::new(kind, components).unwrap_err();
     assert_eq!(
-        new(PayloadKind::Opaque, vec![Domain::Byte; 61]),
+        error_of(PayloadKind::Opaque, vec![]),
+        LayoutError::ComponentCount(0)
+    );
+    assert_eq!(
+        error_of(PayloadKind::Opaque, vec![Domain::Byte; 61]),
         LayoutError::ComponentCount(61)
     );
     assert_eq!(
-        new(KIND, sub(&["one"])),
+        error_of(KIND, sub(&["one"])),
         LayoutError::SubmessageCount {
             component: 0,
             count: 1
         }
     );
     assert_eq!(
-        new(PayloadKind::Bsm, vec![Domain::Byte; 36]),
+        error_of(PayloadKind::Bsm, vec![Domain::Byte; 36]),
         LayoutError::InvalidBsm
     );
     assert_eq!(
-        new(PayloadKind::Opaque, sub(&["a", "b"])),
+        error_of(PayloadKind::Opaque, sub(&["a", "b"])),
         LayoutError::KindMismatch("opaque")
     );
     assert_eq!(
-        new(KIND, vec![Domain::Byte]),
+        error_of(KIND, vec![Domain::Byte]),
         LayoutError::KindMismatch("submessages")
     );
-    let twice = LayoutError::DuplicateSubmessage {
+    let duplicate = LayoutError::DuplicateSubmessage {
         component: 0,
         text: "a".to_owned(),
     };
-    assert_eq!(new(KIND, sub(&["a", "b", "a"])), twice);
+    assert_eq!(error_of(KIND, sub(&["a", "b", "a"])), duplicate);
     let long = "x".repeat(513);
     assert_eq!(
-        new(KIND, sub(&["a", &long])),
+        error_of(KIND, sub(&["a", &long])),
         LayoutError::SubmessageTooLong {
             component: 0,
             value: 1
@@ -264,7 +271,7 @@ fn invalid_layouts_are_refused_by_name() {
     );
     let many: Vec<String> = (0..65_000).map(|number| number.to_string()).collect();
     let components = vec![Domain::Submessages(many.clone()), Domain::Submessages(many)];
-    assert!(matches!(new(KIND, components), LayoutError::TooManyRows(_)));
+    assert!(matches!(error_of(KIND, components), LayoutError::TooManyRows(_)));
     assert_eq!(Layout::bsm().unwrap().components(), 41);
     assert_eq!(Layout::bytes(28).unwrap().components(), 32);
     assert!(Layout::bytes(60).is_ok());

@@ -14,7 +14,7 @@ pub struct Checked {
     form: MessageForm,
     /// The complete message.
     bytes: Vec<u8>,
-    /// For RA.
+    /// For RA, the number of each component's value.
     digits: Option<Digits>,
 }
 
@@ -39,7 +39,7 @@ impl From<&Envelope<'_>> for MessageForm {
 }
 
 impl Checked {
-    /// Asserts that all parts of the message in `bytes` have been checked.
+    /// The caller guarantees that all parts of the message in `bytes` have been checked.
     pub(super) fn from_checked_parts(
         key: Arc<PublicKey>,
         form: MessageForm,
@@ -78,7 +78,7 @@ impl Checked {
         self.form.kind
     }
 
-    /// The message.
+    /// The complete message.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
@@ -103,11 +103,11 @@ impl Checked {
             .unwrap_or_default()
     }
 
-    /// The component numbers and the mask name, for RA.
+    /// For RA, the number of each component's value, and the mask name.
     #[must_use]
     pub fn rapid(&self) -> Option<(&Digits, &[u8; MASK_NAME_BYTES])> {
-        let before = self.bytes.len().checked_sub(self.form.signature_bytes)?;
-        let name = self.bytes.get(..before)?.last_chunk()?;
+        let signature_start = self.bytes.len().checked_sub(self.form.signature_bytes)?;
+        let name = self.bytes.get(..signature_start)?.last_chunk()?;
         Some((self.digits.as_ref()?, name))
     }
 

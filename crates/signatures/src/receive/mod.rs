@@ -1,13 +1,12 @@
 //! From a datagram to a verified message: the checks before and after a lane.
 //!
 //! ```text
-//! datagram ─► Receiver::screen ─► Checked ─► a lane: does the equation hold? ─► Receiver::admit ─► Verified
-//!                  │ form, signer, revocation, layout, time, replay, ranges           │ equation, replay
+//! datagram ─► Receiver::screen ─► Checked ─► a lane: does the equation hold? ─► Receiver::accept ─► Verified
+//!                  │ form, signer, revocation, layout, time, replay, ranges           │ equation; again revocation, time, replay
 //!                  └──────────────────────── Refusal ────────────────────────────────┘
 //! ```
 //!
-//! All lanes agree on which signatures are valid, since every check except the signature's equation is made
-//! here, once.
+//! All lanes agree on which signatures are valid, since every check except the signature's equation is made here.
 
 mod checked;
 mod receiver;

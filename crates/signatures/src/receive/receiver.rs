@@ -34,7 +34,7 @@ impl Window {
         ahead_ms_max: 1_000,
     };
 
-    /// From the oldest to the newest accepted stamp.
+    /// Time from the oldest to the newest accepted stamp, ms.
     #[must_use]
     pub fn length_ms(self) -> u64 {
         u64::from(self.age_ms_max) + u64::from(self.ahead_ms_max)
@@ -55,7 +55,7 @@ impl Window {
     }
 }
 
-/// A valid, fresh message, accepted for the first time. Only [`Receiver::accept`] makes one.
+/// A valid, fresh message, accepted for the first time. Only [`Receiver::accept`] creates such a value.
 #[derive(Debug)]
 pub struct Verified(Checked);
 
@@ -89,7 +89,7 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Accepts messages of these signers. `replays` must be empty and have the same window; the signers share its memory.
+    /// Accepts messages of these signers. `replays` must be empty and made for `window`; the signers share `replays`.
     #[must_use]
     pub fn new(signers: Signers, revoked: Revocations, window: Window, replays: ReplayMemory) -> Self {
         signers.share_memory(KEY_MEMORY_DEFAULT_BYTES);
@@ -102,8 +102,9 @@ impl Receiver {
         }
     }
 
-    /// Whether to refuse ECDSA signatures with s in the upper half. By default they are accepted, since signers of other systems make them.
-    /// Both forms of a signature count as one message: the second one is a replay.
+    /// Sets whether ECDSA signatures with s in the upper half are refused. By default, these signatures are accepted,
+    /// since signers of other systems make them. Both forms of a signature count as one message: the second form is a
+    /// replay.
     #[must_use]
     pub fn with_p256_low_s(self, p256_low_s: bool) -> Self {
         Self { p256_low_s, ..self }
@@ -142,7 +143,7 @@ impl Receiver {
         end.saturating_sub(now.ms())
     }
 
-    /// Makes all checks of a datagram except the verification of its signature.
+    /// Performs all checks of a datagram except the verification of its signature.
     ///
     /// # Errors
     /// The reason of the refusal.
@@ -172,7 +173,7 @@ impl Receiver {
         Ok(Checked::from_checked_parts(Arc::clone(key), form, digits, bytes))
     }
 
-    /// Accepts a message whose signature a lane has verified, once.
+    /// Accepts a message if a lane has found its signature valid (`equation_holds`), and if it was not accepted before.
     ///
     /// # Errors
     /// The reason of the refusal.
@@ -185,7 +186,7 @@ impl Receiver {
         if !equation_holds {
             return Err(Refusal::WrongSignature);
         }
-        // The message may have waited for long.
+        // The checks of `screen` may be outdated if the message waited.
         if self.revoked.contains(checked.signer()) {
             return Err(Refusal::Revoked);
         }
@@ -218,7 +219,8 @@ pub(crate) fn plain_shape(kind: PayloadKind, payload: &[u8]) -> Result<(), Refus
     }
 }
 
-/// Identity of a plain message among the messages of its signer: two signatures of the same bytes are the same message.
+/// Identity of a plain message among the messages of its signer. It excludes the signature, so that two signatures of
+/// the same bytes count as one message.
 fn digest(signed: [&[u8]; 2]) -> [u8; 32] {
     let [prefix, message] = signed;
     Sha256::new()

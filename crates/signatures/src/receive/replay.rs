@@ -1,8 +1,9 @@
 //! Memory of recently accepted messages.
 //!
-//! A message with a stamp older than the window is refused, so only messages within the window are remembered: by a hash, under a random
-//! key so that attackers cannot choose colliding messages, of the signer and the identity of the message (the mask name, or the hash of the
-//! signed bytes). Hashes are grouped by the half window of their stamps, and each group is dropped as a whole.
+//! A message with a stamp older than the window is refused, so only messages within the window are remembered, each by
+//! a keyed hash of the signer and the message's identity (the mask name, or the hash of the signed bytes). The key is
+//! random, so that attackers cannot choose colliding messages. Hashes are grouped by the half window of their stamps,
+//! and each group is dropped as a whole.
 //!
 //! Half of the memory is divided evenly among the signers; the other half is shared, first come, first served. A signer that signs
 //! without limit therefore cannot take the share of another signer.
@@ -24,7 +25,7 @@ pub const REPLAY_MEMORY_DEFAULT: usize = 1 << 22;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MessageName {
     signer: KeyId,
-    /// Includes the signer.
+    /// Keyed hash of the signer and the message's identity.
     hash: u128,
 }
 
@@ -41,9 +42,9 @@ pub struct ReplayMemory {
     span_ms: u64,
     capacity: usize,
     length: usize,
-    /// Share of each signer.
+    /// Entries reserved for each signer.
     share: usize,
-    /// Size of the shared half.
+    /// Entries of the shared half.
     common: usize,
     /// Used entries of the shared half.
     common_used: usize,
@@ -71,7 +72,8 @@ impl ReplayMemory {
         }
     }
 
-    /// Divides half of the memory among this number of signers. Call before any message is inserted; there are no other signers.
+    /// Divides half of the memory among this number of signers. Call before any message is inserted. No other signer
+    /// may insert messages.
     #[must_use]
     pub fn with_signers(self, signers: usize) -> Self {
         let share = self.capacity / 2 / signers.max(1);
@@ -82,7 +84,7 @@ impl ReplayMemory {
         }
     }
 
-    /// Refuses stamps before this time: this receiver does not know what an earlier one accepted.
+    /// Refuses stamps before this time: this receiver does not know which messages an earlier receiver accepted.
     #[must_use]
     pub fn accept_since(self, first: TimeMs) -> Self {
         Self {
@@ -176,8 +178,8 @@ impl ReplayMemory {
         let Some(used) = self.used_by_signer.get_mut(&signer) else {
             return;
         };
-        let beyond = |used: usize| used.saturating_sub(self.share);
-        self.common_used -= beyond(*used) - beyond(*used - count);
+        let excess = |used: usize| used.saturating_sub(self.share);
+        self.common_used -= excess(*used) - excess(*used - count);
         *used -= count;
         if *used == 0 {
             self.used_by_signer.remove(&signer);

@@ -1,4 +1,4 @@
-//! The memory compared with a list of all accepted messages.
+//! Compares the memory with a list of all accepted messages.
 
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -31,17 +31,15 @@ fn no_message_is_accepted_twice_and_no_new_one_refused() {
         let signer = KeyId([random.random_range(0..2); 8]);
         let identity = random.random_range(0..20u8);
         let name = memory.name(signer, &[&[identity][..], &time.to_be_bytes()].concat());
-        let known = accepted
-            .iter()
-            .any(|(at, by, known_identity)| (*at, *by, *known_identity) == (time, signer, identity));
+        let is_known = accepted.iter().any(|known| *known == (time, signer, identity));
         match memory.insert(TimeMs::since_2020(time), name) {
             Ok(()) => {
-                assert!(!known, "accepted twice");
+                assert!(!is_known, "accepted twice");
                 accepted.push((time, signer, identity));
                 fresh += 1;
             }
             Err(Refusal::Replayed) => {
-                assert!(known, "refused, but never accepted");
+                assert!(is_known, "refused, but never accepted");
                 replays += 1;
             }
             Err(Refusal::ReplayMemoryFull) => {
@@ -52,17 +50,17 @@ fn no_message_is_accepted_twice_and_no_new_one_refused() {
                         .copied()
                         .unwrap_or(0)
                 };
-                let beyond: usize = [0, 1]
+                let excess: usize = [0, 1]
                     .map(|signer| used(signer).saturating_sub(share))
                     .iter()
                     .sum();
-                assert_eq!((used(signer.0[0]) >= share, beyond), (true, common));
+                assert_eq!((used(signer.0[0]) >= share, excess), (true, common));
                 full += 1;
             }
             Err(other) => panic!("{other}"),
         }
-        let kept: usize = memory.spans.values().map(|span| span.names.len()).sum();
-        assert!(memory.len() == kept && kept <= capacity);
+        let count: usize = memory.spans.values().map(|span| span.names.len()).sum();
+        assert!(memory.len() == count && count <= capacity);
     }
     assert!(
         fresh > 1000 && replays > 50 && full > 50,
@@ -83,21 +81,21 @@ fn replay_names_depend_on_signer_identity_and_key() {
     assert_ne!(name, memory(2).name(a, b"x"));
 }
 
-/// A mask that was used twice is detected by its name, however far apart the stamps are.
+/// A mask that was used twice is detected by its name, regardless of the stamps.
 #[test]
 fn a_name_is_known_for_any_stamp() {
     let mut memory = ReplayMemory::new(WINDOW, 10, [1; 16]);
     let name = memory.name(KeyId([1; 8]), &[7]);
     memory.insert(TimeMs::since_2020(1_000), name).unwrap();
     for time in [1_001, 1_399, 700] {
-        let again = memory.insert(TimeMs::since_2020(time), name);
-        assert!(matches!(again, Err(Refusal::Replayed)), "{time}: {again:?}");
+        let result = memory.insert(TimeMs::since_2020(time), name);
+        assert!(matches!(result, Err(Refusal::Replayed)), "{time}: {result:?}");
     }
     let other = memory.name(KeyId([2; 8]), &[7]);
     memory.insert(TimeMs::since_2020(1_000), other).unwrap();
 }
 
-/// However many others sign, and in any order, a signer keeps its share; dropped entries become free.
+/// A signer keeps its share regardless of the messages of other signers; dropped entries become free.
 #[test]
 fn every_signer_keeps_its_share_of_the_memory() {
     let mut memory = ReplayMemory::new(WINDOW, 1_000, [1; 16]).with_signers(5);

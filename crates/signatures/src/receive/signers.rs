@@ -16,7 +16,7 @@ pub struct Signers {
     table_memory: Arc<MemoryBudget>,
 }
 
-/// A key that cannot be added.
+/// Why a key cannot be added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SignerError {
     /// A key with this id exists.
@@ -28,12 +28,12 @@ impl Signers {
     /// Adds a key.
     ///
     /// # Errors
-    /// A key with this id exists: the same key, or a collision, which takes its owners 2^32 attempts.
+    /// A key with this id exists: the same key, or a collision, which costs 2^32 attempts.
     pub fn add(&mut self, key: PublicKey) -> Result<(), SignerError> {
         match self.keys.entry(key.id()) {
-            Entry::Occupied(there) => Err(SignerError::Duplicate(*there.key())),
-            Entry::Vacant(place) => {
-                place.insert(Arc::new(key));
+            Entry::Occupied(entry) => Err(SignerError::Duplicate(*entry.key())),
+            Entry::Vacant(entry) => {
+                entry.insert(Arc::new(key));
                 Ok(())
             }
         }
@@ -45,13 +45,13 @@ impl Signers {
         self.keys.get(&id)
     }
 
-    /// Divides the memory budget for precomputed data. Tables of points are small, and are made on demand within half of the budget if
-    /// there are keys of RA; hashed components of RA get the rest in equal shares.
+    /// Divides the memory budget for precomputed data. Tables of points are small, and are made on demand within half
+    /// of the budget if there are keys of RA; hashed components of RA get the remaining budget in equal shares.
     pub(super) fn share_memory(&self, bytes: usize) {
         let rapid: Vec<&RaPublic> = self.iter().filter_map(|key| key.ra()).collect();
         let required = self.iter().filter_map(|key| key.table_bytes()).sum();
-        let most = if rapid.is_empty() { bytes } else { bytes / 2 };
-        let tables = self.table_memory.set(most.min(required));
+        let tables_max = if rapid.is_empty() { bytes } else { bytes / 2 };
+        let tables = self.table_memory.set(tables_max.min(required));
         for key in self.iter() {
             key.set_table_budget(&self.table_memory);
         }

@@ -23,7 +23,7 @@ macro_rules! classes {
 classes! {
     /// RSA-2048 verification, e = 65537.
     RSA_VERIFY = 0, "rsa-verify";
-    /// RSA-2048 signature by CRT: signing without a mask.
+    /// RSA signature by CRT, of 2,048 or 3,072 bits: signing without a mask.
     RSA_SIGN = 1, "rsa-sign";
     /// Verification of a Rapid Authentication signature over 2,048 bits.
     RA_VERIFY = 2, "ra-verify";
@@ -68,8 +68,8 @@ impl Class {
         }
     }
 
-    /// The class of the same work for a key without a place on an accelerator, which only CPU lanes do. `None` where keys
-    /// need no place.
+    /// The class of the same operation for a key without a place on an accelerator; only CPU lanes support this class.
+    /// `None` if keys need no place.
     pub const fn unplaced(self) -> Option<Self> {
         match self {
             Self::RSA_VERIFY => Some(Self::RSA_VERIFY_UNPLACED),
@@ -137,8 +137,11 @@ mod tests {
         assert_eq!(Class::RSA3072_VERIFY.name(), Some("rsa3072-verify"));
         assert_eq!(Class::new(19).and_then(Class::name), None);
         assert_eq!(Class::all().count(), Class::COUNT);
-        let mut per = PerClass::from_fn(Class::number);
-        *per.of_mut(Class::RA_SIGN) = 99;
-        assert_eq!((*per.of(Class::RA_SIGN), *per.of(Class::RA_VERIFY)), (99, 2));
+        let mut values = PerClass::from_fn(Class::number);
+        *values.of_mut(Class::RA_SIGN) = 99;
+        assert_eq!(
+            (*values.of(Class::RA_SIGN), *values.of(Class::RA_VERIFY)),
+            (99, 2)
+        );
     }
 }

@@ -5,24 +5,26 @@ use super::queue::QueueLimits;
 use super::quota::{QuotaLimits, Rate};
 use super::time::Span;
 
-/// All limits, times and quotas of a core.
+/// All limits, times and quotas of a [`Core`](super::Core).
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// Limits of the queue.
     pub queue: QueueLimits,
     /// Quotas of immediate messages.
     pub quotas: QuotaLimits,
-    /// The core is overloaded when waiting jobs of unknown senders need this lane time ([`Core::is_overloaded`](super::Core::is_overloaded)).
+    /// The scheduler is overloaded when waiting jobs of unknown senders need at least this lane time
+    /// ([`Core::is_overloaded`](super::Core::is_overloaded)).
     pub overload_lane_time: Span,
     /// Minimum number of messages remembered for the recognition of copies.
     pub recent_messages_min: usize,
-    /// Minimum time for which they are remembered; the maximum is twice as long.
+    /// Minimum time for which messages are remembered; the maximum is twice as long.
     pub recent_lifetime_min: Span,
     /// Length of a slice of a CPU lane: the longest time for which an immediate job waits for other jobs.
     pub slice: Span,
     /// Consecutive batches of immediate jobs, after which a CPU lane takes a slice of other jobs, so that no job starves.
     pub immediate_in_a_row: u32,
-    /// Maximum wait of a job for an idle accelerator, for every decision of the policy.
+    /// Maximum time that a job waits for an idle accelerator, whatever the policy decides. If CPU lanes also process
+    /// jobs of its class, the maximum is at least twice the accelerator's overhead.
     pub wait_max: Span,
     /// Delay before a lost lane is probed; doubled after each failed probe.
     pub probe_after: Span,

@@ -1,10 +1,10 @@
-//! Counters of the core.
+//! Counters of the scheduler's [`Core`](super::Core).
 
 use super::job::ShedReason;
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
-        /// Counters of the core since its creation.
+        /// Counters of the scheduler's [`Core`](super::Core) since its creation.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
         pub struct Counters {
             $($(#[doc = $doc])+ pub $name: u64,)+
@@ -33,8 +33,8 @@ counters! {
     discarded,
     /// Jobs returned unfinished when the engine was shut down.
     unfinished,
-    /// Immediate jobs that were admitted as urgent, since the quota of their source or of unknown senders
-    /// was used up.
+    /// Immediate jobs that were demoted to the priority urgent, because the quota of their sender or source, or the
+    /// shared quota of unknown senders, was used up.
     demoted,
     /// Batches started.
     batches,
@@ -48,8 +48,8 @@ counters! {
     masks_made,
     /// Jobs that required a mask and were signed without, since the pool was empty.
     signed_unmasked,
-    /// Batches that an accelerator started because a job had reached the maximum wait, whatever the policy
-    /// decided.
+    /// Batches that an accelerator started because a job had waited for the maximum time, although the policy
+    /// would have waited.
     waits_timed_out,
 }
 
@@ -75,7 +75,7 @@ impl ShedCounts {
         self.0.iter().sum()
     }
 
-    /// By reason.
+    /// The number of dropped jobs for each reason.
     pub fn iter(&self) -> impl Iterator<Item = (ShedReason, u64)> {
         ShedReason::ALL.iter().copied().zip(self.0)
     }

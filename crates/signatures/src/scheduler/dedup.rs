@@ -1,10 +1,10 @@
 //! Recognition of copies of messages that wait, are being processed, or were completed recently.
 //!
-//! A message is identified by a keyed hash of all its bytes: a garbled copy is another message and suppresses
-//! nothing, and a collision cannot be forged without the key. A copy is dropped only if a copy of the same or
-//! a better rank was admitted ([`Rank`]). A source that repeats another's immediate message beyond its quota
-//! therefore cannot demote the original, and an unknown sender that repeats a known sender's message cannot
-//! have it shed as a message of an unknown sender.
+//! A message is identified by a keyed hash of all its bytes: a garbled copy is another message and suppresses nothing,
+//! and a collision cannot be forged without the key. A copy is dropped only if a copy of the same or a better rank was
+//! admitted ([`Rank`]). If a source repeats another source's immediate message beyond its own quota, the original is
+//! therefore not demoted. If an unknown sender repeats a known sender's message, the original is not shed as a message
+//! of an unknown sender.
 
 use std::hash::Hasher;
 
@@ -43,7 +43,7 @@ pub(super) struct RecentMessages {
 }
 
 impl RecentMessages {
-    /// Stores at least `size` messages for at least `memory`, and at most twice that.
+    /// Stores at least `size` messages for at least `memory`, and at most twice as long.
     pub(super) fn new(size: usize, memory: Span) -> Self {
         Self {
             seen: Generations::new(size, memory),
@@ -59,8 +59,7 @@ impl RecentMessages {
         self.seen.insert(fingerprint, rank, now);
     }
 
-    /// Records that an unknown sender's message was verified: no further copy is admitted, whatever its
-    /// sender.
+    /// Records that an unknown sender's message was verified: no further copy is admitted, from any sender.
     pub(super) fn record_verified(&mut self, fingerprint: Fingerprint, now: Time) {
         self.seen.insert(fingerprint, Rank::BEST, now);
     }

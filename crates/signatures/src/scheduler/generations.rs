@@ -53,7 +53,7 @@ impl<K: Hash + Eq, V, S: BuildHasher + Default> Generations<K, V, S> {
     }
 
     /// The value of a key, if present; the key then counts as inserted now.
-    pub(super) fn renew(&mut self, key: K, now: Time) -> Option<&mut V>
+    pub(super) fn refresh(&mut self, key: K, now: Time) -> Option<&mut V>
     where
         K: Copy,
     {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn get_does_not_renew_an_entry() {
+    fn get_does_not_refresh_an_entry() {
         let mut map = Generations::<_, _, RandomState>::new(4, Span::MAX);
         map.insert(7, 70, at(0));
         for key in 100..120 {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn touch_renews_an_entry() {
+    fn touch_refreshes_an_entry() {
         let mut map = Generations::<_, _, RandomState>::new(4, Span::MAX);
         map.insert(7, 70, at(0));
         for key in 100..200 {
@@ -152,12 +152,12 @@ mod tests {
         assert_eq!(map.get_mut(&100, at(0)), None);
         for key in 200..300 {
             map.insert(key, key, at(0));
-            assert!(map.renew(7, at(0)).is_some());
+            assert!(map.refresh(7, at(0)).is_some());
             assert_eq!(map.get(&7, at(0)), Some(&70));
         }
         assert!(
-            map.renew(100, at(0)).is_none() && !holds(&mut map, 100, 0),
-            "a forgotten entry is not renewed"
+            map.refresh(100, at(0)).is_none() && !holds(&mut map, 100, 0),
+            "a forgotten entry is not refreshed"
         );
         assert_eq!(*map.touch(100, at(0), || 1), 1);
         map.remove(&7);

@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 
-/// Fingerprints are hashes under a secret key already: half of the bits suffices.
+/// Hash of fingerprints. Fingerprints are hashes under a secret key already, so half of their bits suffice.
 pub(super) type FingerprintHash = BuildHasherDefault<LowerHalfHasher>;
 
 /// See [`FingerprintHash`].
@@ -15,8 +15,8 @@ impl Hasher for LowerHalfHasher {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        for (at, byte) in bytes.iter().enumerate() {
-            self.0 ^= u64::from(*byte) << (8 * (at % 8));
+        for (index, byte) in bytes.iter().enumerate() {
+            self.0 ^= u64::from(*byte) << (8 * (index % 8));
         }
     }
 
@@ -25,9 +25,9 @@ impl Hasher for LowerHalfHasher {
     }
 }
 
-/// For sources, which attackers choose: a folded multiplication by a secret number, which determines collisions,
-/// and a multiplication by a known number, for tables that use few bits. Random for each map, so that attackers cannot
-/// find colliding sources.
+/// Hash of sources, which attackers choose: a folded multiplication by a secret number, then a multiplication by a
+/// known number for tables that use few bits. The secret is random for each map, so that attackers cannot find
+/// colliding sources.
 #[derive(Clone)]
 pub(super) struct SourceHash {
     add: u64,
@@ -89,10 +89,10 @@ mod tests {
 
     #[test]
     fn neighboring_sources_spread_over_a_small_table() {
-        // Also with secrets of few bits, which a random secret is now and then.
+        // Includes secrets with few set bits, which can occur by chance.
         let random = (0..300).map(|_| SourceHash::default());
-        let few = [1, 3, 1 << 56 | 1].map(|multiply| SourceHash { add: 0, multiply });
-        for hash in random.chain(few) {
+        let few_bits = [1, 3, 1 << 56 | 1].map(|multiply| SourceHash { add: 0, multiply });
+        for hash in random.chain(few_bits) {
             for step in [1, 256, 1 << 32, 1 << 48] {
                 let slots: HashSet<u64> = (0..256)
                     .map(|number| hash.hash_one(Source(number * step)) % 256)

@@ -76,7 +76,7 @@ pub struct Meta {
     pub arrived: Time,
     /// Deadline of the result; a later result counts as missed, and is still delivered.
     pub deadline: Time,
-    /// Time from which on work on the job is not started any more.
+    /// Time from which on no lane starts work on the job.
     pub expires: Time,
     /// For the recognition of copies; `None` for jobs that cannot be copies, such as messages to sign.
     pub fingerprint: Option<Fingerprint>,
@@ -128,11 +128,11 @@ pub struct JobEntry {
     pub meta: Meta,
     /// Position in the order of arrival over all classes and levels.
     pub sequence: u64,
-    /// The level in the queue: the claimed priority, or [`Priority::URGENT`] if the quota of the source was used up.
+    /// The level in the queue: the claimed priority, or [`Priority::URGENT`] if a quota was used up.
     pub level: Priority,
     /// Number of lost batches that contained the job.
     pub attempts: u8,
-    /// No valid message of the sender was known at arrival.
+    /// Whether no valid message of the sender was known at arrival.
     pub is_unknown_sender: bool,
     /// Estimated lane time at arrival.
     pub cost: Span,
@@ -147,7 +147,7 @@ pub struct Batch<J> {
     pub entries: Vec<JobEntry>,
     /// The lanes' payloads.
     pub payloads: Vec<J>,
-    /// The sum of the jobs' work.
+    /// The sum of the jobs' work, in thousandths of an ordinary job.
     work: u64,
 }
 

@@ -3,7 +3,7 @@
 use super::class::{Class, PerClass};
 use super::model::CostModel;
 
-/// Index of a lane in the list with which the core was created.
+/// Index of a lane in the list with which the scheduler was created.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LaneId(pub usize);
 
@@ -13,15 +13,15 @@ pub enum LaneKind {
     /// A CPU lane that waits for immediate jobs. It takes other jobs only while no other lane supports
     /// them.
     Reserved,
-    /// A CPU lane: immediate jobs first, then others in slices of bounded time, so that an immediate job
+    /// A CPU lane: takes immediate jobs first, then other jobs in slices of bounded time, so that an immediate job
     /// never waits long.
     Cpu,
-    /// High overhead, high rate: batches as the policy decides. Immediate jobs only while no CPU lane
-    /// supports them.
+    /// A lane with a high overhead and a high rate. It takes batches as the policy decides, and immediate jobs
+    /// only while no CPU lane supports them.
     Accelerator,
 }
 
-/// The core's description of a lane.
+/// The scheduler's description of a lane.
 #[derive(Clone, Debug)]
 pub struct LaneSpec {
     /// Name in counters.
@@ -32,20 +32,20 @@ pub struct LaneSpec {
     pub costs: PerClass<Option<CostModel>>,
     /// Maximum jobs in a batch.
     pub batch_max: usize,
-    /// Jobs that the lane processes side by side: slices are multiples of it.
+    /// Number of jobs that the lane processes side by side; slices are multiples of this number.
     pub grain: usize,
-    /// Whether the lane makes masks when idle; it must support the class.
+    /// Whether the lane makes masks when idle; the lane must then support the class of refills.
     pub refills: bool,
 }
 
 impl LaneSpec {
     /// A lane that supports no class yet, with a grain of one and batches of any size.
     pub fn new(name: impl Into<String>, kind: LaneKind) -> Self {
-        let lines = PerClass::default();
+        let cost_models = PerClass::default();
         Self {
             name: name.into(),
             kind,
-            costs: lines,
+            costs: cost_models,
             batch_max: usize::MAX,
             grain: 1,
             refills: false,
@@ -54,8 +54,8 @@ impl LaneSpec {
 
     /// Adds a supported class with its cost.
     #[must_use]
-    pub fn with_class(mut self, class: Class, line: CostModel) -> Self {
-        *self.costs.of_mut(class) = Some(line);
+    pub fn with_class(mut self, class: Class, cost_model: CostModel) -> Self {
+        *self.costs.of_mut(class) = Some(cost_model);
         self
     }
 

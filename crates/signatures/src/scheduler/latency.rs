@@ -21,7 +21,7 @@ impl LatencyHistograms {
     /// Empty histograms; 30 KiB for each priority.
     ///
     /// # Errors
-    /// Never with these bounds; the constructor of the histogram has the type.
+    /// None: the constructor of the histogram accepts these bounds.
     pub fn new() -> Result<Self, CreationError> {
         let histogram = Histogram::new_with_bounds(1, LONGEST_NS, DIGITS)?;
         Ok(Self {
@@ -31,28 +31,29 @@ impl LatencyHistograms {
     }
 
     /// Records a result, and whether it missed its deadline.
-    pub fn record(&mut self, priority: Priority, latency: Span, late: bool) {
-        let at = usize::from(priority.number());
-        if let (Some(histogram), Some(count)) =
-            (self.histograms.get_mut(at), self.missed_deadlines.get_mut(at))
-        {
+    pub fn record(&mut self, priority: Priority, latency: Span, is_late: bool) {
+        let index = usize::from(priority.number());
+        if let (Some(histogram), Some(count)) = (
+            self.histograms.get_mut(index),
+            self.missed_deadlines.get_mut(index),
+        ) {
             histogram.saturating_record(latency.as_nanos());
-            *count += u64::from(late);
+            *count += u64::from(is_late);
         }
     }
 
     /// Adds all entries of another value.
     ///
     /// # Errors
-    /// Never: all histograms have the same bounds.
+    /// None: all histograms have the same bounds.
     pub fn add(&mut self, other: &Self) -> Result<(), hdrhistogram::AdditionError> {
-        for (own, others) in self.histograms.iter_mut().zip(&other.histograms) {
-            own.add(others)?;
+        for (sum, addend) in self.histograms.iter_mut().zip(&other.histograms) {
+            sum.add(addend)?;
         }
         self.missed_deadlines
             .iter_mut()
             .zip(&other.missed_deadlines)
-            .for_each(|(own, others)| *own += others);
+            .for_each(|(sum, addend)| *sum += addend);
         Ok(())
     }
 
@@ -71,25 +72,25 @@ impl LatencyHistograms {
 
     /// The latency that this fraction of a priority's results does not exceed (0.99: the 99th percentile);
     /// zero without results.
-    pub fn quantile(&self, priority: Priority, part: f64) -> Span {
+    pub fn quantile(&self, priority: Priority, fraction: f64) -> Span {
         Span::from_nanos(
             self.histogram(priority)
-                .map_or(0, |histogram| histogram.value_at_quantile(part)),
+                .map_or(0, |histogram| histogram.value_at_quantile(fraction)),
         )
     }
 
-    /// The same over all priorities except immediate.
+    /// Like [`LatencyHistograms::quantile`], over all priorities except immediate.
     ///
     /// # Errors
-    /// Never: all histograms have the same bounds.
-    pub fn quantile_of_others(&self, part: f64) -> Result<Span, hdrhistogram::AdditionError> {
+    /// None: all histograms have the same bounds.
+    pub fn quantile_of_others(&self, fraction: f64) -> Result<Span, hdrhistogram::AdditionError> {
         let mut others = self.histograms.iter().skip(1);
         let Some(first) = others.next() else {
             return Ok(Span::ZERO);
         };
         let mut sum = first.clone();
         others.try_for_each(|histogram| sum.add(histogram))?;
-        Ok(Span::from_nanos(sum.value_at_quantile(part)))
+        Ok(Span::from_nanos(sum.value_at_quantile(fraction)))
     }
 
     /// All latencies of a priority.

@@ -21,8 +21,7 @@ pub struct MaskLimits {
     pub high: usize,
     /// Masks in the pool at the start.
     pub stock: usize,
-    /// Maximum time of one refill on an accelerator, which is not interrupted. CPU lanes stay within their
-    /// slice.
+    /// Maximum time of one refill on an accelerator; a refill is not interrupted. CPU lanes stay within their slice.
     pub slice: Span,
 }
 
@@ -118,12 +117,12 @@ mod tests {
         masks.start_refill(25);
         assert_eq!(masks.required(), 0);
         masks.finish_refill(25, 25);
-        for (used, expected) in [(15, 0), (5, 0), (1, 21)] {
-            masks.consume(used);
+        for (consumed, expected) in [(15, 0), (5, 0), (1, 21)] {
+            masks.consume(consumed);
             assert_eq!(masks.required(), expected);
         }
         masks.set_stock(29);
-        assert_eq!(masks.required(), 1, "still filling below the high mark");
+        assert_eq!(masks.required(), 1, "still filling below `high`");
         masks.set_stock(30);
         assert_eq!(masks.required(), 0);
         masks.consume(99);

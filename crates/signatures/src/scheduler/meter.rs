@@ -7,38 +7,38 @@ use super::time::{Span, Time};
 pub(super) struct RateMeter {
     per_s: f64,
     first: Option<Time>,
-    at: Time,
+    updated_at: Time,
 }
 
 impl RateMeter {
-    /// Long enough that vehicles which all send ten times a second look like a stream, and not like ten
-    /// bursts with pauses.
+    /// Time over which arrivals are averaged. Vehicles that all send ten times a second then look like a stream, and
+    /// not like ten bursts with pauses.
     pub(super) const HORIZON: Span = Span::from_millis(250);
-    /// Arrivals at the very start are a burst and not a rate.
+    /// Minimum horizon: arrivals at the very start are a burst, and not a rate.
     const HORIZON_MIN: Span = Span::from_millis(10);
 
     fn horizon_s(&self) -> f64 {
-        let seen = self
+        let observed = self
             .first
-            .map_or(Span::ZERO, |first| self.at.saturating_since(first));
-        seen.clamp(Self::HORIZON_MIN, Self::HORIZON).as_secs_f64()
+            .map_or(Span::ZERO, |first| self.updated_at.saturating_since(first));
+        observed.clamp(Self::HORIZON_MIN, Self::HORIZON).as_secs_f64()
     }
 
     pub(super) fn record(&mut self, jobs: usize, now: Time) {
-        let now = self.at.max(now);
+        let now = self.updated_at.max(now);
         let (horizon, passed) = (
             self.horizon_s(),
-            now.saturating_since(self.first.map_or(now, |_| self.at))
+            now.saturating_since(self.first.map_or(now, |_| self.updated_at))
                 .as_secs_f64(),
         );
         self.per_s = (self.per_s * horizon + jobs as f64) / (horizon + passed);
         self.first = self.first.or(Some(now));
-        self.at = now;
+        self.updated_at = now;
     }
 
     pub(super) fn per_s(&self, now: Time) -> f64 {
         let horizon = self.horizon_s();
-        self.per_s * horizon / (horizon + now.saturating_since(self.at).as_secs_f64())
+        self.per_s * horizon / (horizon + now.saturating_since(self.updated_at).as_secs_f64())
     }
 }
 

@@ -13,13 +13,14 @@
 //! | [`model`] | time of a batch on a lane, calibrated and corrected by each batch |
 //! | [`policy`] | batch size and start of an accelerator: fixed tau, fixed batch, delay bounded, adaptive |
 //! | [`MaskLimits`] | masks of Rapid Authentication, made by idle lanes; without a mask, a signer makes an RSA signature |
-//! | [`engine`] | the core with a thread for each lane, and producers on their own |
+//! | [`engine`] | [`Core`] with a thread for each lane; producers have their own threads |
 //!
-//! The [simulator](crate::simulator) drives the same core in virtual time.
+//! The [simulator](crate::simulator) drives [`Core`] in virtual time.
 //!
-//! Beyond the thesis on which the scheduler is based ("Hardware accelerated authentication", 3.4): a timer bounds every
+//! The scheduler is based on a thesis ("Hardware accelerated authentication", 3.4). In addition, a timer bounds every
 //! wait; the threshold follows the lanes and the load; CPU lanes keep working while the accelerator processes a batch;
-//! quotas, shares and expiry bound the work that others can cause; the loss of an accelerator costs time but no message.
+//! quotas, shares and expiry bound the work that attackers can cause; the loss of an accelerator costs time but no
+//! message.
 
 mod class;
 mod config;

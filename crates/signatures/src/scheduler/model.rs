@@ -16,7 +16,7 @@ pub struct CostModel {
 const PER_JOB_MIN_S: f64 = 1e-12;
 
 impl CostModel {
-    /// A lane with this overhead and rate.
+    /// The model of a lane with this overhead and rate.
     pub fn new(overhead: Span, jobs_per_s: f64) -> Self {
         Self {
             overhead_s: overhead.as_secs_f64(),
@@ -25,7 +25,7 @@ impl CostModel {
         .clamped()
     }
 
-    /// With the overhead raised to at least 0 and a positive time per job.
+    /// The model with an overhead of at least 0 and a positive time per job.
     fn clamped(self) -> Self {
         Self {
             overhead_s: self.overhead_s.max(0.0),
@@ -61,8 +61,8 @@ impl CostModel {
     }
 }
 
-/// tau*: the batch size from which on an accelerator finishes before CPU lanes of this total rate without
-/// overhead, jobs; overhead / (1/R_cpu - 1/R_acc). `None` if it never does.
+/// tau*: the number of jobs from which on an accelerator finishes before CPU lanes with this total rate and no overhead. With the rates
+/// R_cpu of the CPU lanes and R_acc of the accelerator: overhead / (1/R_cpu - 1/R_acc). `None` if the accelerator never finishes first.
 pub fn crossover(cpu_rate: f64, accelerator: CostModel) -> Option<f64> {
     let gain = 1.0 / cpu_rate - accelerator.per_job_s;
     (gain > 0.0).then(|| accelerator.overhead_s / gain)
@@ -78,9 +78,9 @@ const DEVIATION_MAX: f64 = 2.0;
 /// Weight of the present model, in batches at each of two points, as damping. Batches of about one size do
 /// not determine the division of their time into overhead and jobs, and a stalled batch would tilt the model.
 const INERTIA: f64 = 4.0;
-/// Weight of the calibrated model at the present speed. It keeps the division from drifting.
+/// Weight of the calibrated model at the present speed. It keeps the division into overhead and jobs from drifting.
 const CALIBRATION_WEIGHT: f64 = 0.2;
-/// The two points of both weights.
+/// The two batch sizes at which both weights apply.
 const POINTS: [f64; 2] = [1.0, 1024.0];
 
 /// The cost model of one lane and class, corrected by each batch.
@@ -91,7 +91,7 @@ const POINTS: [f64; 2] = [1.0, 1024.0];
 #[derive(Clone, Debug)]
 pub struct Estimate {
     calibrated: CostModel,
-    line: CostModel,
+    cost_model: CostModel,
     sums: Sums,
 }
 
@@ -154,19 +154,19 @@ impl Sums {
 }
 
 impl Estimate {
-    /// As calibrated.
+    /// The calibrated model, before any observation.
     pub fn new(calibrated: CostModel) -> Self {
         let calibrated = calibrated.clamped();
         Self {
             calibrated,
-            line: calibrated,
+            cost_model: calibrated,
             sums: Sums::default(),
         }
     }
 
     /// The present estimate.
-    pub fn line(&self) -> CostModel {
-        self.line
+    pub fn cost_model(&self) -> CostModel {
+        self.cost_model
     }
 
     /// Records the time of a batch with the work of n ordinary jobs.
@@ -174,26 +174,26 @@ impl Estimate {
         if n <= 0.0 {
             return;
         }
-        let predicted = self.line.seconds(n);
+        let predicted = self.cost_model.seconds(n);
         let t = took
             .as_secs_f64()
             .clamp(predicted / DEVIATION_MAX, predicted * DEVIATION_MAX);
-        let clipped = t != took.as_secs_f64();
-        self.sums.fade(if clipped { DECAY_CLIPPED } else { DECAY });
+        let is_clipped = t != took.as_secs_f64();
+        self.sums.fade(if is_clipped { DECAY_CLIPPED } else { DECAY });
         self.sums.add(1.0 / (predicted * predicted), n, t);
         let mut sums = self.sums;
         let middle = sums.n / sums.one;
         let calibrated = self
             .calibrated
-            .scaled(self.line.seconds(middle) / self.calibrated.seconds(middle));
-        for (line, weight) in [(self.line, INERTIA), (calibrated, CALIBRATION_WEIGHT)] {
+            .scaled(self.cost_model.seconds(middle) / self.calibrated.seconds(middle));
+        for (cost_model, weight) in [(self.cost_model, INERTIA), (calibrated, CALIBRATION_WEIGHT)] {
             for point in POINTS {
-                let seconds = line.seconds(point);
+                let seconds = cost_model.seconds(point);
                 sums.add(weight / (seconds * seconds), point, seconds);
             }
         }
-        if let Some(line) = sums.fit() {
-            self.line = line.clamped();
+        if let Some(cost_model) = sums.fit() {
+            self.cost_model = cost_model.clamped();
         }
     }
 }
@@ -229,16 +229,16 @@ mod tests {
         CostModel::new(Span::from_micros(300), 10e6)
     }
 
-    fn close(found: CostModel, true_line: CostModel, within: f64) -> bool {
+    fn close(actual: CostModel, expected: CostModel, tolerance: f64) -> bool {
         [1.0, 64.0, 4096.0].iter().all(|n| {
-            let ratio = found.seconds(*n) / true_line.seconds(*n);
-            ratio < 1.0 + within && ratio > 1.0 / (1.0 + within)
+            let ratio = actual.seconds(*n) / expected.seconds(*n);
+            ratio < 1.0 + tolerance && ratio > 1.0 / (1.0 + tolerance)
         })
     }
 
-    fn noisy(dice: &mut RandomChoices, line: CostModel, jobs: usize) -> Span {
-        let factor = 0.95 + dice.below(1_000) as f64 / 10_000.0;
-        Span::from_secs_f64(line.seconds(jobs as f64) * factor)
+    fn noisy(choices: &mut RandomChoices, cost_model: CostModel, jobs: usize) -> Span {
+        let factor = 0.95 + choices.below(1_000) as f64 / 10_000.0;
+        Span::from_secs_f64(cost_model.seconds(jobs as f64) * factor)
     }
 
     #[test]
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn the_crossover_of_the_measured_lanes() {
-        // RSA-2048 verification: 2 CPUs with 320 k/s, 0.3 ms and 40 M/s.
+        // RSA-2048 verification: 2 CPUs with 320 k/s each; an accelerator with an overhead of 0.3 ms and 40 M/s.
         let tau = crossover(640e3, CostModel::new(Span::from_micros(300), 40e6)).unwrap();
         assert!((195.0..196.0).contains(&tau), "{tau}");
         assert_eq!(
@@ -265,11 +265,11 @@ mod tests {
     #[test]
     fn calibration_ignores_stalls() {
         let mut runs = 0;
-        let line = calibrate(&[1, 8, 64, 512, 4096], 5, |jobs| {
+        let cost_model = calibrate(&[1, 8, 64, 512, 4096], 5, |jobs| {
             runs += 1;
             gpu().time(jobs).times(if runs % 3 == 0 { 20 } else { 1 })
         });
-        assert!(close(line, gpu(), 0.01), "{line:?}");
+        assert!(close(cost_model, gpu(), 0.01), "{cost_model:?}");
         assert_eq!(runs, 30);
         let one_size = calibrate(&[100], 3, |_| Span::from_micros(100));
         assert!((one_size.per_job_s - 1e-6).abs() < 1e-12 && one_size.overhead_s == 0.0);
@@ -278,13 +278,13 @@ mod tests {
 
     #[test]
     fn a_wrong_calibration_is_corrected() {
-        seeds(20, |_, dice| {
+        seeds(20, |_, choices| {
             let mut estimate = Estimate::new(CostModel::new(Span::from_millis(3), 500e3));
             for _ in 0..300 {
-                let jobs = 1 + dice.below(5_000) as usize;
-                estimate.observe(jobs as f64, noisy(dice, gpu(), jobs));
+                let jobs = 1 + choices.below(5_000) as usize;
+                estimate.observe(jobs as f64, noisy(choices, gpu(), jobs));
             }
-            assert!(close(estimate.line(), gpu(), 0.2), "{estimate:?}");
+            assert!(close(estimate.cost_model(), gpu(), 0.2), "{estimate:?}");
         });
     }
 
@@ -296,7 +296,7 @@ mod tests {
             let jobs = 100 + (turn * 97) % 4_000;
             estimate.observe(jobs as f64, slow.time(jobs));
         }
-        assert!(close(estimate.line(), slow, 0.05), "{estimate:?}");
+        assert!(close(estimate.cost_model(), slow, 0.05), "{estimate:?}");
     }
 
     #[test]
@@ -304,7 +304,7 @@ mod tests {
         let mut estimate = Estimate::new(gpu());
         (0..50).for_each(|turn| estimate.observe((500 + turn) as f64, gpu().time(500 + turn)));
         estimate.observe(500.0, gpu().time(500).times(1_000));
-        assert!(close(estimate.line(), gpu(), 0.06), "{estimate:?}");
+        assert!(close(estimate.cost_model(), gpu(), 0.06), "{estimate:?}");
     }
 
     #[test]
@@ -312,24 +312,24 @@ mod tests {
         let mut estimate = Estimate::new(gpu());
         let slow = gpu().scaled(3.0);
         (0..200).for_each(|_| estimate.observe(1_000.0, slow.time(1_000)));
-        assert!(close(estimate.line(), slow, 0.02), "{estimate:?}");
+        assert!(close(estimate.cost_model(), slow, 0.02), "{estimate:?}");
     }
 
     #[test]
     fn the_model_stays_valid_for_any_observation() {
-        seeds(50, |_, dice| {
+        seeds(50, |_, choices| {
             let mut estimate = Estimate::new(CostModel {
                 overhead_s: -1.0,
                 per_job_s: 0.0,
             });
             for _ in 0..200 {
-                let magnitude = dice.below(50);
-                let took = Span::from_nanos(dice.below(1 << magnitude));
-                estimate.observe(dice.below(100_000) as f64, took);
+                let magnitude = choices.below(50);
+                let took = Span::from_nanos(choices.below(1 << magnitude));
+                estimate.observe(choices.below(100_000) as f64, took);
                 let CostModel {
                     overhead_s,
                     per_job_s,
-                } = estimate.line();
+                } = estimate.cost_model();
                 assert!(overhead_s >= 0.0 && per_job_s > 0.0 && (overhead_s + per_job_s).is_finite());
             }
         });

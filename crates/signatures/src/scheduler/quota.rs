@@ -4,15 +4,15 @@
 //! much. A *sender* is a source together with the signer that its messages name. A sender with a recent valid message is known, and has a
 //! token bucket of its own; an attacker that names a public signer identifier from another source therefore uses up no tokens of the
 //! signer. Other senders are unknown: they have a bucket for each source, and also need tokens of one bucket that all unknown senders
-//! share, since otherwise a new source for each message would have a bucket for each. Unknown and known senders are stored separately, so
-//! that invented sources displace no known sender. An invalid signature of an unknown sender costs its source
-//! [`QuotaLimits::invalid_penalty`] more tokens. Known senders are not charged for invalid signatures, which others may send in their names, but
-//! become unknown after [`QuotaLimits::invalid_max`] of them without a valid one.
+//! share, since otherwise an attacker would get a new bucket with each new source. Unknown and known senders are stored separately, so that
+//! invented sources displace no known sender. An invalid signature of an unknown sender costs its source [`QuotaLimits::invalid_penalty`]
+//! more tokens. Known senders are not charged for invalid signatures, which attackers may send in their names. A known sender becomes
+//! unknown after more than [`QuotaLimits::invalid_max`] invalid signatures without a valid one.
 //!
-//! Only an accepted message is evidence about its sender. A refused message is no evidence, even with a valid signature: a copy of a
-//! message that is sent from invented sources makes no source known, unless the copy arrives before the original, and then only one
-//! source per message. An attacker that forges a known sender's address and signer can use up the tokens of the sender: immediate
-//! messages of the sender then become urgent ones, but are not lost.
+//! Only an accepted message makes its sender known. A refused message does not, even with a valid signature: if an
+//! attacker sends copies of a message from invented sources, no source becomes known, unless a copy arrives before the
+//! original, and then only one source per message. An attacker that forges a known sender's address and signer can use
+//! up the tokens of the sender: immediate messages of the sender then become urgent ones, but are not lost.
 
 use super::generations::Generations;
 use super::hashing::SourceHash;
@@ -64,9 +64,9 @@ pub struct QuotaLimits {
     pub unknown_senders: Rate,
     /// Tokens that an invalid signature of an unknown sender costs its source.
     pub invalid_penalty: u32,
-    /// Invalid signatures without a valid one after which a known sender becomes unknown.
+    /// Maximum number of invalid signatures since the last valid one; after more, a known sender becomes unknown.
     pub invalid_max: u32,
-    /// Minimum number of remembered sources, of unknown and of known senders each.
+    /// Minimum number of remembered sources of unknown senders, and of remembered known senders.
     pub sources: usize,
     /// Minimum time for which a valid message keeps its sender known.
     pub memory: Span,
@@ -84,9 +84,9 @@ struct KnownSender {
 pub(super) struct Quotas {
     limits: QuotaLimits,
     shared_unknown: Bucket,
-    /// By source.
+    /// Buckets of the sources of unknown senders.
     unknown_sources: Generations<Source, Bucket, SourceHash>,
-    /// By sender.
+    /// Known senders with their buckets.
     known_senders: Generations<Source, KnownSender, SourceHash>,
 }
 
@@ -134,7 +134,7 @@ impl Quotas {
     /// Records an accepted message: its sender becomes or stays known. Tokens already spent stay spent.
     pub(super) fn record_valid(&mut self, meta: &Meta, now: Time) {
         // Nearly all accepted messages are from known senders, which need only one look-up.
-        if let Some(known) = self.known_senders.renew(meta.sender, now) {
+        if let Some(known) = self.known_senders.refresh(meta.sender, now) {
             known.invalid_signatures = 0;
             return;
         }
@@ -153,17 +153,17 @@ impl Quotas {
     pub(super) fn record_invalid(&mut self, meta: &Meta, now: Time) {
         let QuotaLimits {
             source: rate,
-            invalid_penalty: wrong,
-            invalid_max: wrong_max,
+            invalid_penalty: penalty,
+            invalid_max,
             ..
         } = self.limits;
         match self.known_senders.get_mut(&meta.sender, now) {
-            Some(known) if known.invalid_signatures < wrong_max => known.invalid_signatures += 1,
+            Some(known) if known.invalid_signatures < invalid_max => known.invalid_signatures += 1,
             Some(_) => self.known_senders.remove(&meta.sender),
             None => self
                 .unknown_sources
                 .touch(meta.source, now, Bucket::default)
-                .penalize(rate, wrong.into(), now),
+                .penalize(rate, penalty.into(), now),
         }
     }
 }

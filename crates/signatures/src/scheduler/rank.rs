@@ -5,9 +5,9 @@ use super::job::{JobEntry, Priority};
 /// A job's rank in the shedding order: jobs of greater ranks are shed first.
 ///
 /// ```text
-/// 0       immediate jobs of known sources
+/// 0       immediate jobs of known senders
 /// 1       immediate jobs of unknown senders, bounded by their quota
-/// 2 .. 8  other jobs of known sources, level 1 to 7
+/// 2 .. 8  other jobs of known senders, level 1 to 7
 /// 9       other jobs of unknown senders, at any claimed level
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

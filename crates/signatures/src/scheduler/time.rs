@@ -5,7 +5,7 @@ use std::time::Duration;
 
 const NANOS_PER_SECOND: f64 = 1e9;
 
-/// An instant: nanoseconds since the epoch of the core's user. 64 bits last 584 years.
+/// An instant: nanoseconds since an epoch that the user of the scheduler selects. 64 bits last 584 years.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Time(u64);
 

@@ -11,7 +11,7 @@ use crate::scheduler::{LaneKind, PerClass, Span};
 /// The compared policies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PolicyKind {
-    /// The thesis's tau, calibrated for the lanes.
+    /// The fixed tau of the thesis that [`FixedTau`] names, calibrated for the lanes.
     FixedTau,
     /// Batches of 64.
     FixedBatch,
@@ -47,21 +47,21 @@ impl PolicyKind {
     }
 }
 
-/// The thesis's tau for each class: the batch size from which on the accelerator finishes before all CPU
-/// lanes together; if it never does, before one of them; if it never does either, the jobs that it does in
-/// ten times its overhead.
+/// The tau of the thesis that [`FixedTau`] names, for each class: the batch size from which on the accelerator finishes before all CPU
+/// lanes together; if there is no such size, before the fastest CPU lane; if there is no such size either, the number of jobs that it
+/// completes in ten times its overhead.
 pub fn calibrated_tau(lanes: &[SimLane]) -> PerClass<usize> {
     PerClass::from_fn(|class| {
-        let of_kind = |kind| {
+        let costs_of_kind = |kind| {
             let lanes = lanes.iter().filter(move |lane| lane.spec.kind == kind);
             lanes.filter_map(move |lane| *lane.actual.of(class))
         };
-        let Some(accelerator) = of_kind(LaneKind::Accelerator).next() else {
+        let Some(accelerator) = costs_of_kind(LaneKind::Accelerator).next() else {
             return usize::MAX;
         };
-        let rates: Vec<f64> = of_kind(LaneKind::Cpu).map(CostModel::rate).collect();
-        let one = rates.iter().copied().fold(0.0, f64::max);
-        let tau = crossover(rates.iter().sum(), accelerator).or_else(|| crossover(one, accelerator));
+        let rates: Vec<f64> = costs_of_kind(LaneKind::Cpu).map(CostModel::rate).collect();
+        let fastest_rate = rates.iter().copied().fold(0.0, f64::max);
+        let tau = crossover(rates.iter().sum(), accelerator).or_else(|| crossover(fastest_rate, accelerator));
         tau.unwrap_or(10.0 * accelerator.overhead_s / accelerator.per_job_s) as usize
     })
 }
@@ -73,7 +73,7 @@ pub fn calibrated_tau(lanes: &[SimLane]) -> PerClass<usize> {
 pub fn compare(plan: &Simulation, trace: &[Record]) -> Result<Vec<Report>, SimError> {
     PolicyKind::ALL
         .iter()
-        .map(|contender| plan.run(trace, contender.policy(&plan.lanes)))
+        .map(|policy_kind| plan.run(trace, policy_kind.policy(&plan.lanes)))
         .collect()
 }
 
@@ -96,12 +96,12 @@ pub struct ScaledTraffic<'a> {
 pub fn capacity(
     plan: &Simulation,
     demand: &ScaledTraffic<'_>,
-    contender: PolicyKind,
+    policy_kind: PolicyKind,
 ) -> Result<f64, SimError> {
     let (mut sustained, mut exceeded) = (0.0, demand.factor_max);
     for _ in 0..7 {
         let factor = (sustained + exceeded) / 2.0;
-        let report = plan.run(&(demand.trace)(factor), contender.policy(&plan.lanes))?;
+        let report = plan.run(&(demand.trace)(factor), policy_kind.policy(&plan.lanes))?;
         let p99 = report.valid.quantile_of_others(0.99).unwrap_or(Span::MAX);
         if report.counters.shed.total() == 0 && p99 <= demand.p99_max {
             sustained = factor;

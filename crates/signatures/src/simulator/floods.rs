@@ -6,10 +6,10 @@ use crate::scheduler::{Class, Config, LaneKind, ORDINARY_WORK, Priority, Span};
 
 /// Time to wake a thread on a virtual machine.
 const WAKE: Span = Span::from_micros(50);
-/// Invalid messages per second that one core can send.
+/// Invalid messages per second that one CPU can send.
 const FULL_RATE: f64 = 250_000.0;
-/// A message of RA of 37 components without cached hashes.
-const UNKEPT_WORK: u32 = ORDINARY_WORK + 37 * 200;
+/// Work for a message of RA with 37 components without cached hashes.
+const UNCACHED_WORK: u32 = ORDINARY_WORK + 37 * 200;
 const VEHICLES: u64 = 24;
 /// A genuine signer whose identity the flood claims.
 const IMPERSONATED_SIGNER: u64 = 3;
@@ -51,8 +51,8 @@ fn flood(class: Class, flood: Flood, work: u32) -> Vec<trace::Record> {
     trace
 }
 
-/// Checks that no immediate message is lost, and that their 99th percentile, in microseconds, is at most three times the value
-/// without the flood.
+/// Checks that no immediate message is lost, and that the 99th percentile of their latency, in microseconds, is at most three times the
+/// value without the flood.
 fn check(name: &str, class: Class, flood: Vec<trace::Record>) {
     let (plan, genuine) = (receiver(), genuine(class));
     let run = |trace: &[trace::Record]| plan.run(trace, PolicyKind::Adaptive.policy(&plan.lanes)).unwrap();
@@ -62,14 +62,18 @@ fn check(name: &str, class: Class, flood: Vec<trace::Record>) {
         let p99 = report.valid.quantile(Priority::IMMEDIATE, 0.99);
         p99.as_nanos() / 1_000
     };
-    let (before, after) = (p99(&baseline), p99(&flooded));
-    println!("{name}: {before} us, {after} us\n{}", flooded.text());
+    let (p99_before, p99_after) = (p99(&baseline), p99(&flooded));
+    println!("{name}: {p99_before} us, {p99_after} us\n{}", flooded.text());
     assert!(
-        after <= 3 * before,
-        "{name}: {before} us without and {after} us with the flood"
+        p99_after <= 3 * p99_before,
+        "{name}: {p99_before} us without and {p99_after} us with the flood"
     );
-    let done = flooded.valid.count(Priority::IMMEDIATE);
-    assert_eq!(done, genuine.len() as u64, "{name}: verified immediate messages");
+    let verified = flooded.valid.count(Priority::IMMEDIATE);
+    assert_eq!(
+        verified,
+        genuine.len() as u64,
+        "{name}: verified immediate messages"
+    );
     assert!(
         flooded.counters.rejected > 0,
         "{name}: unknown senders are verified too"
@@ -92,7 +96,7 @@ fn invalid_messages_at_full_rate_delay_no_immediate_message() {
         check(name, class, flood(class, urgent(16, FULL_RATE), work));
     }
     let class = Class::RA_VERIFY;
-    check("RA", class, flood(class, urgent(16, FULL_RATE), UNKEPT_WORK));
+    check("RA", class, flood(class, urgent(16, FULL_RATE), UNCACHED_WORK));
 }
 
 #[test]
@@ -101,7 +105,7 @@ fn four_thousand_invalid_messages_of_ra_a_second_delay_no_immediate_message() {
     check(
         "RA, 4,000/s",
         class,
-        flood(class, urgent(1, 4_000.0), UNKEPT_WORK),
+        flood(class, urgent(1, 4_000.0), UNCACHED_WORK),
     );
 }
 
@@ -112,12 +116,12 @@ fn false_immediates_delay_no_immediate_message() {
         ("sixteen sources", 16),
         ("invented sources", 1 << 40),
     ] {
-        let claims = Flood {
+        let flood_parameters = Flood {
             priority: Priority::IMMEDIATE,
             ..urgent(sources, FULL_RATE)
         };
         let class = Class::RA_VERIFY;
-        check(name, class, flood(class, claims, UNKEPT_WORK));
+        check(name, class, flood(class, flood_parameters, UNCACHED_WORK));
     }
 }
 
@@ -140,10 +144,10 @@ fn a_flood_leaves_known_senders_their_share_of_the_lane() {
         .unwrap();
     println!("{}", report.text());
     // Known senders need half of the lane's capacity; a quarter is for unknown senders.
-    let done = report.valid.count(Priority::URGENT);
+    let verified = report.valid.count(Priority::URGENT);
     assert!(
-        done as f64 > 0.999 * genuine.len() as f64,
-        "{done} of {}",
+        verified as f64 > 0.999 * genuine.len() as f64,
+        "{verified} of {}",
         genuine.len()
     );
     assert!(report.valid.quantile(Priority::URGENT, 0.99) < Span::from_millis(1));

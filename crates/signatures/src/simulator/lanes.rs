@@ -1,4 +1,4 @@
-//! Lanes in virtual time: actual costs, scatter, and outages.
+//! Simulated lanes: actual costs, scatter, and outages.
 
 use super::random::Random;
 use crate::scheduler::engine::ThrottledLane;
@@ -47,9 +47,9 @@ impl SimLane {
     #[must_use]
     pub fn slowed_by(mut self, factor: f64) -> Self {
         for class in Class::all() {
-            if let Some(line) = self.actual.of_mut(class) {
-                line.overhead_s *= factor;
-                line.per_job_s *= factor;
+            if let Some(cost_model) = self.actual.of_mut(class) {
+                cost_model.overhead_s *= factor;
+                cost_model.per_job_s *= factor;
             }
         }
         self
@@ -65,9 +65,9 @@ impl SimLane {
     /// Time of a batch with this work, in ordinary jobs, that starts now. `None` if the lane does not support
     /// the class.
     pub(super) fn service_time(&self, class: Class, work: f64, random: &mut Random) -> Option<Span> {
-        let line = (*self.actual.of(class))?;
+        let cost_model = (*self.actual.of(class))?;
         let factor = 1.0 + self.scatter * (2.0 * random.unit() - 1.0);
-        Some(Span::from_secs_f64(line.seconds(work) * factor))
+        Some(Span::from_secs_f64(cost_model.seconds(work) * factor))
     }
 
     /// The start of an outage in this period, if there is one.
@@ -76,7 +76,7 @@ impl SimLane {
             .iter()
             .map(|outage| outage.from.max(from))
             .zip(&self.outages)
-            .find_map(|(at, outage)| (at < until && at < outage.until).then_some(at))
+            .find_map(|(failed, outage)| (failed < until && failed < outage.until).then_some(failed))
     }
 
     pub(super) fn is_up(&self, now: Time) -> bool {
@@ -118,21 +118,21 @@ pub fn h200() -> SimLane {
     let spec = LaneSpec::new("H200 (derived rates)", LaneKind::Accelerator)
         .with_batch_max(BATCH_MAX)
         .with_refill();
-    let with = |spec: LaneSpec, (class, _, rate, overhead): &(Class, f64, f64, Span)| {
+    let with_class_rate = |spec: LaneSpec, (class, _, rate, overhead): &(Class, f64, f64, Span)| {
         spec.with_class(*class, CostModel::new(*overhead, *rate))
     };
-    SimLane::new(RATES.iter().fold(spec, with))
+    SimLane::new(RATES.iter().fold(spec, with_class_rate))
 }
 
 /// An emulated accelerator with a multiple of a CPU's rate and an overhead.
-pub fn emulated_accelerator(overhead: Span, times: f64) -> SimLane {
+pub fn emulated_accelerator(overhead: Span, rate_factor: f64) -> SimLane {
     let spec = LaneSpec::new(ThrottledLane::NAME, LaneKind::Accelerator)
         .with_batch_max(BATCH_MAX)
         .with_refill();
-    let with = |spec: LaneSpec, (class, rate, ..): &(Class, f64, f64, Span)| {
-        spec.with_class(*class, CostModel::new(overhead, rate * times))
+    let with_class_rate = |spec: LaneSpec, (class, rate, ..): &(Class, f64, f64, Span)| {
+        spec.with_class(*class, CostModel::new(overhead, rate * rate_factor))
     };
-    SimLane::new(RATES.iter().fold(spec, with))
+    SimLane::new(RATES.iter().fold(spec, with_class_rate))
 }
 
 #[cfg(test)]
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn service_times_scatter_around_the_actual_cost() {
         let (lane, mut random) = (h200().slowed_by(2.0), Random::new(1));
-        let actual_costs = h200()
+        let expected_s = h200()
             .spec
             .costs
             .of(Class::RSA_VERIFY)
@@ -162,11 +162,11 @@ mod tests {
             .as_secs_f64()
             * 2.0;
         for _ in 0..100 {
-            let took = lane
+            let service_s = lane
                 .service_time(Class::RSA_VERIFY, 1_000.0, &mut random)
                 .unwrap()
                 .as_secs_f64();
-            assert!((actual_costs * 0.949..actual_costs * 1.051).contains(&took));
+            assert!((expected_s * 0.949..expected_s * 1.051).contains(&service_s));
         }
         assert_eq!(lane.service_time(Class::RSA3072_VERIFY, 1.0, &mut random), None);
     }

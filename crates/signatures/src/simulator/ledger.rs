@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Why a run is invalid: the scheduler, or its driver, lost or duplicated a message.
+/// Why a run is invalid: the scheduler, or the event loop, lost or duplicated a message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LedgerError {
     /// A message left twice.
@@ -46,11 +46,11 @@ impl MessageLedger {
     }
 
     pub(super) fn record_departure(&mut self, message: usize) -> Result<(), LedgerError> {
-        let left = self
+        let is_completed = self
             .completed
             .get_mut(message)
             .ok_or(LedgerError::Unknown { message })?;
-        if std::mem::replace(left, true) {
+        if std::mem::replace(is_completed, true) {
             Err(LedgerError::Duplicate { message })
         } else {
             Ok(())
@@ -58,8 +58,12 @@ impl MessageLedger {
     }
 
     pub(super) fn check_complete(&self) -> Result<(), LedgerError> {
-        let count = self.completed.iter().filter(|left| !**left).count();
-        match self.completed.iter().position(|left| !*left) {
+        let count = self
+            .completed
+            .iter()
+            .filter(|is_completed| !**is_completed)
+            .count();
+        match self.completed.iter().position(|is_completed| !*is_completed) {
             Some(first) => Err(LedgerError::Missing { first, count }),
             None => Ok(()),
         }

@@ -1,4 +1,5 @@
-//! The scheduler in virtual time: the same core and policies, lanes with measured costs, traffic from a seed or a file.
+//! The scheduler in virtual time: the same [`Core`](crate::scheduler::Core) and policies, lanes with measured costs,
+//! traffic from a seed or a file.
 //!
 //! A [`Simulation`] has the scheduler's configuration and the lanes ([`SimLane`]: actual costs, scatter, outages). It runs a trace ([`trace`]:
 //! arrivals, from a CSV file or made by [`traffic`]) under a policy, and returns a [`Report`]. Seed, trace and simulation determine everything:

@@ -13,7 +13,7 @@ pub struct Report {
     pub offered: u64,
     /// From the beginning of the trace to the last result.
     pub span: Span,
-    /// The counters of the core.
+    /// The counters of the scheduler.
     pub counters: Counters,
     /// Latencies of valid messages, by claimed priority.
     pub valid: LatencyHistograms,
@@ -30,7 +30,7 @@ pub struct Report {
 /// Usage of a lane.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LaneUse {
-    /// Name.
+    /// Name of the lane.
     pub name: String,
     /// Time spent on batches.
     pub busy: Span,
@@ -100,7 +100,7 @@ impl Report {
         for (kind, latencies) in [("valid", &self.valid), ("invalid", &self.invalid)] {
             for priority in Priority::all().filter(|priority| latencies.count(*priority) > 0) {
                 let [p50, p99, p999] =
-                    [0.5, 0.99, 0.999].map(|part| micros(latencies.quantile(priority, part)));
+                    [0.5, 0.99, 0.999].map(|fraction| micros(latencies.quantile(priority, fraction)));
                 let (number, count, late) = (
                     priority.number(),
                     latencies.count(priority),
@@ -120,18 +120,18 @@ impl Report {
             jobs,
         } in &self.lanes
         {
-            let part = 100.0 * busy.as_secs_f64() / self.span.as_secs_f64().max(1e-9);
+            let percent = 100.0 * busy.as_secs_f64() / self.span.as_secs_f64().max(1e-9);
             let _ = writeln!(
                 text,
-                "  lane {name}: {jobs} jobs in {batches} batches, busy {part:.1} %"
+                "  lane {name}: {jobs} jobs in {batches} batches, busy {percent:.1} %"
             );
         }
-        let counted: Vec<_> = self.counters.named().filter(|(_, count)| *count > 0).collect();
-        let counted: Vec<_> = counted
+        let counters: Vec<_> = self.counters.named().filter(|(_, count)| *count > 0).collect();
+        let counters: Vec<_> = counters
             .iter()
             .map(|(name, count)| format!("{name} {count}"))
             .collect();
-        let _ = writeln!(text, "  {}", counted.join(", "));
+        let _ = writeln!(text, "  {}", counters.join(", "));
         text
     }
 }
@@ -143,7 +143,7 @@ pub fn table(reports: &[Report]) -> String {
         "policy", "done/s", "good/s", "late %", "p0 p99 us", "p99 us", "p99.9 us", "shed"
     );
     for report in reports {
-        let others = |part| report.valid.quantile_of_others(part).map_or(0.0, micros);
+        let quantile_of_others_us = |fraction| report.valid.quantile_of_others(fraction).map_or(0.0, micros);
         let _ = writeln!(
             text,
             "{:14} {:10.0} {:10.0} {:8.3} {:10.1} {:10.1} {:10.1} {:8}",
@@ -152,8 +152,8 @@ pub fn table(reports: &[Report]) -> String {
             report.goodput(),
             report.deadline_miss_ratio() * 100.0,
             micros(report.valid.quantile(Priority::IMMEDIATE, 0.99)),
-            others(0.99),
-            others(0.999),
+            quantile_of_others_us(0.99),
+            quantile_of_others_us(0.999),
             report.counters.shed.total()
         );
     }

@@ -20,7 +20,7 @@ const SUBMISSION_MAX: usize = 64;
 /// A simulation: the scheduler's configuration, its lanes, and the time limits of messages.
 #[derive(Clone, Debug)]
 pub struct Simulation {
-    /// Configuration of the core.
+    /// Configuration of the scheduler.
     pub config: Config,
     /// The lanes.
     pub lanes: Vec<SimLane>,
@@ -28,7 +28,7 @@ pub struct Simulation {
     pub budgets: PerPriority<Budget>,
     /// Seed of the scatter of service times.
     pub seed: u64,
-    /// A fault of the driver, to test the ledger.
+    /// A fault of the event loop, to test the ledger.
     pub injected_fault: Option<InjectedFault>,
 }
 
@@ -41,7 +41,7 @@ pub struct Budget {
     pub expires: Span,
 }
 
-/// The fault in the result of the first batch.
+/// A fault in the results of the first batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InjectedFault {
     /// The first job's result is lost.
@@ -53,7 +53,7 @@ pub enum InjectedFault {
 /// Why a run was aborted.
 #[derive(Debug, thiserror::Error)]
 pub enum SimError {
-    /// The core rejected an event: an error in this event loop.
+    /// The scheduler rejected an event: an error in this event loop.
     #[error("simulator: {0}")]
     Core(#[from] CoreError),
     /// A message was lost or duplicated.
@@ -62,7 +62,7 @@ pub enum SimError {
     /// A lane was given an unsupported class.
     #[error("simulation failed: lane {0:?} was given an unsupported class")]
     UnsupportedClass(LaneId),
-    /// The histograms could not be made.
+    /// Creating the histograms failed.
     #[error("simulator: {0}")]
     Histogram(#[from] hdrhistogram::CreationError),
     /// Work is waiting, but no event is scheduled.
@@ -71,7 +71,7 @@ pub enum SimError {
 }
 
 impl Simulation {
-    /// With the default limits: deadlines of 1 ms for immediate messages, 10 ms for priority 1, 100 ms for
+    /// A simulation with the default limits: deadlines of 1 ms for immediate messages, 10 ms for priority 1, 100 ms for
     /// others; messages expire after ten times the deadline.
     pub fn new(config: Config, lanes: Vec<SimLane>, seed: u64) -> Self {
         let budgets = PerPriority::from_fn(|priority| {
@@ -113,7 +113,7 @@ enum TaskEnd {
 }
 
 struct Run<'a> {
-    plan: &'a Simulation,
+    simulation: &'a Simulation,
     trace: &'a [Record],
     core: Core<usize>,
     now: Time,
@@ -137,27 +137,31 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(plan: &'a Simulation, trace: &'a [Record], policy: Box<dyn Policy>) -> Result<Self, SimError> {
-        let specs: Vec<_> = plan.lanes.iter().map(|lane| lane.spec.clone()).collect();
+    fn new(
+        simulation: &'a Simulation,
+        trace: &'a [Record],
+        policy: Box<dyn Policy>,
+    ) -> Result<Self, SimError> {
+        let specs: Vec<_> = simulation.lanes.iter().map(|lane| lane.spec.clone()).collect();
         let lanes: Vec<_> = specs.iter().map(|spec| LaneUse::new(spec.name.clone())).collect();
         let work = lanes.iter().map(|_| None).collect();
         Ok(Self {
-            plan,
+            simulation,
             trace,
-            core: Core::new(plan.config, specs, policy),
+            core: Core::new(simulation.config, specs, policy),
             now: Time::ZERO,
             next: 0,
             task_ends: BinaryHeap::new(),
             tasks_started: 0,
             last_ended: None,
             work,
-            random: Random::new(plan.seed),
+            random: Random::new(simulation.seed),
             ledger: MessageLedger::new(trace.len()),
             valid: LatencyHistograms::new()?,
             invalid: LatencyHistograms::new()?,
             in_time: 0,
             lanes,
-            injected_fault: plan.injected_fault,
+            injected_fault: simulation.injected_fault,
             digest: 0xcbf2_9ce4_8422_2325,
             last_result: Time::ZERO,
             submission: Vec::new(),
@@ -165,24 +169,27 @@ impl<'a> Run<'a> {
     }
 
     fn process_events(&mut self) -> Result<(), SimError> {
-        for lane in 0..self.plan.lanes.len() {
+        for lane in 0..self.simulation.lanes.len() {
             self.handle_event(Event::LaneIdle(LaneId(lane)))?;
         }
         loop {
             let arrival = self.trace.get(self.next).map_or(Time::NEVER, arrival);
-            let end = self.task_ends.peek().map_or(Time::NEVER, |Reverse((at, ..))| *at);
+            let end = self
+                .task_ends
+                .peek()
+                .map_or(Time::NEVER, |Reverse((next_time, ..))| *next_time);
             let timer = self.core.next_timer();
             if self.next == self.trace.len() && self.core.is_done() {
                 return Ok(());
             }
-            let at = arrival.min(end).min(timer);
-            if at == Time::NEVER {
+            let next_time = arrival.min(end).min(timer);
+            if next_time == Time::NEVER {
                 return Err(SimError::Stalled);
             }
-            self.now = self.now.max(at);
-            if end == at {
+            self.now = self.now.max(next_time);
+            if end == next_time {
                 self.finish_next_task()?;
-            } else if arrival == at {
+            } else if arrival == next_time {
                 self.arrive()?;
             } else {
                 self.handle_event(Event::Timer)?;
@@ -198,7 +205,7 @@ impl<'a> Run<'a> {
             && arrival(record) <= now
             && jobs.len() < SUBMISSION_MAX
         {
-            let budget = self.plan.budgets.of(record.priority);
+            let budget = self.simulation.budgets.of(record.priority);
             let mut meta = Meta::new(record.class, record.priority, record.source, arrival(record));
             meta.sender = record.sender();
             meta.work = record.work;
@@ -224,39 +231,40 @@ impl<'a> Run<'a> {
                 .map_err(SimError::Ledger)?;
             self.update_digest(1, dropped.job.payload as u64, dropped.reason as u64);
         }
-        for (lane, start) in decisions.start {
-            self.start_task(lane, start)?;
+        for (lane, task) in decisions.start {
+            self.start_task(lane, task)?;
         }
         Ok(())
     }
 
-    fn start_task(&mut self, lane: LaneId, start: LaneTask<usize>) -> Result<(), SimError> {
-        let Some(sim) = self.plan.lanes.get(lane.0) else {
+    fn start_task(&mut self, lane: LaneId, task: LaneTask<usize>) -> Result<(), SimError> {
+        let Some(lane_model) = self.simulation.lanes.get(lane.0) else {
             return Err(SimError::UnsupportedClass(lane));
         };
-        let refill = self.plan.config.masks.map(|masks| masks.refill);
-        let took = match &start {
-            LaneTask::Run(batch) => sim.service_time(batch.class, batch.work(), &mut self.random),
+        let refill = self.simulation.config.masks.map(|masks| masks.refill);
+        let service_time = match &task {
+            LaneTask::Run(batch) => lane_model.service_time(batch.class, batch.work(), &mut self.random),
             LaneTask::Refill(count) => {
-                refill.and_then(|class| sim.service_time(class, *count as f64, &mut self.random))
+                refill.and_then(|class| lane_model.service_time(class, *count as f64, &mut self.random))
             }
             LaneTask::Probe => Some(Span::from_micros(1)),
         };
-        let took = took.ok_or(SimError::UnsupportedClass(lane))?;
-        if let LaneTask::Run(batch) = &start {
+        let service_time = service_time.ok_or(SimError::UnsupportedClass(lane))?;
+        if let LaneTask::Run(batch) = &task {
             self.update_digest(2, lane.0 as u64, batch.len() as u64);
         }
         // A lane that has just completed a task needs no wake-up.
-        let idle = self.last_ended != Some((lane, self.now));
-        let until = self.now + took + if idle { sim.wake } else { Span::ZERO };
-        let (at, end) = match sim.failure_time(self.now, until) {
-            Some(at) => (at, TaskEnd::Lost),
-            None => (until, TaskEnd::Done(took)),
+        let is_idle = self.last_ended != Some((lane, self.now));
+        let done_at = self.now + service_time + if is_idle { lane_model.wake } else { Span::ZERO };
+        let (ends_at, end) = match lane_model.failure_time(self.now, done_at) {
+            Some(ends_at) => (ends_at, TaskEnd::Lost),
+            None => (done_at, TaskEnd::Done(service_time)),
         };
         self.tasks_started += 1;
-        self.task_ends.push(Reverse((at, self.tasks_started, lane, end)));
+        self.task_ends
+            .push(Reverse((ends_at, self.tasks_started, lane, end)));
         if let Some(work) = self.work.get_mut(lane.0) {
-            *work = Some(start);
+            *work = Some(task);
         }
         Ok(())
     }
@@ -265,10 +273,10 @@ impl<'a> Run<'a> {
         let Some(Reverse((_, _, lane, end))) = self.task_ends.pop() else {
             return Ok(());
         };
-        let start = self.work.get_mut(lane.0).and_then(Option::take);
+        let task = self.work.get_mut(lane.0).and_then(Option::take);
         self.last_ended = Some((lane, self.now));
         let usage = self.lanes.get_mut(lane.0);
-        match (start, end) {
+        match (task, end) {
             (Some(LaneTask::Run(batch)), TaskEnd::Done(took)) => {
                 usage
                     .into_iter()
@@ -280,7 +288,11 @@ impl<'a> Run<'a> {
                 self.handle_event(Event::RefillDone { lane, made, took })
             }
             (Some(LaneTask::Probe), _) => {
-                let alive = self.plan.lanes.get(lane.0).is_some_and(|sim| sim.is_up(self.now));
+                let alive = self
+                    .simulation
+                    .lanes
+                    .get(lane.0)
+                    .is_some_and(|sim| sim.is_up(self.now));
                 self.handle_event(Event::Probed { lane, alive })
             }
             (Some(LaneTask::Run(batch)), TaskEnd::Lost) => self.handle_event(Event::LaneLost {
@@ -294,26 +306,30 @@ impl<'a> Run<'a> {
     fn deliver(&mut self, lane: LaneId, batch: Batch<usize>, took: Span) -> Result<(), SimError> {
         let mut outcomes = Vec::with_capacity(batch.len());
         for (entry, message) in batch.entries.iter().zip(&batch.payloads) {
-            let valid = self.trace.get(*message).is_some_and(|record| record.valid);
-            outcomes.push(if valid {
+            let is_valid = self.trace.get(*message).is_some_and(|record| record.valid);
+            outcomes.push(if is_valid {
                 Outcome::Accepted
             } else {
                 Outcome::Rejected
             });
-            let late = entry.meta.deadline < self.now;
-            let latencies = if valid { &mut self.valid } else { &mut self.invalid };
+            let is_late = entry.meta.deadline < self.now;
+            let latencies = if is_valid {
+                &mut self.valid
+            } else {
+                &mut self.invalid
+            };
             latencies.record(
                 entry.meta.priority,
                 self.now.saturating_since(entry.meta.arrived),
-                late,
+                is_late,
             );
-            self.in_time += u64::from(valid && !late);
-            let times = match self.injected_fault.take() {
+            self.in_time += u64::from(is_valid && !is_late);
+            let departures = match self.injected_fault.take() {
                 None => 1,
                 Some(InjectedFault::LoseResult) => 0,
                 Some(InjectedFault::DuplicateResult) => 2,
             };
-            for _ in 0..times {
+            for _ in 0..departures {
                 self.ledger.record_departure(*message).map_err(SimError::Ledger)?;
             }
         }
@@ -328,8 +344,8 @@ impl<'a> Run<'a> {
     }
 
     /// Adds an event to the digest (FNV-1a): two runs with the same digest had the same events.
-    fn update_digest(&mut self, event_code: u64, one: u64, other: u64) {
-        for word in [self.now.as_nanos(), event_code, one, other] {
+    fn update_digest(&mut self, event_code: u64, first: u64, second: u64) {
+        for word in [self.now.as_nanos(), event_code, first, second] {
             for byte in word.to_le_bytes() {
                 self.digest = (self.digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
             }

@@ -63,8 +63,8 @@ fn the_same_seed_gives_the_same_run() {
     let trace = merge([crossroads, flood]);
     let plan = two_processors_and(small().with_outage(at_ms(100), at_ms(200)));
     for contender in PolicyKind::ALL {
-        let (one, other) = (run(&plan, &trace, contender), run(&plan, &trace, contender));
-        assert_eq!(one, other);
+        let (first, second) = (run(&plan, &trace, contender), run(&plan, &trace, contender));
+        assert_eq!(first, second);
         let different = run(
             &Simulation {
                 seed: 2,
@@ -73,25 +73,25 @@ fn the_same_seed_gives_the_same_run() {
             &trace,
             contender,
         );
-        assert_ne!(one.digest, different.digest);
+        assert_ne!(first.digest, different.digest);
     }
 }
 
 #[test]
 fn the_ledger_detects_lost_and_duplicate_results() {
     let trace = stream(10_000.0).trace(parameters(0.1, 0));
-    for (sabotage, notices) in [
+    for (fault, expected) in [
         (InjectedFault::LoseResult, "never left"),
         (InjectedFault::DuplicateResult, "left twice"),
     ] {
         let plan = Simulation {
-            injected_fault: Some(sabotage),
+            injected_fault: Some(fault),
             ..two_processors_and(small())
         };
         let error = plan
             .run(&trace, PolicyKind::Adaptive.policy(&plan.lanes))
             .unwrap_err();
-        assert!(error.to_string().contains(notices), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
     }
 }
 
@@ -117,8 +117,8 @@ fn at_ms(ms: u64) -> Time {
     Time::ZERO + Span::from_millis(ms)
 }
 
-/// Compares throughput at equal 99th percentiles; fixed tau is the thesis's policy, calibrated for
-/// these lanes.
+/// Compares throughput at equal 99th percentiles; fixed tau is the policy of the thesis "Hardware accelerated authentication", calibrated
+/// for these lanes.
 fn compare_capacity(name: &str, plan: &Simulation, demand: &ScaledTraffic<'_>) -> f64 {
     let [fixed, adaptive] = [PolicyKind::FixedTau, PolicyKind::Adaptive]
         .map(|contender| capacity(plan, demand, contender).unwrap());
@@ -242,14 +242,18 @@ fn adaptive_recognizes_a_wrongly_calibrated_lane() {
 #[test]
 fn both_lanes_together_exceed_the_better_lane() {
     let trace = stream(1e6).trace(parameters(0.2, 0));
-    let done = |plan: &Simulation| run(plan, &trace, PolicyKind::Adaptive).throughput();
+    let throughput_of = |plan: &Simulation| run(plan, &trace, PolicyKind::Adaptive).throughput();
     let mut both = two_processors_and(small());
     both.config.queue.capacity = 4_096;
     let mut processors = both.clone();
     processors.lanes.truncate(2);
     let mut accelerator = both.clone();
     accelerator.lanes.drain(..2);
-    let (both, processors, accelerator) = (done(&both), done(&processors), done(&accelerator));
+    let (both, processors, accelerator) = (
+        throughput_of(&both),
+        throughput_of(&processors),
+        throughput_of(&accelerator),
+    );
     assert!(
         both > 0.95 * (processors + accelerator),
         "{both} of {processors} and {accelerator}"
@@ -265,8 +269,8 @@ fn load_of_other_messages_hardly_delays_immediate_ones() {
     .trace(parameters(2.0, 0));
     let plan = two_processors_and(small());
     let p0_p99 = |load: f64| {
-        let rest = stream(load * 190e3).trace(parameters(2.0, 1_000));
-        let report = run(&plan, &merge([immediate.clone(), rest]), PolicyKind::Adaptive);
+        let others = stream(load * 190e3).trace(parameters(2.0, 1_000));
+        let report = run(&plan, &merge([immediate.clone(), others]), PolicyKind::Adaptive);
         assert_eq!(report.counters.demoted, 0);
         report.valid.quantile(Priority::IMMEDIATE, 0.99).as_secs_f64()
     };
@@ -425,10 +429,10 @@ fn masks_are_refilled_while_the_accelerator_is_idle() {
     assert!(plain < 400, "only at the start: {plain}");
     assert!((signing.counters.accepted..signing.counters.accepted + 10_001).contains(&(made + plain)));
     plan.lanes.truncate(2);
-    let without = run(&plan, &stream(20e3).trace(sign), PolicyKind::Adaptive);
+    let without_masks = run(&plan, &stream(20e3).trace(sign), PolicyKind::Adaptive);
     assert_eq!(
-        counts(&without).plain,
-        without.counters.accepted,
+        counts(&without_masks).plain,
+        without_masks.counters.accepted,
         "no lane makes masks"
     );
 }

@@ -83,8 +83,8 @@ pub enum TraceError {
 ///
 /// # Errors
 /// An error of the writer.
-pub fn write(trace: &[Record], mut to: impl Write) -> io::Result<()> {
-    writeln!(to, "{HEADER}")?;
+pub fn write(trace: &[Record], mut target: impl Write) -> io::Result<()> {
+    writeln!(target, "{HEADER}")?;
     for Record {
         arrival_us,
         source,
@@ -99,7 +99,7 @@ pub fn write(trace: &[Record], mut to: impl Write) -> io::Result<()> {
         let (source, priority) = (source.0, priority.number());
         let (class, valid) = (class.number(), u8::from(*valid));
         writeln!(
-            to,
+            target,
             "{arrival_us},{source},{signer},{priority},{class},{valid},{bytes},{work}"
         )?;
     }
@@ -110,14 +110,14 @@ pub fn write(trace: &[Record], mut to: impl Write) -> io::Result<()> {
 ///
 /// # Errors
 /// See [`TraceError`].
-pub fn read(from: impl BufRead) -> Result<Vec<Record>, TraceError> {
+pub fn read(source: impl BufRead) -> Result<Vec<Record>, TraceError> {
     let mut trace: Vec<Record> = Vec::new();
-    let mut lines = from.lines();
+    let mut lines = source.lines();
     let first = lines.next().transpose()?.unwrap_or_default();
     if first != HEADER {
         return Err(TraceError::InvalidHeader { found: first });
     }
-    for (line, text) in lines.enumerate().map(|(at, text)| (at + 2, text)) {
+    for (line, text) in lines.enumerate().map(|(index, text)| (index + 2, text)) {
         let record = parse(line, &text?)?;
         if trace
             .last()
@@ -150,7 +150,7 @@ fn parse(line: usize, text: &str) -> Result<Record, TraceError> {
         })
     };
     let class_number = number("class", class, Class::COUNT as u64 - 1)? as u8;
-    let no_class = || TraceError::InvalidField {
+    let invalid_class = || TraceError::InvalidField {
         line,
         field: "class",
         value: class.to_owned(),
@@ -160,7 +160,7 @@ fn parse(line: usize, text: &str) -> Result<Record, TraceError> {
         source: Source(number("source", source, u64::MAX)?),
         signer: number("signer", signer, u64::MAX)?,
         priority: Priority::new(number("priority", priority, u64::from(Priority::LEAST.number()))? as u8),
-        class: Class::new(class_number).ok_or_else(no_class)?,
+        class: Class::new(class_number).ok_or_else(invalid_class)?,
         valid: number("valid", valid, 1)? == 1,
         bytes: number("bytes", bytes, u64::from(u32::MAX))? as u32,
         work: number("work", work, u64::from(u32::MAX))? as u32,

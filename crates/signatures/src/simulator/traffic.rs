@@ -13,9 +13,10 @@ pub struct TrafficParameters {
     pub duration_s: f64,
     /// The operation on each message.
     pub class: Class,
-    /// Number of the first source; others follow. Traces to be merged need disjoint numbers.
+    /// Number of the first source; the other sources have the following numbers. Traces to be merged need disjoint
+    /// numbers.
     pub first_source: u64,
-    /// The same seed gives the same trace.
+    /// Seed of the random numbers: the same seed gives the same trace.
     pub seed: u64,
 }
 
@@ -42,14 +43,14 @@ impl Crossroads {
         for vehicle in 0..self.vehicles {
             let phase = random.unit() / Self::PER_S;
             for number in 0..(parameters.duration_s * Self::PER_S) as u64 {
-                let at = phase + number as f64 / Self::PER_S + random.unit() * 5e-3;
-                let immediate = random.unit() < self.immediate;
-                let priority = if immediate {
+                let at_s = phase + number as f64 / Self::PER_S + random.unit() * 5e-3;
+                let is_immediate = random.unit() < self.immediate;
+                let priority = if is_immediate {
                     Priority::IMMEDIATE
                 } else {
                     Priority::URGENT
                 };
-                trace.push(parameters.record(at, vehicle, priority, Self::BYTES));
+                trace.push(parameters.record(at_s, vehicle, priority, Self::BYTES));
             }
         }
         sorted(trace)
@@ -79,8 +80,8 @@ impl Grid {
         let mut trace = Vec::new();
         for instant in 0..(parameters.duration_s * self.per_s) as u64 {
             for unit in 0..self.units {
-                let at = instant as f64 / self.per_s + random.unit() * self.spread_s;
-                trace.push(parameters.record(at, unit, Priority::URGENT, Self::BYTES));
+                let at_s = instant as f64 / self.per_s + random.unit() * self.spread_s;
+                trace.push(parameters.record(at_s, unit, Priority::URGENT, Self::BYTES));
             }
         }
         sorted(trace)
@@ -117,11 +118,11 @@ impl Bursts {
             true,
         );
         for burst in 0..(parameters.duration_s * self.bursts_per_s) as u64 {
-            let begin = burst as f64 / self.bursts_per_s;
+            let begin_s = burst as f64 / self.bursts_per_s;
             for _ in 0..self.burst {
-                let at = begin + random.unit() * self.burst_s;
+                let at_s = begin_s + random.unit() * self.burst_s;
                 let source = random.below(self.sources);
-                trace.push(parameters.record(at, source, self.priority, Crossroads::BYTES));
+                trace.push(parameters.record(at_s, source, self.priority, Crossroads::BYTES));
             }
         }
         sorted(trace)
@@ -168,14 +169,14 @@ fn stream(
     valid: bool,
 ) -> Vec<Record> {
     let mut trace = Vec::new();
-    let mut at = random.pause() / per_s;
-    while at < parameters.duration_s {
+    let mut at_s = random.pause() / per_s;
+    while at_s < parameters.duration_s {
         let source = random.below(sources);
         trace.push(Record {
             valid,
-            ..parameters.record(at, source, priority, Crossroads::BYTES)
+            ..parameters.record(at_s, source, priority, Crossroads::BYTES)
         });
-        at += random.pause() / per_s;
+        at_s += random.pause() / per_s;
     }
     trace
 }
@@ -228,11 +229,11 @@ mod tests {
         }
         .trace(parameters(1));
         assert_eq!(trace.len(), 6_000);
-        let of_one = trace
+        let messages_of_one_vehicle = trace
             .iter()
             .filter(|record| record.source == Source(1_007))
             .count();
-        assert_eq!(of_one, 20);
+        assert_eq!(messages_of_one_vehicle, 20);
         let immediate = trace
             .iter()
             .filter(|record| record.priority.is_immediate())
@@ -279,9 +280,9 @@ mod tests {
                 .iter()
                 .all(|record| !record.valid && record.source.0 < 1_003)
         );
-        let both = merge([trace.clone(), flood.clone()]);
-        assert_eq!(both.len(), trace.len() + flood.len());
-        assert!(both.is_sorted_by_key(|record| record.arrival_us));
+        let merged = merge([trace.clone(), flood.clone()]);
+        assert_eq!(merged.len(), trace.len() + flood.len());
+        assert!(merged.is_sorted_by_key(|record| record.arrival_us));
     }
 
     #[test]

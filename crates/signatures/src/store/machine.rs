@@ -54,7 +54,7 @@ impl MachineId {
         Self(hash.into())
     }
 
-    /// The form in files.
+    /// The bytes that represent the identity in files.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; MACHINE_BYTES] {
         &self.0

@@ -1,24 +1,26 @@
-//! Mask files: each mask is handed out once, even if the process or the machine crashes.
+//! Mask files: each mask is returned once, even if the process or the machine crashes.
 //!
 //! | offset | |
 //! |---|---|
 //! | 0 | header: `LWMK`, version 2, scheme, 1 if the inode has a counter, a zero, signer's id, the file's own random id, machine, inode, birth, file system |
-//! | 512, 1024 | two slots with the same two counts, blocks reserved and blocks written; the newer valid one counts |
-//! | 4096 | blocks of [`BLOCK_MASKS`] masks, sealed, each bound to the header and its place |
+//! | 512, 1024 | two slots, each with the numbers of reserved and written blocks; the newer valid slot applies |
+//! | 4096 | blocks of [`BLOCK_MASKS`] masks, sealed, each bound to the header and to its index |
 //!
-//! A block is *reserved*, durably, before it is read: after a crash the next block is used, and the masks of the reserved block are lost,
-//! never used again. A slot is one sector, and the older slot is written, so that a torn write leaves the newer one intact; an invalid slot
-//! may mean one more reserved block, which is skipped. Blocks that were read are overwritten.
+//! A block is *reserved*, durably, before it is read. After a crash the next block is used; the masks of the reserved
+//! block are lost and never used again. A slot is in one sector, and the older slot is overwritten, so that a torn
+//! write leaves the newer one intact; an invalid slot may mean one more reserved block, which is skipped. Blocks that
+//! were read are overwritten.
 //!
-//! A copy of the file would hand out every mask a second time. The file therefore records its machine, its inode and, where the file system
-//! provides them, the inode's birth time (inode numbers are reused) and the id of the file system. It is refused elsewhere; it can only be
-//! moved within its file system.
+//! A copy of the file would return every mask a second time. The file therefore records its machine, its inode and,
+//! where the file system provides them, the inode's birth time (inode numbers are reused) and the id of the file
+//! system. A file with another identity is refused, so a mask file can only be moved within its file system.
 //!
-//! Earlier content can be written back into the same inode (`cp backup masks`). The inode therefore has a counter of reserved blocks, in an
-//! [extended attribute](inode). Before a block is read, both counters durably exceed its index; a crash leaves them at most one apart, in
-//! either direction, and the greater one is valid. Content that is further behind was written back, and is refused, as is a file without
-//! the attribute. A file system without user attributes is only detected when the file is created; then content that is written back is not
-//! detected.
+//! Earlier content can be written back into the same inode (`cp backup masks`). The inode therefore has a counter of
+//! reserved blocks, in an [extended attribute](inode). Before a block is read, this counter and that of the slots
+//! durably exceed its index; a crash leaves both counters at most one apart, in either direction, and the greater one
+//! is valid. Content whose counter is lower by more than one was written back, and is refused, as is a file without the
+//! attribute. A file system without user attributes is only detected when the file is created; then content that is
+//! written back is not detected.
 //!
 //! Not detected: attributes that are set back together with the content, and a whole machine or volume that is set back (a restored image,
 //! a virtual machine resumed twice). Then delete the file and make new masks.
@@ -87,15 +89,15 @@ impl MaskFile {
         lock(path, &file)?;
         let mut file_id = [0; FILE_ID_BYTES];
         getrandom::fill(&mut file_id).map_err(MaskFileError::Entropy)?;
-        let place = file_identity(&file).map_err(&io)?;
-        let header = |counted| header(scheme, counted, key_id, &file_id, machine, &place);
-        let counted = set_count(&file, &header(true), 0).map_err(&io)?;
-        let header = header(counted);
-        let mut made = Self {
+        let identity = file_identity(&file).map_err(&io)?;
+        let header = |has_counter| header(scheme, has_counter, key_id, &file_id, machine, &identity);
+        let has_counter = set_count(&file, &header(true), 0).map_err(&io)?;
+        let header = header(has_counter);
+        let mut mask_file = Self {
             path: path.to_owned(),
             file,
             header,
-            has_inode_counter: counted,
+            has_inode_counter: has_counter,
             sealer: sealing_key.sealer(key_id),
             modulus_bytes,
             counts: Counts {
@@ -104,12 +106,12 @@ impl MaskFile {
                 written: 0,
             },
         };
-        made.file.write_all_at(&header, 0).map_err(&io)?;
-        // Both slots: an invalid slot is then a torn write, and not an unfinished file.
-        made.set_counts(0, 0)?;
-        made.set_counts(0, 0)?;
+        mask_file.file.write_all_at(&header, 0).map_err(&io)?;
+        // Writes both slots: from now on, an invalid slot is a torn write, and not an unfinished file.
+        mask_file.set_counts(0, 0)?;
+        mask_file.set_counts(0, 0)?;
         sync_parent(path).map_err(&io)?;
-        Ok(made)
+        Ok(mask_file)
     }
 
     /// Opens the mask file of this signer.
@@ -127,12 +129,12 @@ impl MaskFile {
         let modulus_bytes = scheme.modulus_bytes().ok_or(MaskFileError::InvalidBlock)?;
         let file = open_file(path, true)?;
         lock(path, &file)?;
-        let (header, counted, counts) = read_head(path, &file, scheme, key_id, machine)?;
+        let (header, has_counter, counts) = read_head(path, &file, scheme, key_id, machine)?;
         let mut opened = Self {
             path: path.to_owned(),
             file,
             header,
-            has_inode_counter: counted,
+            has_inode_counter: has_counter,
             sealer: sealing_key.sealer(key_id),
             modulus_bytes,
             counts,
@@ -148,7 +150,8 @@ impl MaskFile {
         self.has_inode_counter
     }
 
-    /// Masks left in this signer's file, even while another process uses the file: the file is neither locked nor changed.
+    /// Number of masks that remain in this signer's file. Works even while another process uses the file: the file is
+    /// neither locked nor changed.
     ///
     /// # Errors
     /// Reading failed; other users can read the file; the file belongs to another signer or machine, is a copy, or is damaged. Only
@@ -164,7 +167,7 @@ impl MaskFile {
         Ok(counts.masks())
     }
 
-    /// Masks left.
+    /// Number of remaining masks.
     #[must_use]
     pub fn remaining(&self) -> u64 {
         self.counts.masks()
@@ -198,7 +201,8 @@ impl MaskFile {
     /// masks again, even after a crash.
     ///
     /// # Errors
-    /// Writing or reading failed, or the block is damaged: then the block is lost, and the next call takes the next one.
+    /// Writing or reading failed, or the block is damaged: then the block is lost, and the next call takes the next
+    /// block.
     pub fn take_block(&mut self) -> Result<Option<Vec<Mask>>, MaskFileError> {
         let index = self.counts.reserved;
         if index == self.counts.written {
@@ -247,7 +251,7 @@ impl MaskFile {
         let io = in_file(&self.path);
         self.file.write_all_at(blob, self.offset(index)).map_err(&io)?;
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        // The block is already overwritten with zeros; a file system without holes keeps them.
+        // The block is already overwritten with zeros; a file system without holes keeps the zeros.
         let _ = rustix::fs::fallocate(&self.file, punch, self.offset(index), blob.len() as u64);
         Ok(())
     }
@@ -257,7 +261,7 @@ impl MaskFile {
         if !self.has_inode_counter {
             return Ok(());
         }
-        let uncounted = |problem| MaskFileError::InvalidCounter {
+        let invalid_counter = |problem| MaskFileError::InvalidCounter {
             path: self.path.clone(),
             problem,
         };
@@ -268,8 +272,8 @@ impl MaskFile {
         } = self.counts;
         let inode = match read_count(&self.file, &self.header).map_err(in_file(&self.path))? {
             InodeCount::Value(inode) => inode,
-            InodeCount::Absent => return Err(uncounted("gone")),
-            InodeCount::Invalid => return Err(uncounted("the counter of another file")),
+            InodeCount::Absent => return Err(invalid_counter("gone")),
+            InodeCount::Invalid => return Err(invalid_counter("the counter of another file")),
         };
         if inode == content {
             return Ok(());
@@ -288,10 +292,11 @@ impl MaskFile {
         Ok(())
     }
 
-    /// Writes new counts into the older slot, and a new counter of reserved blocks to the inode. Both are durable on return; after an error
-    /// each is either new or old. One sync covers both: after a crash, the greater one is valid.
+    /// Writes new counts into the older slot, and a new counter of reserved blocks to the inode. Both are durable on
+    /// return; after an error each is either new or old. One sync covers both: after a crash, the greater counter is
+    /// valid.
     fn set_counts(&mut self, reserved: u64, written: u64) -> Result<(), MaskFileError> {
-        let before = self.counts.reserved;
+        let previous = self.counts.reserved;
         let counts = Counts {
             generation: self.counts.generation + 1,
             reserved,
@@ -305,11 +310,11 @@ impl MaskFile {
             });
         }
         write_slot(&self.path, &self.file, &self.header, counts)?;
-        // fsync, since fdatasync does not cover attributes.
+        // Calls fsync, since fdatasync does not cover attributes.
         self.file.sync_all().map_err(&io)?;
         self.counts = counts;
-        if self.has_inode_counter && before != reserved {
-            remove_count(&self.file, before);
+        if self.has_inode_counter && previous != reserved {
+            remove_count(&self.file, previous);
         }
         Ok(())
     }
@@ -330,7 +335,7 @@ fn in_file(path: &Path) -> impl Fn(io::Error) -> MaskFileError + use<> {
     }
 }
 
-/// A truncated file is damaged; other errors are those of the operating system.
+/// Reports a truncated file as damaged, and other errors as errors of the operating system.
 fn unreadable(path: &Path, error: io::Error) -> MaskFileError {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => MaskFileError::Damaged {

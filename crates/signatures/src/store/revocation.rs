@@ -13,7 +13,7 @@ use linewarden_files::read_text_bounded;
 
 use crate::message::KeyId;
 
-/// 17 bytes a line: some four million signers.
+/// Maximum length of a file: with 17 bytes a line, about four million signers.
 const FILE_BYTES_MAX: usize = 64 << 20;
 const FIRST_LINE: &str = "linewarden revoked 1";
 const LAST_LINE: &str = "end";
@@ -92,10 +92,10 @@ impl Revocations {
 
     fn parse(text: &str) -> Result<Self, RevocationListFault> {
         // Blocks that a crash left unwritten are zeros; in a comment they would hide lines.
-        let gap = (1..)
+        let control_characters = (1..)
             .zip(text.lines())
             .find(|(_, line)| line.contains(|c: char| c.is_control() && c != '\t' && c != '\r'));
-        if let Some((line, _)) = gap {
+        if let Some((line, _)) = control_characters {
             return Err(RevocationListFault::ControlCharacters { line });
         }
         let mut lines = (1..)
@@ -180,8 +180,8 @@ mod tests {
     fn a_truncated_or_blanked_list_is_refused() {
         let complete_length = LIST.find("end").unwrap() + "end".len();
         for length in 0..LIST.len() {
-            let cut = Revocations::parse(&LIST[..length]);
-            assert_eq!(cut.is_ok(), length >= complete_length, "{length} bytes");
+            let result = Revocations::parse(&LIST[..length]);
+            assert_eq!(result.is_ok(), length >= complete_length, "{length} bytes");
             if length >= complete_length {
                 continue;
             }
@@ -201,7 +201,7 @@ mod tests {
             assert!(Revocations::parse(&blanked).is_err(), "zeros from {from} to {to}");
         }
         assert_eq!(Revocations::parse(""), Err(RevocationListFault::FirstLine));
-        // The earlier format, which had neither line.
+        // An earlier format, without the first and the last line.
         assert_eq!(
             Revocations::parse("0011223344556677\n"),
             Err(RevocationListFault::FirstLine)
@@ -222,7 +222,7 @@ mod tests {
         ] {
             let fault = Revocations::parse(&format!("linewarden revoked 1\n{text}")).unwrap_err();
             assert!(
-                matches!(fault, RevocationListFault::InvalidLine { line: at, .. } if at == line),
+                matches!(fault, RevocationListFault::InvalidLine { line: reported_line, .. } if reported_line == line),
                 "{text}: {fault}"
             );
         }
@@ -230,13 +230,13 @@ mod tests {
 
     #[test]
     fn removed_signers_are_reported() {
-        let of = |ids: &[u64]| -> Revocations { ids.iter().map(|id| KeyId(id.to_be_bytes())).collect() };
-        let before = of(&[9, 3, 5]);
+        let list_of = |ids: &[u64]| -> Revocations { ids.iter().map(|id| KeyId(id.to_be_bytes())).collect() };
+        let previous = list_of(&[9, 3, 5]);
         assert_eq!(
-            before.without(&of(&[5, 7])),
+            previous.without(&list_of(&[5, 7])),
             [3, 9].map(|id: u64| KeyId(id.to_be_bytes()))
         );
-        assert!(before.without(&before.clone()).is_empty());
+        assert!(previous.without(&previous.clone()).is_empty());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Sealed files: a secret of one signer, which requires the sealing key.
+//! Sealed files: each holds a secret of one signer, which cannot be read without the sealing key.
 //!
 //! `LWSF`, version 1, kind of content, two zeros, the signer's id, then a blob of [`linewarden_files::seal`], which is bound to
 //! these first 16 bytes.
@@ -111,8 +111,8 @@ pub enum SealedFileError {
 fn header(kind: SealedKind, key_id: KeyId) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     let parts = [MAGIC.as_slice(), &[VERSION, kind as u8, 0, 0], &key_id.0];
-    for (byte, of_part) in header.iter_mut().zip(parts.concat()) {
-        *byte = of_part;
+    for (byte, source_byte) in header.iter_mut().zip(parts.concat()) {
+        *byte = source_byte;
     }
     header
 }
@@ -166,7 +166,7 @@ pub fn open_sealed(
         },
     })?;
     let (head, blob) = bytes.split_first_chunk::<HEADER_BYTES>().ok_or_else(foreign)?;
-    let [magic @ .., version, of_kind, _, _] = *head.first_chunk::<8>().ok_or_else(foreign)?;
+    let [magic @ .., version, file_kind, _, _] = *head.first_chunk::<8>().ok_or_else(foreign)?;
     if magic != *MAGIC {
         return Err(foreign());
     }
@@ -176,7 +176,7 @@ pub fn open_sealed(
             version,
         });
     }
-    if of_kind != kind as u8 {
+    if file_kind != kind as u8 {
         return Err(foreign());
     }
     let key_id = KeyId(*head.last_chunk::<KEY_ID_BYTES>().ok_or_else(foreign)?);

@@ -1,4 +1,4 @@
-//! Directory of a signer.
+//! The directory with a signer's files.
 //!
 //! | file | |
 //! |---|---|
@@ -26,10 +26,10 @@ const KEY: &str = "key";
 const TABLE: &str = "table";
 const MASKS: &str = "masks";
 const SEAL: &str = "seal.key";
-/// A layout with sub-messages makes a private key as long as a public key.
+/// Maximum length of a private key: with sub-messages in its layout, it is as long as a public key.
 const KEY_BYTES_MAX: usize = PUBLIC_KEY_BYTES_MAX;
 const TABLE_BYTES_MAX: usize = ROWS_MAX * 384;
-/// 64 digits and a line end.
+/// Maximum length of the file of a sealing key: 64 digits and a line end.
 const SEAL_BYTES_MAX: usize = 66;
 
 /// Why a signer's files cannot be created or read.
@@ -203,18 +203,18 @@ impl SignerDirectory {
             Err(MaskFileError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
                 MaskFile::create(&path, public.scheme(), public.id(), machine, sealing_key)
             }
-            opened => opened,
+            result => result,
         }
     }
 
-    /// Masks left in this key's mask file; 0 without a file.
+    /// Number of masks that remain in this key's mask file; 0 without a file.
     ///
     /// # Errors
     /// Errors of the mask file.
     pub fn masks_left(&self, key: &PublicKey, machine: &MachineId) -> Result<u64, MaskFileError> {
         match MaskFile::masks_left(&self.masks_path(), key.scheme(), key.id(), machine) {
             Err(MaskFileError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(0),
-            left => left,
+            result => result,
         }
     }
 
@@ -271,12 +271,12 @@ impl SealingKey {
     pub fn create(path: &Path) -> Result<Self, SignerFileError> {
         let mut bytes = Zeroizing::new([0; 32]);
         getrandom::fill(&mut *bytes).map_err(SignerFileError::Entropy)?;
-        let mut line = Zeroizing::new([b'\n'; 65]);
-        let digits = line.first_chunk_mut::<64>();
+        let mut text = Zeroizing::new([b'\n'; 65]);
+        let digits = text.first_chunk_mut::<64>();
         digits
             .map_or(Ok(()), |digits| hex::encode_to_slice(*bytes, digits))
             .map_err(io::Error::other)
-            .and_then(|()| create_private(path, line.as_slice()))
+            .and_then(|()| create_private(path, text.as_slice()))
             .map_err(|source| SignerFileError::Io {
                 path: path.to_owned(),
                 source,

@@ -1,4 +1,4 @@
-//! Shared keys and messages of tests.
+//! Keys and messages for several test files.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::sync::{Arc, OnceLock};
@@ -10,7 +10,7 @@ use linewarden_signatures::receive::{Receiver, ReplayMemory, Signers, Window};
 use linewarden_signatures::scheme::Scheme;
 use linewarden_signatures::store::Revocations;
 
-/// The time of all tests.
+/// The current time in all tests.
 pub const NOW: TimeMs = TimeMs::since_2020(0x123_4567_89ab);
 
 /// A layout with a small table, except for the digits of the stamp.

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use linewarden_signatures::gpu::{Gpu, GpuUnavailable, Options};
 
-/// Opened once for all tests, which take turns: a device parallelizes by itself.
+/// The devices, opened once. Only one test at a time uses them, since a device parallelizes by itself.
 static DEVICES: Mutex<Option<Result<Vec<Gpu>, GpuUnavailable>>> = Mutex::new(None);
 
 fn open() -> Result<Vec<Gpu>, GpuUnavailable> {

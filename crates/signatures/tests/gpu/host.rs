@@ -20,14 +20,14 @@ fn emulated(test: impl FnOnce(&mut Gpu)) {
 
 crate::support::all_cases!(emulated);
 
-/// A device that fails at the first call, at the second, and so on: each time the operation returns an error and no
-/// result, and so does the next one.
+/// Tests a device that fails at the first call, at the second call, and so on: each time the operation and the next one
+/// return an error and no result.
 #[test]
 fn a_lost_device_leaves_batches_unchanged() {
-    let all = support::keys::keys(Size::Bits2048);
+    let test_keys = support::keys::keys(Size::Bits2048);
     let key_of = [0, 1, 2, 0];
     let (digests, signatures) = ([[7; 32]; 4], [1; 4 * 256]);
-    let mut lost = 0;
+    let mut failed_runs = 0;
     for calls in 0.. {
         let emulation = Emulation {
             calls,
@@ -37,7 +37,7 @@ fn a_lost_device_leaves_batches_unchanged() {
             .map_err(BatchError::Lost)
             .and_then(|mut gpu| {
                 let mut keys = gpu.rsa_keys(Size::Bits2048, 3)?;
-                for (number, key) in all.iter().enumerate() {
+                for (number, key) in test_keys.iter().enumerate() {
                     gpu.put_rsa_key(&mut keys, number, key.modulus())?;
                 }
                 let batch = PssBatch {
@@ -58,22 +58,22 @@ fn a_lost_device_leaves_batches_unchanged() {
                 first
             });
         match outcome {
-            Ok(verdicts) => {
-                assert_eq!(verdicts, [false; 4]);
+            Ok(results) => {
+                assert_eq!(results, [false; 4]);
                 break;
             }
-            Err(BatchError::Lost(_)) => lost += 1,
+            Err(BatchError::Lost(_)) => failed_runs += 1,
             Err(error) => panic!("{error}"),
         }
     }
-    assert!(lost > 20, "only {lost} calls can fail");
+    assert!(failed_runs > 20, "only {failed_runs} calls can fail");
 }
 
-/// Addresses of one device are invalid on another.
+/// The addresses of one device are invalid on another device.
 #[test]
 fn keys_of_another_device_are_refused() {
-    let mut other = Gpu::emulated(Emulation::default()).unwrap();
-    let keys = other.rsa_keys(Size::Bits2048, 1).unwrap();
+    let mut other_gpu = Gpu::emulated(Emulation::default()).unwrap();
+    let keys = other_gpu.rsa_keys(Size::Bits2048, 1).unwrap();
     emulated(|gpu| {
         let batch = PssBatch {
             keys: &keys,
@@ -85,7 +85,7 @@ fn keys_of_another_device_are_refused() {
             gpu.verify_pss(&batch, Goal::Automatic),
             Err(BatchError::Malformed(_))
         ));
-        assert_eq!(other.verify_pss(&batch, Goal::Automatic), Ok(vec![false]));
+        assert_eq!(other_gpu.verify_pss(&batch, Goal::Automatic), Ok(vec![false]));
     });
 }
 
@@ -98,7 +98,7 @@ fn devices_can_be_sent_to_threads() {
     can_be_sent::<RsaKeys>();
 }
 
-macro_rules! places {
+macro_rules! offsets {
     ($($type:ty as $name:literal: $($field:ident)*;)*) => {
         vec![$(
             ($name.to_owned(), size_of::<$type>() as u64),
@@ -114,7 +114,7 @@ fn layouts_are_the_same_on_both_sides() {
         CrtArgs, CrtHalf, CrtKey, FdhArgs, LimitArgs, P256Args, P256TableArgs, ProbeArgs, PssArgs,
         RaSignArgs, RaVerifyArgs, RsaKey,
     };
-    let mut host_layout_places = places! {
+    let mut rust_layouts = offsets! {
         RsaKey<64> as "RsaKey64": n r2 shift n0 prefix_bytes first_row prefix;
         RsaKey<96> as "RsaKey96": shift prefix;
         CrtHalf<32> as "CrtHalf32": modulus r2 exponent n0;
@@ -140,13 +140,13 @@ fn layouts_are_the_same_on_both_sides() {
             multiples,
         } = table;
         let fields = [("places", places), ("bits", bits), ("multiples", multiples)];
-        host_layout_places.extend(fields.map(|(field, value)| (format!("{name}.{field}"), u64::from(value))));
+        rust_layouts.extend(fields.map(|(field, value)| (format!("{name}.{field}"), u64::from(value))));
     }
-    let device_layouts: Vec<(String, u64)> = host_layouts()
+    let cpp_layouts: Vec<(String, u64)> = host_layouts()
         .into_iter()
         .map(|(name, value)| (name.to_owned(), value))
         .collect();
-    assert_eq!(host_layout_places, device_layouts);
+    assert_eq!(rust_layouts, cpp_layouts);
 }
 
 /// Every operation is measured, with a clock that advances by a millisecond at each call.

@@ -8,14 +8,14 @@ use linewarden_signatures::gpu::{Cubin, Nvrtc, Unit};
 
 const ARCHITECTURES: [&str; 5] = ["sm_75", "sm_80", "sm_87", "sm_89", "sm_90"];
 
-/// Compiles one unit, and returns the resource usage of its kernels, or an error where it exceeds the budget.
+/// Compiles one unit, and returns the resource usage of its kernels, or an error if it exceeds the budget.
 fn compile(nvrtc: &Nvrtc, unit: Unit, architecture: &str) -> Result<Vec<String>, String> {
     let code = nvrtc
         .compile(unit, architecture)
         .map_err(|error| error.to_string())?;
     let cubin = Cubin::parse(&code).ok_or("NVRTC returned machine code that is not an ELF file")?;
-    let all = kernels::ALL.iter().copied();
-    let kernels: Vec<&KernelInfo> = all.filter(|kernel| kernel.unit == unit).collect();
+    let all_kernels = kernels::ALL.iter().copied();
+    let kernels: Vec<&KernelInfo> = all_kernels.filter(|kernel| kernel.unit == unit).collect();
     assert!(!kernels.is_empty(), "{unit:?} has no kernels");
     kernels
         .iter()
@@ -23,14 +23,14 @@ fn compile(nvrtc: &Nvrtc, unit: Unit, architecture: &str) -> Result<Vec<String>,
             let cost = cubin
                 .resources(kernel.name)
                 .ok_or_else(|| format!("kernel {} is missing", kernel.name))?;
-            let line = format!("{architecture} {}: {cost:?}", kernel.name);
+            let description = format!("{architecture} {}: {cost:?}", kernel.name);
             let budget = kernel.budget;
-            let within = cost.registers <= budget.registers
+            let is_within_budget = cost.registers <= budget.registers
                 && cost.local_bytes <= budget.local_bytes
                 && cost.shared_bytes <= budget.shared_bytes;
-            match within {
-                true => Ok(line),
-                false => Err(format!("{line} exceeds {budget:?}")),
+            match is_within_budget {
+                true => Ok(description),
+                false => Err(format!("{description} exceeds {budget:?}")),
             }
         })
         .collect()
@@ -39,8 +39,8 @@ fn compile(nvrtc: &Nvrtc, unit: Unit, architecture: &str) -> Result<Vec<String>,
 /// The environment variable that passes the architecture to a child process.
 const ARCHITECTURE_VARIABLE: &str = "LINEWARDEN_TEST_ARCHITECTURE";
 
-/// NVRTC compiles one unit at a time in a process: therefore two processes, each for one architecture after the
-/// other.
+/// NVRTC compiles only one unit at a time in a process. Therefore the test runs two processes at a time, each for one
+/// architecture.
 #[test]
 fn all_kernels_compile_within_their_budgets() {
     match Nvrtc::find() {
@@ -50,10 +50,10 @@ fn all_kernels_compile_within_their_budgets() {
             return;
         }
     }
-    let work = Mutex::new(ARCHITECTURES.to_vec());
+    let remaining = Mutex::new(ARCHITECTURES.to_vec());
     let failures = Mutex::new(Vec::new());
     let worker = || {
-        while let Some(architecture) = { work.lock().unwrap().pop() } {
+        while let Some(architecture) = { remaining.lock().unwrap().pop() } {
             let output = Command::new(std::env::current_exe().unwrap())
                 .args(["--exact", "--nocapture", "nvrtc::kernels_of_one_architecture"])
                 .env(ARCHITECTURE_VARIABLE, architecture)
@@ -74,7 +74,7 @@ fn all_kernels_compile_within_their_budgets() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// The child process; does nothing without the variable.
+/// The test that a child process runs; it does nothing without the environment variable.
 #[test]
 fn kernels_of_one_architecture() {
     let Ok(architecture) = std::env::var(ARCHITECTURE_VARIABLE) else {

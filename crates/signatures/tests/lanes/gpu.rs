@@ -25,44 +25,44 @@ use linewarden_signatures::udp::Datagram;
 
 use crate::common::{NOW, receiver_of, stamp};
 
-/// Two keys of the small layout for each modulus size.
+/// Memory for two keys of the small layout for each modulus size.
 pub const MEMORY: KeyMemory = KeyMemory {
     table_bytes: 4 * 2 * 8453 * 384,
     rsa_keys: 2,
     p256_keys: 2,
 };
 
-fn refused(error: linewarden_signatures::gpu::GpuLost) -> GpuUnavailable {
+fn unavailable(error: linewarden_signatures::gpu::GpuLost) -> GpuUnavailable {
     GpuUnavailable::DriverFailed {
         step: error.step,
         cause: error.cause,
     }
 }
 
-fn try_emulated(emulation: Emulation, places: &Arc<KeyPlacement>) -> Result<GpuLane, GpuUnavailable> {
+fn try_emulated(emulation: Emulation, placement: &Arc<KeyPlacement>) -> Result<GpuLane, GpuUnavailable> {
     let mut first = true;
     let open = move || {
-        // Stays lost.
+        // After its first loss the device stays lost.
         let calls = if std::mem::take(&mut first) {
             emulation.calls
         } else {
             0
         };
-        Gpu::emulated(Emulation { calls, ..emulation }).map_err(refused)
+        Gpu::emulated(Emulation { calls, ..emulation }).map_err(unavailable)
     };
-    GpuLane::open_with(Box::new(open), Arc::clone(places))
+    GpuLane::open_with(Box::new(open), Arc::clone(placement))
 }
 
 /// A device on which the signers of these messages are placed.
 pub fn emulated(emulation: Emulation, memory: KeyMemory, messages: &[Checked]) -> GpuLane {
-    try_emulated(emulation, &places(memory, messages)).unwrap()
+    try_emulated(emulation, &placement(memory, messages)).unwrap()
 }
 
-fn places(memory: KeyMemory, messages: &[Checked]) -> Arc<KeyPlacement> {
+fn placement(memory: KeyMemory, messages: &[Checked]) -> Arc<KeyPlacement> {
     Arc::new(KeyPlacement::new(messages.iter().map(Checked::key), memory))
 }
 
-/// A message of each key in turn, every third of which is corrupted, and its validity.
+/// Messages of the keys in turn, with their validity. Every third message is corrupted.
 fn messages_of(keys: &[PrivateKey], count: usize) -> Vec<(Checked, bool)> {
     let receiver = receiver_of(keys.iter().map(PrivateKey::public));
     let message = |number: usize| {
@@ -84,8 +84,8 @@ pub fn datagram_of(key: &PrivateKey, number: u8, is_valid: bool) -> Vec<u8> {
     };
     let mut bytes = key.sign_plain(draft.encode().unwrap()).unwrap().unwrap();
     if !is_valid {
-        let place = bytes.len() - 2;
-        bytes[place] ^= 1;
+        let offset = bytes.len() - 2;
+        bytes[offset] ^= 1;
     }
     bytes
 }
@@ -103,15 +103,19 @@ fn keys_beyond_the_memory_replace_each_other() {
     .map(|scheme| PrivateKey::generate(scheme, None).unwrap())
     .into();
     let (messages, expected): (Vec<_>, Vec<_>) = messages_of(&keys, 24).into_iter().unzip();
-    for room in 1..4 {
+    for capacity in 1..4 {
         let memory = KeyMemory {
-            rsa_keys: room,
-            p256_keys: room,
+            rsa_keys: capacity,
+            p256_keys: capacity,
             ..MEMORY
         };
         let mut device = emulated(Emulation::default(), memory, &messages);
         for _ in 0..2 {
-            assert_eq!(device.verify_all(&messages).unwrap(), expected, "room for {room}");
+            assert_eq!(
+                device.verify_all(&messages).unwrap(),
+                expected,
+                "capacity {capacity}"
+            );
         }
     }
 }
@@ -138,21 +142,21 @@ fn tables_of_all_placed_signers_are_made_together() {
     };
     let mut device = GpuLane::open_with(
         Box::new(move || Ok(gpu.take().unwrap())),
-        places(memory, &messages),
+        placement(memory, &messages),
     )
     .unwrap();
-    let before = launched.load(Ordering::Relaxed);
+    let launched_before = launched.load(Ordering::Relaxed);
     for (message, expected) in messages.iter().zip(expected) {
         assert_eq!(
             device.verify_all(std::slice::from_ref(message)).unwrap(),
             [expected]
         );
-        // 32 places of the base point, 13 of each key.
-        assert_eq!(launched.load(Ordering::Relaxed) - before, 32 + 3 * 13);
+        // 32 digit positions of the base point, 13 of each key.
+        assert_eq!(launched.load(Ordering::Relaxed) - launched_before, 32 + 3 * 13);
     }
 }
 
-/// No room for the table, or a text longer than a kernel can hash.
+/// The table does not fit, or a text is longer than a kernel can hash.
 #[test]
 fn messages_that_the_device_does_not_support_are_verified_on_the_cpu() {
     let layout = |text: &str| {
@@ -190,8 +194,8 @@ fn messages_that_the_device_does_not_support_are_verified_on_the_cpu() {
         let (name, draft) = ([3; 32], draft.encode().unwrap());
         let valid = draft.with_mask(&name, &ra.sign(&name, &digits).unwrap());
         let mut invalid = valid.clone();
-        let place = invalid.len() - 1;
-        invalid[place] ^= 1;
+        let offset = invalid.len() - 1;
+        invalid[offset] ^= 1;
         let messages = [valid, invalid].map(|bytes| receiver.screen(bytes, NOW).unwrap());
         let mut device = emulated(Emulation::default(), memory, &messages);
         assert_eq!(device.verify_all(&messages).unwrap(), [true, false]);
@@ -205,12 +209,12 @@ fn calls_to_open() -> u64 {
             calls: *calls,
             ..Emulation::default()
         };
-        try_emulated(emulation, &places(MEMORY, &[])).is_ok()
+        try_emulated(emulation, &placement(MEMORY, &[])).is_ok()
     };
     (0..1000).find(opens).unwrap()
 }
 
-/// Reports its loss.
+/// A lane that reports its loss.
 struct ReportingLane(GpuLane, Sender<()>);
 
 impl Lane<Checked> for ReportingLane {
@@ -230,7 +234,7 @@ impl Lane<Checked> for ReportingLane {
     }
 }
 
-/// Starts only after the other lane is lost.
+/// A lane that starts only after the other lane is lost.
 struct DelayedLane(SingleLane, Option<Receiver<()>>);
 
 impl Lane<Checked> for DelayedLane {
@@ -254,8 +258,8 @@ impl Lane<Checked> for DelayedLane {
 struct Results(Mutex<Vec<(Vec<u8>, Outcome)>>);
 
 impl Sink<Checked> for Results {
-    fn done(&self, done: BatchResult<'_, Checked>) {
-        let results = done.payloads.drain(..).zip(done.outcomes);
+    fn done(&self, result: BatchResult<'_, Checked>) {
+        let results = result.payloads.drain(..).zip(result.outcomes);
         let results = results.map(|(message, outcome)| (message.bytes().to_vec(), *outcome));
         self.0.lock().unwrap().extend(results);
     }
@@ -268,8 +272,8 @@ impl Sink<Checked> for Results {
 /// Runs RSA-PSS messages through the engine with an emulated device that gets lost.
 fn with_loss(emulation: Emulation, messages: &[(Checked, bool)]) {
     let (lost_sender, lost_receiver) = channel();
-    let of: Vec<Checked> = messages.iter().map(|(message, _)| message.clone()).collect();
-    let device = emulated(emulation, MEMORY, &of);
+    let checked: Vec<Checked> = messages.iter().map(|(message, _)| message.clone()).collect();
+    let device = emulated(emulation, MEMORY, &checked);
     let cpu = LaneSpec::new("cpu", LaneKind::Cpu)
         .with_class(Class::RSA_VERIFY, CostModel::new(Span::from_micros(1), 1e4));
     let lanes: Vec<(LaneSpec, Box<dyn Lane<Checked>>)> = vec![
@@ -303,8 +307,8 @@ fn with_loss(emulation: Emulation, messages: &[(Checked, bool)]) {
         .collect();
     submitter.submit(&mut jobs).unwrap();
     let (_, snapshot) = engine.shut_down(ShutdownMode::CompleteJobs).unwrap();
-    let mut found = std::mem::take(&mut *results.0.lock().unwrap());
-    let verdict = |is_valid: bool| {
+    let mut completed = std::mem::take(&mut *results.0.lock().unwrap());
+    let outcome_of = |is_valid: bool| {
         if is_valid {
             Outcome::Accepted
         } else {
@@ -313,11 +317,11 @@ fn with_loss(emulation: Emulation, messages: &[(Checked, bool)]) {
     };
     let expected = messages
         .iter()
-        .map(|(message, is_valid)| (message.bytes().to_vec(), verdict(*is_valid)));
+        .map(|(message, is_valid)| (message.bytes().to_vec(), outcome_of(*is_valid)));
     let mut expected: Vec<_> = expected.collect();
-    found.sort_by(|a, b| a.0.cmp(&b.0));
+    completed.sort_by(|a, b| a.0.cmp(&b.0));
     expected.sort_by(|a, b| a.0.cmp(&b.0));
-    assert_eq!(found, expected, "each message has exactly one verdict");
+    assert_eq!(completed, expected, "each message has exactly one outcome");
     let [cpu, device] = &snapshot.lanes[..] else {
         panic!("two lanes")
     };
@@ -325,7 +329,7 @@ fn with_loss(emulation: Emulation, messages: &[(Checked, bool)]) {
     assert_eq!(device.jobs + cpu.jobs, messages.len() as u64);
 }
 
-/// While uploading keys, copying, or computing; and with a device that does not respond.
+/// The device is lost while keys are uploaded, or during copying or computing; or it does not respond.
 #[test]
 fn messages_of_a_lost_device_are_verified_once_on_the_cpu() {
     let keys = [PrivateKey::generate(Scheme::RsaPss2048, None).unwrap()];
@@ -344,7 +348,7 @@ fn messages_of_a_lost_device_are_verified_once_on_the_cpu() {
         completed_waits: answers,
         ..Emulation::default()
     };
-    let opens = |count: &u64| try_emulated(answers(*count), &places(MEMORY, &[])).is_ok();
+    let opens = |count: &u64| try_emulated(answers(*count), &placement(MEMORY, &[])).is_ok();
     let open = (0..1000).find(opens).unwrap();
     with_loss(answers(open + 1), &messages);
 }
@@ -364,7 +368,7 @@ fn an_unresponsive_device_is_not_opened_again() {
         ..working
     };
     let fails = Emulation { calls: 80, ..working };
-    for (first, then, is_opened, times) in [
+    for (first, second, is_opened, open_count) in [
         (unresponsive, working, false, 1),
         (fails, working, true, 2),
         (fails, hangs_at_once, false, 2),
@@ -374,21 +378,21 @@ fn an_unresponsive_device_is_not_opened_again() {
         let open = move || {
             let mut count = count.lock().unwrap();
             *count += 1;
-            Gpu::emulated(if *count == 1 { first } else { then }).map_err(refused)
+            Gpu::emulated(if *count == 1 { first } else { second }).map_err(unavailable)
         };
-        let mut device = GpuLane::open_with(Box::new(open), places(MEMORY, &messages)).unwrap();
+        let mut device = GpuLane::open_with(Box::new(open), placement(MEMORY, &messages)).unwrap();
         let lost = (0..1000)
             .find_map(|_| device.verify_all(&messages).err())
             .unwrap();
         assert_eq!(device.verify_all(&messages).unwrap_err(), lost, "stays lost");
         for _ in 0..2 {
-            assert_eq!(device.reopen().is_ok(), is_opened, "{first:?} {then:?}");
+            assert_eq!(device.reopen().is_ok(), is_opened, "{first:?} {second:?}");
         }
-        assert_eq!(*opened.lock().unwrap(), times, "{first:?} {then:?}");
+        assert_eq!(*opened.lock().unwrap(), open_count, "{first:?} {second:?}");
     }
 }
 
-/// Counts the messages that reach the inner lane.
+/// A lane that counts the messages that reach the inner lane.
 struct CountingLane(GpuLane, Arc<AtomicUsize>);
 
 impl Lane<Checked> for CountingLane {
@@ -409,21 +413,22 @@ impl VerifiedMessageSink for IgnoringSink {
     fn verified(&self, _: Verified, _: Span) {}
 }
 
-/// Forgeries in the name of a signer without a place use no time of the device; an active signer replaces an inactive one.
+/// Forgeries that name a signer that is not placed use no time of the device; an active signer replaces an inactive
+/// one.
 #[test]
 fn a_device_gets_only_messages_of_placed_signers() {
     for (scheme, unplaced) in [
         (Scheme::RsaPss2048, Class::RSA_VERIFY_UNPLACED),
         (Scheme::EcdsaP256, Class::P256_VERIFY_UNPLACED),
     ] {
-        signers_with_places(scheme, unplaced);
+        check_placed_signers(scheme, unplaced);
     }
 }
 
-fn signers_with_places(scheme: Scheme, unplaced: Class) {
+fn check_placed_signers(scheme: Scheme, unplaced: Class) {
     let keys = [(); 2].map(|()| PrivateKey::generate(scheme, None).unwrap());
     let receiver = receiver_of(keys.iter().map(PrivateKey::public));
-    let of = |key: &PrivateKey| {
+    let key_of = |key: &PrivateKey| {
         let mut signers = receiver.signers();
         Arc::clone(signers.find(|signer| signer.id() == key.public().id()).unwrap())
     };
@@ -435,26 +440,29 @@ fn signers_with_places(scheme: Scheme, unplaced: Class) {
             ..MEMORY
         },
     );
-    let (of_placed, of_other) = (of(placed), of(other));
-    let places = Arc::new(KeyPlacement::new([&of_placed, &of_other], memory));
+    let (placed_key, other_key) = (key_of(placed), key_of(other));
+    let placement = Arc::new(KeyPlacement::new([&placed_key, &other_key], memory));
     let device = GpuLane::open_with(
-        Box::new(|| Gpu::emulated(Emulation::default()).map_err(refused)),
-        Arc::clone(&places),
+        Box::new(|| Gpu::emulated(Emulation::default()).map_err(unavailable)),
+        Arc::clone(&placement),
     )
     .unwrap();
-    let got = Arc::new(AtomicUsize::new(0));
-    let line = CostModel::new(Span::from_micros(1), 1e4);
+    let device_jobs = Arc::new(AtomicUsize::new(0));
+    let cost_model = CostModel::new(Span::from_micros(1), 1e4);
     let lanes: Vec<(LaneSpec, Box<dyn Lane<Checked>>)> = vec![
         // Classes that the device supports are removed from the CPU lane, so that the executing lane is known.
         (
-            LaneSpec::new("cpu", LaneKind::Cpu).with_class(unplaced, line),
+            LaneSpec::new("cpu", LaneKind::Cpu).with_class(unplaced, cost_model),
             Box::new(SingleLane::default()),
         ),
-        (device.spec(), Box::new(CountingLane(device, Arc::clone(&got)))),
+        (
+            device.spec(),
+            Box::new(CountingLane(device, Arc::clone(&device_jobs))),
+        ),
     ];
     let lanes = Lanes {
         lanes,
-        placement: Some(Arc::clone(&places)),
+        placement: Some(Arc::clone(&placement)),
     };
     let policy = Box::new(FixedTau::new(PerClass::from_fn(|_| 1)));
     let (config, random) = (Config::default(), [[1; 16]; 2]);
@@ -491,15 +499,15 @@ fn signers_with_places(scheme: Scheme, unplaced: Class) {
             }
             std::thread::yield_now();
         }
-        assert_eq!(got.load(Ordering::Relaxed), on_device);
+        assert_eq!(device_jobs.load(Ordering::Relaxed), on_device);
     };
     let at = |seconds: u64| Time::from_nanos(1_000_000_000 * seconds);
     send(placed, 0..3, true, true);
     send(other, 0..100, false, false);
     send(other, 100..101, true, false);
-    places.record_accepted(&of_other, at(10));
-    assert!(places.is_placed(&of_placed), "active since the start");
-    places.record_accepted(&of_other, at(20));
+    placement.record_accepted(&other_key, at(10));
+    assert!(placement.is_placed(&placed_key), "active since the start");
+    placement.record_accepted(&other_key, at(20));
     send(other, 101..103, true, true);
     send(placed, 3..9, false, false);
     send(placed, 9..10, true, false);

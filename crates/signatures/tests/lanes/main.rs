@@ -40,8 +40,8 @@ fn messages(random: &mut ChaCha8Rng, count: usize) -> Vec<(Checked, bool)> {
         let is_valid = random.random_range(0..3) != 0;
         if !is_valid {
             // Changes the payload, the mask name or the signature; out-of-range numbers never reach a lane.
-            let place = random.random_range(21..bytes.len());
-            bytes[place] ^= 1 << random.random_range(0..8);
+            let offset = random.random_range(21..bytes.len());
+            bytes[offset] ^= 1 << random.random_range(0..8);
         }
         if let Ok(checked) = receiver.screen(bytes, NOW) {
             messages.push((checked, is_valid));
@@ -57,16 +57,19 @@ fn lanes_agree_on_every_message() {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let messages = messages(&mut random, 300);
     let (messages, expected): (Vec<Checked>, Vec<bool>) = messages.into_iter().unzip();
-    let mut one = SingleLane::default();
-    let alone: Vec<bool> = messages.iter().map(|message| one.verify_one(message)).collect();
-    assert_eq!(alone, expected);
+    let mut single_lane = SingleLane::default();
+    let results: Vec<bool> = messages
+        .iter()
+        .map(|message| single_lane.verify_one(message))
+        .collect();
+    assert_eq!(results, expected);
     let mut device = gpu::emulated(Emulation::default(), gpu::MEMORY, &messages);
     assert_eq!(device.verify_all(&messages).unwrap(), expected, "emulated device");
     for size in 0..20 {
         let first = random.random_range(0..messages.len() - size);
-        let some = first..first + size;
-        let holds = device.verify_all(&messages[some.clone()]).unwrap();
-        assert_eq!(holds, expected[some], "emulated device, {size}");
+        let range = first..first + size;
+        let device_results = device.verify_all(&messages[range.clone()]).unwrap();
+        assert_eq!(device_results, expected[range], "emulated device, {size}");
     }
     for backend in Backend::available() {
         let mut batch_lane = BatchLane::with_backend(backend);
@@ -74,10 +77,10 @@ fn lanes_agree_on_every_message() {
         // Batches of all small sizes, from any position.
         for size in 0..20 {
             let first = random.random_range(0..messages.len() - size);
-            let some = first..first + size;
+            let range = first..first + size;
             assert_eq!(
-                batch_lane.verify_all(&messages[some.clone()]),
-                expected[some],
+                batch_lane.verify_all(&messages[range.clone()]),
+                expected[range],
                 "{} of {size}",
                 backend.name()
             );
@@ -92,16 +95,19 @@ fn ra_keys(receiver: &Receiver) -> impl Iterator<Item = &RaPublic> {
 /// Hashes of a message are cached only if the message is valid, up to the memory limit.
 #[test]
 fn forgeries_leave_no_cached_hashes() {
-    type Holds = Box<dyn FnMut(&[Checked]) -> Vec<bool>>;
-    let mut one = SingleLane::default();
-    let mut lanes: Vec<Holds> = vec![Box::new(move |messages| {
-        messages.iter().map(|message| one.verify_one(message)).collect()
+    type Verify = Box<dyn FnMut(&[Checked]) -> Vec<bool>>;
+    let mut single_lane = SingleLane::default();
+    let mut lanes: Vec<Verify> = vec![Box::new(move |messages| {
+        messages
+            .iter()
+            .map(|message| single_lane.verify_one(message))
+            .collect()
     })];
     for backend in Backend::available() {
         let mut batch_lane = BatchLane::with_backend(backend);
         lanes.push(Box::new(move |messages| batch_lane.verify_all(messages)));
     }
-    for holds in &mut lanes {
+    for verify in &mut lanes {
         // 4 digits of the same stamp, 3 and 2 texts, and 8 bytes; or as many as fit in a quarter of the memory: half is for tables of
         // points.
         for (memory, rows) in [(None, [17, 17]), (Some(8_000), [5, 3]), (Some(0), [0, 0])] {
@@ -109,22 +115,23 @@ fn forgeries_leave_no_cached_hashes() {
             if let Some(bytes) = memory {
                 receiver.set_key_memory(bytes);
             }
-            let of = |number: u8, scheme| {
+            let forged_and_valid = |number: u8, scheme| {
                 let valid = sign(scheme, stamp(NOW, 1), number);
                 let mut forged = valid.clone();
-                let place = forged.len() - 2;
-                forged[place] ^= 1;
+                let offset = forged.len() - 2;
+                forged[offset] ^= 1;
                 [forged, valid].map(|bytes| receiver.screen(bytes, NOW).unwrap())
             };
             for (scheme, rows) in [Scheme::RaRsa2048, Scheme::RaRsa3072].into_iter().zip(rows) {
-                let (forged, valid): (Vec<_>, Vec<_>) =
-                    (0..8).map(|number| of(number, scheme).into()).unzip();
-                let kept = || ra_keys(&receiver).map(RaPublic::cached_rows).sum::<usize>();
-                let before = kept();
-                assert_eq!(holds(&forged), [false; 8]);
-                assert_eq!(kept(), before);
-                assert_eq!((holds(&valid), holds(&valid)), (vec![true; 8], vec![true; 8]));
-                assert_eq!(kept(), before + rows, "{scheme}, {memory:?}");
+                let (forged, valid): (Vec<_>, Vec<_>) = (0..8)
+                    .map(|number| forged_and_valid(number, scheme).into())
+                    .unzip();
+                let cached_rows = || ra_keys(&receiver).map(RaPublic::cached_rows).sum::<usize>();
+                let rows_before = cached_rows();
+                assert_eq!(verify(&forged), [false; 8]);
+                assert_eq!(cached_rows(), rows_before);
+                assert_eq!((verify(&valid), verify(&valid)), (vec![true; 8], vec![true; 8]));
+                assert_eq!(cached_rows(), rows_before + rows, "{scheme}, {memory:?}");
             }
         }
     }
@@ -133,7 +140,7 @@ fn forgeries_leave_no_cached_hashes() {
 /// The table of a signer is made after enough valid messages, within the memory budget; forgeries are still recognized.
 #[test]
 fn tables_are_made_for_signers_of_valid_messages() {
-    let is_there = |receiver: &Receiver, scheme| {
+    let has_table = |receiver: &Receiver, scheme| {
         let mut keys = receiver.signers().filter(|key| key.scheme() == scheme);
         keys.any(|key| key.has_table())
     };
@@ -145,22 +152,23 @@ fn tables_are_made_for_signers_of_valid_messages() {
                 if let Some(bytes) = memory {
                     receiver.set_key_memory(bytes);
                 }
-                let of = |number: u8| {
+                let forged_and_valid = |number: u8| {
                     let valid = sign(scheme, stamp(NOW, 1), number);
                     let mut forged = valid.clone();
                     forged[HEADER_BYTES] ^= 1;
                     [forged, valid].map(|bytes| receiver.screen(bytes, NOW).unwrap())
                 };
-                let (forged, valid): (Vec<_>, Vec<_>) = (0..9).map(|number| of(number).into()).unzip();
+                let (forged, valid): (Vec<_>, Vec<_>) =
+                    (0..9).map(|number| forged_and_valid(number).into()).unzip();
                 for _ in 0..5 {
                     assert_eq!(batch_lane.verify_all(&forged), [false; 9]);
                 }
                 assert_eq!(batch_lane.verify_all(&valid[..7]), [true; 7]);
-                assert!(!is_there(&receiver, scheme), "{scheme}: no table yet");
+                assert!(!has_table(&receiver, scheme), "{scheme}: no table yet");
                 assert_eq!(batch_lane.verify_all(&valid[7..]), [true; 2]);
                 assert_eq!(batch_lane.verify_all(&valid), [true; 9]);
                 assert_eq!(
-                    is_there(&receiver, scheme),
+                    has_table(&receiver, scheme),
                     memory.is_none(),
                     "{scheme}, {memory:?}"
                 );
@@ -173,7 +181,7 @@ fn tables_are_made_for_signers_of_valid_messages() {
                         .take(length)
                         .cloned()
                         .collect();
-                    let expected: Vec<bool> = (0..length).map(|place| place % 2 == 0).collect();
+                    let expected: Vec<bool> = (0..length).map(|index| index % 2 == 0).collect();
                     assert_eq!(batch_lane.verify_all(&mixed), expected, "{scheme}, {length}");
                 }
             }
@@ -181,37 +189,39 @@ fn tables_are_made_for_signers_of_valid_messages() {
     }
 }
 
-/// Three signers of a scheme, the first with a table: valid messages and forgeries of all of them, alternating and in all small numbers,
-/// have their own verdicts. However many signers are due, one table is made per 32 messages.
+/// Tests three signers of a scheme, the first with a table: alternating valid and forged messages of all signers, in
+/// batches of all small sizes, have their own results. Only one table is made per 32 messages, even if several signers
+/// have sent enough messages for one.
 #[test]
-fn signers_with_and_without_tables_have_their_own_verdicts() {
+fn signers_with_and_without_tables_have_their_own_results() {
     for (backend, scheme) in Backend::available()
         .flat_map(|backend| [Scheme::EcdsaP256, Scheme::Ed25519].map(|scheme| (backend, scheme)))
     {
         let keys = [(); 3].map(|()| PrivateKey::generate(scheme, None).unwrap());
         let receiver = receiver_of(keys.iter().map(PrivateKey::public));
-        let of = |signer: usize, is_valid: bool| {
+        let message_of = |signer: usize, is_valid: bool| {
             let datagram = gpu::datagram_of(&keys[signer], 1, is_valid);
             receiver.screen(datagram, NOW).unwrap()
         };
         let tables = || receiver.signers().filter(|key| key.has_table()).count();
         let mut batch_lane = BatchLane::with_backend(backend);
-        let all_hold = |batch_lane: &mut BatchLane, signer: usize| {
+        let assert_valid = |batch_lane: &mut BatchLane, signer: usize| {
             assert_eq!(
-                batch_lane.verify_all(&vec![of(signer, true); 8]),
+                batch_lane.verify_all(&vec![message_of(signer, true); 8]),
                 [true; 8],
                 "{scheme}"
             );
         };
-        (0..4).for_each(|_| all_hold(&mut batch_lane, 0));
+        (0..4).for_each(|_| assert_valid(&mut batch_lane, 0));
         assert_eq!(tables(), 1);
         for length in 0..20 {
-            let messages: Vec<(usize, bool)> =
-                (0..length).map(|at| (at % 3, (at + at / 3) % 2 == 0)).collect();
+            let messages: Vec<(usize, bool)> = (0..length)
+                .map(|index| (index % 3, (index + index / 3) % 2 == 0))
+                .collect();
             let expected: Vec<bool> = messages.iter().map(|(_, is_valid)| *is_valid).collect();
             let messages: Vec<Checked> = messages
                 .iter()
-                .map(|(signer, is_valid)| of(*signer, *is_valid))
+                .map(|(signer, is_valid)| message_of(*signer, *is_valid))
                 .collect();
             // A separate lane, on which no signer has sent enough messages for a table.
             let mut lane = BatchLane::with_backend(backend);
@@ -220,18 +230,18 @@ fn signers_with_and_without_tables_have_their_own_verdicts() {
                 assert_eq!(tables(), 1, "{scheme}, {length}");
             }
         }
-        let before = tables();
-        let mut fresh = BatchLane::with_backend(backend);
+        let tables_before = tables();
+        let mut new_lane = BatchLane::with_backend(backend);
         for _ in 0..3 {
-            all_hold(&mut fresh, 1);
+            assert_valid(&mut new_lane, 1);
         }
-        assert_eq!(tables(), before, "beside 24");
-        all_hold(&mut fresh, 2);
-        assert!(tables() <= before + 1, "beside 32");
+        assert_eq!(tables(), tables_before, "beside 24");
+        assert_valid(&mut new_lane, 2);
+        assert!(tables() <= tables_before + 1, "beside 32");
     }
 }
 
-/// A lane that fails the test if a sample is accepted.
+/// A lane that fails the test if a sample is valid.
 struct RejectingLane(SingleLane, Vec<(Class, usize)>);
 
 impl Lane<Checked> for RejectingLane {
@@ -259,10 +269,10 @@ fn samples_measure_every_class_and_are_never_accepted() {
         with_tables(&receiver),
         2 * usize::from(Backend::widest().is_some())
     );
-    let without = common::receiver();
-    without.set_key_memory(0);
-    drop(Samples::new(&without, None, NOW, [5; 32]));
-    assert_eq!(with_tables(&without), 0);
+    let without_memory = common::receiver();
+    without_memory.set_key_memory(0);
+    drop(Samples::new(&without_memory, None, NOW, [5; 32]));
+    assert_eq!(with_tables(&without_memory), 0);
     let guess = CostModel::new(Span::from_millis(1), 1.0);
     let spec = |kind| {
         let spec = LaneSpec::new("lane", kind).with_grain(2);
@@ -275,16 +285,16 @@ fn samples_measure_every_class_and_are_never_accepted() {
         let mut lane = RejectingLane(SingleLane::default(), Vec::new());
         let measured = samples.measure(spec(kind), &mut lane).unwrap();
         for class in &classes {
-            let line = *measured.costs.of(*class);
-            assert_eq!(line.is_some(), *class != classes[0]);
-            assert_ne!(line, Some(guess));
+            let cost_model = *measured.costs.of(*class);
+            assert_eq!(cost_model.is_some(), *class != classes[0]);
+            assert_ne!(cost_model, Some(guess));
             let jobs: Vec<usize> = lane
                 .1
                 .iter()
-                .filter(|(of, _)| of == class)
+                .filter(|(measured_class, _)| measured_class == class)
                 .map(|(_, jobs)| *jobs)
                 .collect();
-            assert_eq!(jobs.iter().max().copied(), line.map(|_| largest));
+            assert_eq!(jobs.iter().max().copied(), cost_model.map(|_| largest));
         }
     }
 }

@@ -7,8 +7,8 @@ use linewarden_signatures::scheme::Scheme;
 use num_bigint::BigUint;
 use sha2::{Digest as _, Sha256};
 
-use crate::messages::Verdict::{self, Refused, Valid};
-use crate::messages::{Vector, Vectors, draft, misshapen};
+use crate::messages::Expected::{self, Refused, Valid};
+use crate::messages::{Vector, Vectors, draft, wrong_lengths};
 use crate::plain::{Group as _, to_be, to_le};
 use crate::{edwards, p256};
 
@@ -16,15 +16,15 @@ use crate::{edwards, p256};
 pub const HIGH_S: &str = "s in the upper half";
 
 pub fn vectors() -> [Vectors; 2] {
-    [of_p256(), of_ed25519()]
+    [p256_vectors(), ed25519_vectors()]
 }
 
-fn vector(scheme: Scheme, property: &str, draft: &Draft, signature: &[u8], verdict: Verdict) -> Vector {
+fn vector(scheme: Scheme, property: &str, draft: &Draft, signature: &[u8], expected: Expected) -> Vector {
     Vector {
         property: property.to_owned(),
         scheme,
         bytes: draft.clone().with_signature(signature),
-        verdict,
+        expected,
     }
 }
 
@@ -36,7 +36,7 @@ fn powers_of_two_and_neighbors(bits: u32) -> Vec<BigUint> {
     powers.into_iter().flat_map(near).collect()
 }
 
-fn of_p256() -> Vectors {
+fn p256_vectors() -> Vectors {
     let scheme = Scheme::EcdsaP256;
     let curve = p256::Curve::new();
     let [d, nonce, _, other] = p256::scalars();
@@ -57,9 +57,9 @@ fn of_p256() -> Vectors {
             [r, curve.low(&s)]
         };
         let [r, low] = sign(d, &digest, &nonce);
-        let mut add = |property: &str, [r, s]: [&BigUint; 2], verdict| {
+        let mut add = |property: &str, [r, s]: [&BigUint; 2], expected| {
             let signature = [to_be(r), to_be(s)].concat();
-            vectors.push(vector(scheme, property, &draft, &signature, verdict));
+            vectors.push(vector(scheme, property, &draft, &signature, expected));
         };
         add("right", [&r, &low], Valid(true));
         add(HIGH_S, [&r, &(n - &low)], Valid(true));
@@ -68,9 +68,9 @@ fn of_p256() -> Vectors {
             add("a small nonce", [&r, &s], Valid(true));
         }
         let all_ones = (&one << 256u32) - 1u32;
-        for outside in [&BigUint::ZERO, n, &(n + 1u32), &all_ones] {
-            add("r out of its range", [outside, &low], Refused(OutOfRange));
-            add("s out of its range", [&r, outside], Refused(OutOfRange));
+        for out_of_range in [&BigUint::ZERO, n, &(n + 1u32), &all_ones] {
+            add("r out of its range", [out_of_range, &low], Refused(OutOfRange));
+            add("s out of its range", [&r, out_of_range], Refused(OutOfRange));
         }
         add("the greatest r", [&(n - 1u32), &low], Valid(false));
         add("the greatest s", [&r, &half], Valid(false));
@@ -93,7 +93,7 @@ fn of_p256() -> Vectors {
         add("by another key", [&r, &s], Valid(false));
         signers.push(signer);
     }
-    vectors.extend(misshapen(scheme, &vectors[0].bytes));
+    vectors.extend(wrong_lengths(scheme, &vectors[0].bytes));
     (signers, vectors)
 }
 
@@ -118,24 +118,24 @@ impl<'a> Ed25519<'a> {
 
     /// The first message whose challenge modulo L satisfies `matches`, and that challenge.
     fn draft(&self, r: &[u8; 32], matches: impl Fn(&BigUint) -> bool) -> (Draft, BigUint) {
-        let of = |number: u32| {
+        let candidate = |number: u32| {
             let draft = draft(&self.public, PayloadKind::Opaque, &number.to_le_bytes());
             let challenge = edwards::challenge(r, &self.key, &draft.to_sign()) % &self.curve.l;
             (draft, challenge)
         };
-        let mut drafts = (0..1000).map(of);
+        let mut drafts = (0..1000).map(candidate);
         drafts
             .find(|(_, challenge)| matches(challenge))
             .expect("one of eight")
     }
 
     /// The response to a challenge.
-    fn answer(&self, nonce: &BigUint, challenge: &BigUint) -> BigUint {
+    fn response(&self, nonce: &BigUint, challenge: &BigUint) -> BigUint {
         (nonce + challenge * &self.a) % &self.curve.l
     }
 }
 
-fn of_ed25519() -> Vectors {
+fn ed25519_vectors() -> Vectors {
     let curve = edwards::Curve::new();
     let torsion = curve.torsion();
     let [a, _] = edwards::scalars();
@@ -147,7 +147,7 @@ fn of_ed25519() -> Vectors {
     for (order, (component, signer)) in (0u32..).zip(torsion.iter().zip(&signers)).skip(1) {
         vectors.extend(small_components(&signers[0], signer, order, component));
     }
-    vectors.extend(misshapen(Scheme::Ed25519, &vectors[0].bytes));
+    vectors.extend(wrong_lengths(Scheme::Ed25519, &vectors[0].bytes));
     let publics = signers.into_iter().map(|signer| signer.public);
     (publics.collect(), vectors)
 }
@@ -157,22 +157,22 @@ fn ordinary_signer(signer: &Ed25519) -> Vec<Vector> {
     let (l, one) = (&curve.l, BigUint::from(1u32));
     let r = curve.encode(&curve.multiple(&nonce, &curve.b));
     let (draft, challenge) = signer.draft(&r, |_| true);
-    let s = signer.answer(&nonce, &challenge);
+    let s = signer.response(&nonce, &challenge);
     let mut vectors = Vec::new();
-    let mut add = |property: &str, r: &[u8; 32], s: &BigUint, verdict| {
+    let mut add = |property: &str, r: &[u8; 32], s: &BigUint, expected| {
         let signature = [*r, to_le(s)].concat();
-        vectors.push(vector(Scheme::Ed25519, property, &draft, &signature, verdict));
+        vectors.push(vector(Scheme::Ed25519, property, &draft, &signature, expected));
     };
     add("right", &r, &s, Valid(true));
     for times in [1u32, 2, 7, 14] {
         add("S + L", &r, &(&s + l * times), Refused(OutOfRange));
     }
     let all_ones = (&one << 256u32) - 1u32;
-    for outside in [l, &(l + 1u32), &(&one << 253u32), &(&one << 255u32), &all_ones] {
-        add("S out of its range", &r, outside, Refused(OutOfRange));
+    for out_of_range in [l, &(l + 1u32), &(&one << 253u32), &(&one << 255u32), &all_ones] {
+        add("S out of its range", &r, out_of_range, Refused(OutOfRange));
     }
-    for inside in [BigUint::ZERO, one.clone(), l - 1u32, &s ^ &one, l - &s] {
-        add("another S", &r, &inside, Valid(false));
+    for in_range in [BigUint::ZERO, one.clone(), l - 1u32, &s ^ &one, l - &s] {
+        add("another S", &r, &in_range, Valid(false));
     }
     for number in powers_of_two_and_neighbors(252) {
         add("S near a power of two", &r, &number, Valid(false));
@@ -195,8 +195,8 @@ fn ordinary_signer(signer: &Ed25519) -> Vec<Vector> {
     negative[31] ^= 0x80;
     add("the negative of R", &negative, &s, Valid(false));
     add("the key as R", &signer.key, &s, Valid(false));
-    let of_another = signer.answer(&nonce, &(&challenge + 1u32));
-    add("of another challenge", &r, &of_another, Valid(false));
+    let other_response = signer.response(&nonce, &(&challenge + 1u32));
+    add("of another challenge", &r, &other_response, Valid(false));
     add(
         "by another key",
         &r,
@@ -218,41 +218,42 @@ fn small_components(
     let sum = |component: &edwards::Point| curve.encode(&curve.add(&point, component));
     let modulo_8 = |h: &BigUint, number: u32| h % 8u32 == BigUint::from(number);
     let divides = |h: &BigUint| modulo_8(&(h * order), 0);
-    let of = |property: &str, signer: &Ed25519, r: [u8; 32], matches: &dyn Fn(&BigUint) -> bool, holds| {
-        let (draft, challenge) = signer.draft(&r, matches);
-        let signature = [r, to_le(&signer.answer(&nonce, &challenge))].concat();
-        vector(Scheme::Ed25519, property, &draft, &signature, Valid(holds))
-    };
+    let signed_vector =
+        |property: &str, signer: &Ed25519, r: [u8; 32], matches: &dyn Fn(&BigUint) -> bool, is_valid| {
+            let (draft, challenge) = signer.draft(&r, matches);
+            let signature = [r, to_le(&signer.response(&nonce, &challenge))].concat();
+            vector(Scheme::Ed25519, property, &draft, &signature, Valid(is_valid))
+        };
     let neutral = curve.neutral();
     vec![
-        of(
+        signed_vector(
             "a mixed key whose component falls away",
             signer,
             sum(&neutral),
             &divides,
             true,
         ),
-        of(
+        signed_vector(
             "right only times 8, by a mixed key",
             signer,
             sum(&neutral),
             &|h| !divides(h),
             false,
         ),
-        of(
+        signed_vector(
             "a mixed key and a mixed R",
             signer,
             sum(component),
             &|h| modulo_8(h, 7),
             true,
         ),
-        of(
+        signed_vector(
             "a mixed key and the opposite R",
             signer,
             sum(&curve.negative(component)),
             &|h| modulo_8(h, 1),
             true,
         ),
-        of("right only times 8", plain, sum(component), &|_| true, false),
+        signed_vector("right only times 8", plain, sum(component), &|_| true, false),
     ]
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use linewarden_signatures::gpu::{DeviceInfo, Gpu, Options};
 use linewarden_signatures::lane::{GpuLane, KeyPlacement};
 
-fn each<T>(open: impl Fn(&DeviceInfo) -> T) -> Vec<T> {
+fn open_each<T>(open: impl Fn(&DeviceInfo) -> T) -> Vec<T> {
     match Gpu::discover() {
         Ok(devices) => devices.iter().map(open).collect(),
         Err(missing) => {
@@ -15,13 +15,13 @@ fn each<T>(open: impl Fn(&DeviceInfo) -> T) -> Vec<T> {
     }
 }
 
-pub fn all() -> Vec<Gpu> {
-    each(|device| Gpu::open(device, &Options::default()).expect("a usable device"))
+pub fn open_all() -> Vec<Gpu> {
+    open_each(|device| Gpu::open(device, &Options::default()).expect("a usable device"))
 }
 
-pub fn lanes(places: &Arc<KeyPlacement>) -> Vec<GpuLane> {
-    each(|device| {
-        let lane = GpuLane::open(device, &Options::default(), Arc::clone(places));
+pub fn lanes(placement: &Arc<KeyPlacement>) -> Vec<GpuLane> {
+    open_each(|device| {
+        let lane = GpuLane::open(device, &Options::default(), Arc::clone(placement));
         lane.expect("a usable device")
     })
 }

@@ -17,9 +17,9 @@ enum Tag {
     Ordinary,
     /// The key has a component of small order, and the equation holds nevertheless.
     MixedKey,
-    /// The key's order divides 8: one signature holds for many messages.
+    /// The key's order divides 8: one signature is valid for many messages.
     SmallOrderKey,
-    /// The same for the signature's point.
+    /// The signature's point is of small order.
     SmallOrderR,
     /// The equation holds only after multiplication by 8.
     CofactorOnly,
@@ -154,16 +154,17 @@ pub fn scalars() -> [BigUint; 2] {
     ]
 }
 
-/// A signature by a key and a point with components of small order, over the first message whose challenge modulo 8 is `challenge`.
+/// A signature by a key and a point with these components of small order, of the first message whose challenge modulo L
+/// and then modulo 8 satisfies `matches`.
 fn sign_with_torsion(
     curve: &Curve,
     tags: &[Tag],
-    [of_key, of_r]: [&Point; 2],
+    [key_component, r_component]: [&Point; 2],
     matches: impl Fn(&BigUint) -> bool,
 ) -> Vector {
     let [a, nonce] = scalars();
-    let key = curve.encode(&curve.add(&curve.multiple(&a, &curve.b), of_key));
-    let r = curve.encode(&curve.add(&curve.multiple(&nonce, &curve.b), of_r));
+    let key = curve.encode(&curve.add(&curve.multiple(&a, &curve.b), key_component));
+    let r = curve.encode(&curve.add(&curve.multiple(&nonce, &curve.b), r_component));
     let message = (0..1000u32)
         .map(|number| number.to_le_bytes().to_vec())
         .find(|message| matches(&(challenge(&r, &key, message) % &curve.l % 8u32)))
@@ -179,7 +180,7 @@ fn sign_with_torsion(
 }
 
 fn changed_signatures(curve: &Curve, ordinary: &Vector) -> Vec<Vector> {
-    let of = |tag: Tag, change: &dyn Fn(&mut Vector)| {
+    let changed = |tag: Tag, change: &dyn Fn(&mut Vector)| {
         let mut vector = ordinary.clone();
         vector.tags = vec![tag];
         change(&mut vector);
@@ -188,24 +189,24 @@ fn changed_signatures(curve: &Curve, ordinary: &Vector) -> Vec<Vector> {
     let s = BigUint::from_bytes_le(&ordinary.s);
     let mut vectors = vec![
         ordinary.clone(),
-        of(Tag::Changed, &|vector| vector.message.push(0)),
-        of(Tag::Changed, &|vector| vector.key[31] ^= 0x80),
-        of(Tag::Changed, &|vector| vector.r[31] ^= 0x80),
-        of(Tag::Changed, &|vector| vector.s = [0; 32]),
-        of(Tag::Changed, &|vector| vector.s[0] ^= 1),
-        of(Tag::Changed, &|vector| vector.s = to_le(&(&curve.l - &s))),
-        of(Tag::Changed, &|vector| {
+        changed(Tag::Changed, &|vector| vector.message.push(0)),
+        changed(Tag::Changed, &|vector| vector.key[31] ^= 0x80),
+        changed(Tag::Changed, &|vector| vector.r[31] ^= 0x80),
+        changed(Tag::Changed, &|vector| vector.s = [0; 32]),
+        changed(Tag::Changed, &|vector| vector.s[0] ^= 1),
+        changed(Tag::Changed, &|vector| vector.s = to_le(&(&curve.l - &s))),
+        changed(Tag::Changed, &|vector| {
             std::mem::swap(&mut vector.r, &mut vector.key)
         }),
-        of(Tag::SAboveOrder, &|vector| vector.s = to_le(&curve.l)),
-        of(Tag::SAboveOrder, &|vector| vector.s = [0xff; 32]),
-        of(Tag::OrderLess1, &|vector| vector.s = to_le(&(&curve.l - 1u32))),
+        changed(Tag::SAboveOrder, &|vector| vector.s = to_le(&curve.l)),
+        changed(Tag::SAboveOrder, &|vector| vector.s = [0xff; 32]),
+        changed(Tag::OrderLess1, &|vector| vector.s = to_le(&(&curve.l - 1u32))),
         // y = 2 belongs to no point; all ones are above p.
-        of(Tag::NoPointR, &|vector| vector.r = to_le(&BigUint::from(2u32))),
-        of(Tag::NoPointR, &|vector| vector.r = [0xff; 32]),
+        changed(Tag::NoPointR, &|vector| vector.r = to_le(&BigUint::from(2u32))),
+        changed(Tag::NoPointR, &|vector| vector.r = [0xff; 32]),
     ];
     for times in [1u32, 2, 7, 15] {
-        vectors.push(of(Tag::SAboveOrder, &|vector| {
+        vectors.push(changed(Tag::SAboveOrder, &|vector| {
             vector.s = to_le(&(&s + &curve.l * times))
         }));
     }
@@ -217,7 +218,7 @@ fn components_of_small_order(curve: &Curve) -> Vec<Vector> {
     let neutral = &torsion[0];
     let mut vectors = Vec::new();
     for (index, point) in torsion.iter().enumerate().skip(1) {
-        // s B - h A = R - h T, which is R where the order of T divides h, and R + T where h T = -T.
+        // s B - h A = R - h T, which is R if the order of T divides h, and R + T if h T = -T.
         let divides = |h: &BigUint| h * u32::try_from(index).unwrap() % 8u32 == BigUint::ZERO;
         vectors.push(sign_with_torsion(
             curve,
@@ -277,7 +278,7 @@ fn small_orders(curve: &Curve) -> Vec<Vector> {
     let r = curve.encode(&curve.multiple(&nonce, &curve.b));
     let mut vectors = Vec::new();
     for (index, point) in torsion.iter().enumerate() {
-        // A key of small order: s B = R + h A wherever h A is neutral.
+        // A key of small order: s B = R + h A whenever h A is neutral.
         let key = curve.encode(point);
         let message = (0..1000u32)
             .map(|number| number.to_le_bytes().to_vec())
@@ -383,28 +384,28 @@ impl Vector {
 }
 
 #[test]
-fn batch_verdicts_equal_single_verdicts() {
-    let taken: Vec<_> = VECTORS
+fn batch_results_equal_single_results() {
+    let cases: Vec<_> = VECTORS
         .iter()
         .filter_map(|vector| PublicKey::from_bytes(&vector.key).ok().map(|key| (vector, key)))
         .map(|(vector, key)| (vector, key, edwards::hash(&vector.r, &key, &vector.message)))
         .collect();
-    let expected: Vec<_> = taken
+    let expected: Vec<_> = cases
         .iter()
         .map(|(vector, ..)| !vector.is_refused_by(EveryVerifier))
         .collect();
     for backend in Backend::available() {
-        let known: Vec<_> = taken
+        let precomputed: Vec<_> = cases
             .iter()
             .map(|(_, key, _)| PrecomputedKey::new(backend, key))
             .collect();
-        for is_known in [false, true] {
-            let requests: Vec<_> = taken
+        for is_precomputed in [false, true] {
+            let requests: Vec<_> = cases
                 .iter()
-                .zip(&known)
-                .map(|((vector, key, hash), known)| Request {
-                    signer: match is_known {
-                        true => Signer::Precomputed(known),
+                .zip(&precomputed)
+                .map(|((vector, key, hash), precomputed)| Request {
+                    signer: match is_precomputed {
+                        true => Signer::Precomputed(precomputed),
                         false => Signer::Plain(key),
                     },
                     r: &vector.r,
@@ -412,27 +413,27 @@ fn batch_verdicts_equal_single_verdicts() {
                     hash,
                 })
                 .collect();
-            let together = edwards::verify(backend, &requests);
-            for ((request, (vector, ..)), (together, expected)) in requests
+            let results = edwards::verify(backend, &requests);
+            for ((request, (vector, ..)), (result, expected)) in requests
                 .iter()
-                .zip(&taken)
-                .zip(together.into_iter().zip(&expected))
+                .zip(&cases)
+                .zip(results.into_iter().zip(&expected))
             {
                 let tags = &vector.tags;
                 assert_eq!(vector.by_aws_lc(), *expected, "{tags:?}, AWS-LC");
                 assert_eq!(
-                    together,
+                    result,
                     *expected,
                     "{tags:?}, in a mixed batch, {}",
                     backend.name()
                 );
-                let alone = edwards::verify(backend, &[*request]);
-                assert_eq!(alone, [*expected], "{tags:?}, alone, {}", backend.name());
+                let single = edwards::verify(backend, &[*request]);
+                assert_eq!(single, [*expected], "{tags:?}, alone, {}", backend.name());
             }
-            let backwards: Vec<_> = requests.iter().skip(1).rev().copied().collect();
-            let verdicts = edwards::verify(backend, &backwards);
+            let reversed: Vec<_> = requests.iter().skip(1).rev().copied().collect();
+            let reversed_results = edwards::verify(backend, &reversed);
             assert!(
-                verdicts.iter().eq(expected.iter().skip(1).rev()),
+                reversed_results.iter().eq(expected.iter().skip(1).rev()),
                 "in other lanes"
             );
         }
@@ -445,7 +446,7 @@ fn small_orders_are_refused_before_any_lane() {
     for vector in VECTORS.iter() {
         let key = PublicKey::from_bytes(&vector.key);
         let tags = &vector.tags;
-        let of_key = if tags.contains(&Tag::SmallOrderKey) {
+        let expected = if tags.contains(&Tag::SmallOrderKey) {
             Some(KeyError::SmallOrder)
         } else if tags.contains(&Tag::NonCanonicalKey) {
             // x = 0 with a sign is of small order, and its y is canonical.
@@ -460,9 +461,9 @@ fn small_orders_are_refused_before_any_lane() {
         } else {
             None
         };
-        assert_eq!(key.err(), of_key, "{tags:?}");
+        assert_eq!(key.err(), expected, "{tags:?}");
         if key.is_err() {
-            // AWS-LC accepts only those of small order.
+            // Of these keys AWS-LC accepts only those of small order.
             assert_eq!(vector.by_aws_lc(), tags.contains(&Tag::SmallOrderKey), "{tags:?}");
         }
         assert_eq!(
@@ -493,9 +494,9 @@ fn all_encodings_of_points_of_small_order_are_recognized() {
     // Encodings next to them, and the base point, are not of small order.
     for bytes in encodings {
         for byte in [1, 15, 31] {
-            let mut other = bytes;
-            other[byte] ^= 1;
-            assert!(!edwards::is_small_order(&other), "{other:x?}");
+            let mut changed = bytes;
+            changed[byte] ^= 1;
+            assert!(!edwards::is_small_order(&changed), "{changed:x?}");
         }
     }
     assert!(!edwards::is_small_order(&curve.encode(&curve.b)));

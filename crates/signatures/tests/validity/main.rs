@@ -1,9 +1,9 @@
 //! The definition of a valid signature, as a table of vectors.
 //!
-//! Each vector is tagged with its special properties, and each tag determines who refuses the vector: no verifier; this crate, before any
-//! lane; or every verifier, because the equation does not hold. A vector is valid exactly if no tag causes a refusal. AWS-LC, the single
-//! lane, the batch lane, the GPU kernels compiled for this CPU, and each GPU of this machine must agree with that verdict, at any position
-//! of a batch.
+//! Each vector is tagged with its special properties, and each tag determines who refuses the vector: no verifier; this
+//! crate, before any lane; or every verifier, because the equation does not hold. A vector is valid exactly if no tag
+//! causes a refusal. AWS-LC, the single lane, the batch lane, the GPU kernels compiled for this CPU, and each GPU of
+//! this machine must agree on this, at any position of a batch.
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,

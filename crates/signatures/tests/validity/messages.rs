@@ -1,5 +1,5 @@
-//! The table as messages, of all schemes, mixed: refusals of a receiver with their reasons, and verdicts of every lane
-//! on the others.
+//! The table as messages of all schemes, mixed: refusals of a receiver with their reasons, and the results of every
+//! lane for the other messages.
 
 use std::sync::{Arc, LazyLock};
 
@@ -17,10 +17,10 @@ use crate::{curves, devices, rsa};
 
 /// Expected result of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Expected {
     /// Refused by a receiver, before a lane.
     Refused(Refusal),
-    /// The verdict of every lane.
+    /// The result of every lane.
     Valid(bool),
 }
 
@@ -29,10 +29,10 @@ pub struct Vector {
     pub property: String,
     pub scheme: Scheme,
     pub bytes: Vec<u8>,
-    pub verdict: Verdict,
+    pub expected: Expected,
 }
 
-/// Signers, and messages in their names.
+/// Signers, and messages that name them.
 pub type Vectors = (Vec<PublicKey>, Vec<Vector>);
 
 pub fn draft(public: &PublicKey, kind: PayloadKind, payload: &[u8]) -> Draft {
@@ -46,31 +46,31 @@ pub fn draft(public: &PublicKey, kind: PayloadKind, payload: &[u8]) -> Draft {
     unsigned.encode().expect("a short payload")
 }
 
-/// One byte too short, and one byte too long.
-pub fn misshapen(scheme: Scheme, message: &[u8]) -> [Vector; 2] {
+/// A message that is one byte too short, and one that is one byte too long.
+pub fn wrong_lengths(scheme: Scheme, message: &[u8]) -> [Vector; 2] {
     let longer = [message, &[0]].concat();
     [&message[..message.len() - 1], &longer].map(|bytes| Vector {
         property: "another length".to_owned(),
         scheme,
         bytes: bytes.to_vec(),
-        verdict: Verdict::Refused(Refusal::WrongLength),
+        expected: Expected::Refused(Refusal::WrongLength),
     })
 }
 
 fn vectors() -> (Receiver, Vec<Vector>) {
     let (mut signers, mut vectors) = (Vec::new(), Vec::new());
-    for (keys, of_keys) in rsa::vectors().into_iter().chain(curves::vectors()) {
+    for (keys, key_vectors) in rsa::vectors().into_iter().chain(curves::vectors()) {
         signers.extend(keys.into_iter().map(Arc::new));
-        vectors.extend(of_keys);
+        vectors.extend(key_vectors);
     }
     (receiver_of(signers.iter()), vectors)
 }
 
-/// Messages that pass the receiver's checks, and their expected verdicts.
+/// Messages that pass the receiver's checks, their expected results, and their schemes and properties.
 struct Table {
     messages: Vec<Checked>,
     expected: Vec<bool>,
-    of: Vec<(Scheme, String)>,
+    descriptions: Vec<(Scheme, String)>,
 }
 
 static TABLE: LazyLock<Table> = LazyLock::new(|| {
@@ -78,47 +78,55 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
     let mut table = Table {
         messages: Vec::new(),
         expected: Vec::new(),
-        of: Vec::new(),
+        descriptions: Vec::new(),
     };
     for Vector {
         property,
         scheme,
         bytes,
-        verdict,
+        expected,
     } in vectors
     {
         let screened = receiver.screen(bytes, NOW);
-        match (screened, verdict) {
-            (Err(reason), _) => assert_eq!(Verdict::Refused(reason), verdict, "{scheme}, {property}"),
-            (Ok(_), Verdict::Refused(reason)) => panic!("{scheme}, {property}: not refused: {reason}"),
-            (Ok(message), Verdict::Valid(holds)) => {
+        match (screened, expected) {
+            (Err(reason), _) => assert_eq!(Expected::Refused(reason), expected, "{scheme}, {property}"),
+            (Ok(_), Expected::Refused(reason)) => panic!("{scheme}, {property}: not refused: {reason}"),
+            (Ok(message), Expected::Valid(is_valid)) => {
                 table.messages.push(message);
-                table.expected.push(holds);
-                table.of.push((scheme, property));
+                table.expected.push(is_valid);
+                table.descriptions.push((scheme, property));
             }
         }
     }
     table
 });
 
-/// Compares a lane's verdicts with the table, in both orders.
-fn assert_verdicts(lane: &str, mut holds: impl FnMut(&[Checked]) -> Vec<bool>) {
+/// Compares a lane's results with the table, in both orders.
+fn assert_results(lane: &str, mut verify: impl FnMut(&[Checked]) -> Vec<bool>) {
     let Table {
         messages,
         expected,
-        of,
+        descriptions,
     } = &*TABLE;
-    let verdicts = holds(messages);
-    assert_eq!(verdicts.len(), messages.len(), "{lane}");
-    for (at, verdict) in verdicts.into_iter().enumerate() {
-        assert_eq!(verdict, expected[at], "{:?} in a mixed batch, {lane}", of[at]);
+    let results = verify(messages);
+    assert_eq!(results.len(), messages.len(), "{lane}");
+    for (index, result) in results.into_iter().enumerate() {
+        assert_eq!(
+            result, expected[index],
+            "{:?} in a mixed batch, {lane}",
+            descriptions[index]
+        );
     }
-    let places: Vec<usize> = (0..messages.len() - 1).rev().collect();
-    let backwards: Vec<_> = places.iter().map(|at| messages[*at].clone()).collect();
-    let verdicts = holds(&backwards);
-    assert_eq!(verdicts.len(), backwards.len(), "{lane}");
-    for (verdict, at) in verdicts.into_iter().zip(places) {
-        assert_eq!(verdict, expected[at], "{:?} at another position, {lane}", of[at]);
+    let indices: Vec<usize> = (0..messages.len() - 1).rev().collect();
+    let reversed: Vec<_> = indices.iter().map(|index| messages[*index].clone()).collect();
+    let results = verify(&reversed);
+    assert_eq!(results.len(), reversed.len(), "{lane}");
+    for (result, index) in results.into_iter().zip(indices) {
+        assert_eq!(
+            result, expected[index],
+            "{:?} at another position, {lane}",
+            descriptions[index]
+        );
     }
 }
 
@@ -131,11 +139,11 @@ const MEMORY: KeyMemory = KeyMemory {
 #[test]
 fn every_scheme_has_valid_and_invalid_messages() {
     for scheme in Scheme::ALL {
-        let of = TABLE.of.iter().zip(&TABLE.expected);
-        let verdicts: Vec<bool> = of
-            .filter_map(|((of, _), holds)| (*of == scheme).then_some(*holds))
+        let rows = TABLE.descriptions.iter().zip(&TABLE.expected);
+        let results: Vec<bool> = rows
+            .filter_map(|((row_scheme, _), is_valid)| (*row_scheme == scheme).then_some(*is_valid))
             .collect();
-        assert!(verdicts.contains(&true) && verdicts.contains(&false), "{scheme}");
+        assert!(results.contains(&true) && results.contains(&false), "{scheme}");
     }
 }
 
@@ -144,23 +152,23 @@ fn every_scheme_has_valid_and_invalid_messages() {
 fn a_receiver_with_low_s_refuses_the_upper_half() {
     let (receiver, vectors) = vectors();
     let receiver = receiver.with_p256_low_s(true);
-    let of_p256 = vectors
+    let p256_vectors = vectors
         .into_iter()
         .filter(|vector| vector.scheme == Scheme::EcdsaP256);
     let mut refused = 0;
     for Vector {
         property,
         bytes,
-        verdict,
+        expected,
         ..
-    } in of_p256
+    } in p256_vectors
     {
         let screened = receiver.screen(bytes, NOW).map(drop);
         if property == curves::HIGH_S {
             assert_eq!(screened, Err(Refusal::Malleable));
-            assert_eq!(verdict, Verdict::Valid(true));
+            assert_eq!(expected, Expected::Valid(true));
             refused += 1;
-        } else if verdict == Verdict::Valid(true) {
+        } else if expected == Expected::Valid(true) {
             assert_eq!(screened, Ok(()), "{property}");
         }
     }
@@ -168,27 +176,30 @@ fn a_receiver_with_low_s_refuses_the_upper_half() {
 }
 
 #[test]
-fn each_cpu_lane_has_the_same_verdict() {
-    let mut one = SingleLane::default();
-    assert_verdicts("one at a time", |messages| {
-        messages.iter().map(|message| one.verify_one(message)).collect()
+fn each_cpu_lane_has_the_same_results() {
+    let mut single_lane = SingleLane::default();
+    assert_results("one at a time", |messages| {
+        messages
+            .iter()
+            .map(|message| single_lane.verify_one(message))
+            .collect()
     });
     for backend in Backend::available() {
         let mut batch_lane = BatchLane::with_backend(backend);
-        assert_verdicts(backend.name(), |messages| batch_lane.verify_all(messages));
+        assert_results(backend.name(), |messages| batch_lane.verify_all(messages));
     }
 }
 
 #[test]
-fn a_device_has_the_same_verdict() {
+fn a_device_has_the_same_results() {
     let emulated = || Gpu::emulated(Emulation::default()).map_err(|lost| panic!("{lost}"));
     let keys = TABLE.messages.iter().map(Checked::key);
-    let places = Arc::new(KeyPlacement::new(keys, MEMORY));
-    let emulated = GpuLane::open_with(Box::new(emulated), Arc::clone(&places));
+    let placement = Arc::new(KeyPlacement::new(keys, MEMORY));
+    let emulated = GpuLane::open_with(Box::new(emulated), Arc::clone(&placement));
     let mut lanes = vec![emulated.expect("an emulated device")];
-    lanes.extend(devices::lanes(&places));
+    lanes.extend(devices::lanes(&placement));
     for lane in &mut lanes {
         let name = format!("{lane:?}");
-        assert_verdicts(&name, |messages| lane.verify_all(messages).expect("not lost"));
+        assert_results(&name, |messages| lane.verify_all(messages).expect("not lost"));
     }
 }

@@ -148,12 +148,12 @@ impl Curve {
 
     /// The key for which `u1 G + u2 Q` is this point: `r^-1 (s R - e G)`.
     fn key_for(&self, point: &Point, digest: &BigUint, r: &BigUint, s: &BigUint) -> Point {
-        let back = inverse(r, &self.n);
-        let of_base = subtract(&BigUint::ZERO, &(digest * &back), &self.n);
-        let of_point = s * back % &self.n;
+        let r_inverse = inverse(r, &self.n);
+        let base_factor = subtract(&BigUint::ZERO, &(digest * &r_inverse), &self.n);
+        let point_factor = s * r_inverse % &self.n;
         self.add(
-            &self.multiple(&of_point, point),
-            &self.multiple(&of_base, &self.g),
+            &self.multiple(&point_factor, point),
+            &self.multiple(&base_factor, &self.g),
         )
     }
 
@@ -196,7 +196,7 @@ pub fn scalars() -> [BigUint; 4] {
 }
 
 fn signatures_by_keys(curve: &Curve) -> Vec<Vector> {
-    let [d, nonce, digest, other] = scalars();
+    let [d, nonce, digest, other_key] = scalars();
     let (n, g) = (&curve.n, &curve.g);
     let key = curve.multiple(&d, g);
     let [r, s] = curve.sign(&d, &digest, &nonce);
@@ -223,7 +223,12 @@ fn signatures_by_keys(curve: &Curve) -> Vec<Vector> {
         vector(&[Tag::Changed], [&(n - &r), &low]),
         curve.vector(&[Tag::Changed], &key, &(&digest + 1u32), [&r, &low]),
         curve.vector(&[Tag::Changed], &curve.negative(&key), &digest, [&r, &low]),
-        curve.vector(&[Tag::Changed], &curve.multiple(&other, g), &digest, [&r, &low]),
+        curve.vector(
+            &[Tag::Changed],
+            &curve.multiple(&other_key, g),
+            &digest,
+            [&r, &low],
+        ),
     ];
     let digests = [
         (zero, Tag::DigestZero),
@@ -346,80 +351,75 @@ impl Vector {
 }
 
 #[test]
-fn batch_verdicts_equal_single_verdicts() {
+fn batch_results_equal_single_results() {
     let vectors = &*VECTORS;
     for backend in Backend::available() {
-        let known: Vec<_> = vectors
+        let precomputed: Vec<_> = vectors
             .iter()
             .map(|vector| PrecomputedPoint::new(backend, &vector.key))
             .collect();
-        let new: Vec<_> = vectors
+        let plain: Vec<_> = vectors
             .iter()
             .map(|vector| vector.request(Signer::Plain(&vector.key)))
             .collect();
-        let known = vectors
+        let precomputed = vectors
             .iter()
-            .zip(&known)
-            .map(|(vector, known)| vector.request(Signer::Precomputed(known)));
-        for requests in [new, known.collect()] {
-            have_the_verdicts(backend, vectors, requests);
+            .zip(&precomputed)
+            .map(|(vector, precomputed)| vector.request(Signer::Precomputed(precomputed)));
+        for requests in [plain, precomputed.collect()] {
+            check_results(backend, vectors, requests);
         }
     }
 }
 
-fn have_the_verdicts(backend: Backend, vectors: &[Vector], requests: Vec<Request<'_>>) {
-    let together = p256::verify(backend, &requests);
-    for ((vector, request), together) in vectors.iter().zip(&requests).zip(together) {
+fn check_results(backend: Backend, vectors: &[Vector], requests: Vec<Request<'_>>) {
+    let results = p256::verify(backend, &requests);
+    for ((vector, request), result) in vectors.iter().zip(&requests).zip(results) {
         let expected = !vector.is_refused_by(EveryVerifier);
         let tags = &vector.tags;
         assert_eq!(vector.by_aws_lc(), expected, "{tags:?}, AWS-LC");
-        assert_eq!(
-            together,
-            expected,
-            "{tags:?}, in a mixed batch, {}",
-            backend.name()
-        );
-        let alone = p256::verify(backend, &[*request]);
-        assert_eq!(alone, [expected], "{tags:?}, alone, {}", backend.name());
+        assert_eq!(result, expected, "{tags:?}, in a mixed batch, {}", backend.name());
+        let single = p256::verify(backend, &[*request]);
+        assert_eq!(single, [expected], "{tags:?}, alone, {}", backend.name());
     }
-    let mut backwards: Vec<_> = requests.into_iter().rev().collect();
-    backwards.pop();
-    let verdicts = p256::verify(backend, &backwards);
+    let mut reversed: Vec<_> = requests.into_iter().rev().collect();
+    reversed.pop();
+    let reversed_results = p256::verify(backend, &reversed);
     let expected: Vec<_> = vectors
         .iter()
         .skip(1)
         .rev()
         .map(|vector| !vector.is_refused_by(EveryVerifier))
         .collect();
-    assert_eq!(verdicts, expected, "in other lanes");
+    assert_eq!(reversed_results, expected, "in other lanes");
 }
 
 #[test]
-fn device_verdicts_equal_single_verdicts() {
+fn device_results_equal_single_results() {
     let vectors = &*VECTORS;
     let digests: Vec<[u8; 32]> = vectors.iter().map(|vector| vector.digest).collect();
     let numbers = vectors.iter().map(|vector| [vector.r, vector.s].concat());
     let signatures: Vec<[u8; 64]> = numbers.map(|numbers| numbers.try_into().unwrap()).collect();
     let key_of: Vec<u32> = (0..vectors.len() as u32).collect();
     let mut gpus = vec![Gpu::emulated(Emulation::default()).unwrap()];
-    gpus.extend(devices::all());
+    gpus.extend(devices::open_all());
     for gpu in &mut gpus {
-        let mut on_device = gpu.p256_keys(vectors.len()).unwrap();
+        let mut device_keys = gpu.p256_keys(vectors.len()).unwrap();
         let points = vectors.iter().map(|vector| &vector.key);
-        gpu.put_p256_keys(&mut on_device, &(0..).zip(points).collect::<Vec<_>>())
+        gpu.put_p256_keys(&mut device_keys, &(0..).zip(points).collect::<Vec<_>>())
             .unwrap();
         let batch = P256Batch {
-            keys: &on_device,
+            keys: &device_keys,
             key_of: &key_of,
             digests: &digests,
             signatures: &signatures,
         };
         for goal in [Goal::Throughput, Goal::Latency] {
-            let verdicts = gpu.verify_p256(&batch, goal).unwrap();
-            for (vector, verdict) in vectors.iter().zip(verdicts) {
+            let results = gpu.verify_p256(&batch, goal).unwrap();
+            for (vector, result) in vectors.iter().zip(results) {
                 let expected = !vector.is_refused_by(EveryVerifier);
                 assert_eq!(
-                    verdict,
+                    result,
                     expected,
                     "{:?}, {goal:?}, {}",
                     vector.tags,

@@ -10,7 +10,7 @@ use num_bigint::BigUint;
 use sha2::{Digest as _, Sha256};
 
 use crate::common::{NOW, small_layout, stamp};
-use crate::messages::{self, Vectors, Verdict, draft, misshapen};
+use crate::messages::{self, Expected, Vectors, draft, wrong_lengths};
 use crate::plain::inverse;
 use crate::primes::{PRIMES_2048, PRIMES_3072};
 
@@ -36,7 +36,7 @@ enum Tag {
     OtherEncoding,
     /// RA: no mask, the mask squared, or a combination of three signatures.
     Combined,
-    /// Of another message or key, or with another mask name.
+    /// The signature is of another message or key, or has another mask name.
     Other,
     /// `n - s`, or the inverse.
     Related,
@@ -51,11 +51,11 @@ enum Tag {
 }
 
 impl Tag {
-    fn verdict(self) -> Verdict {
+    fn expected(self) -> Expected {
         match self {
-            Self::Ordinary | Self::SmallSignature | Self::SmallRoot | Self::Plain => Verdict::Valid(true),
-            Self::Fixed | Self::AboveModulus => Verdict::Refused(Refusal::OutOfRange),
-            Self::Layout => Verdict::Refused(Refusal::WrongLayout),
+            Self::Ordinary | Self::SmallSignature | Self::SmallRoot | Self::Plain => Expected::Valid(true),
+            Self::Fixed | Self::AboveModulus => Expected::Refused(Refusal::OutOfRange),
+            Self::Layout => Expected::Refused(Refusal::WrongLayout),
             Self::Salt
             | Self::Trailer
             | Self::TopBit
@@ -64,7 +64,7 @@ impl Tag {
             | Self::Combined
             | Self::Other
             | Self::Related
-            | Self::Ripple => Verdict::Valid(false),
+            | Self::Ripple => Expected::Valid(false),
         }
     }
 }
@@ -74,7 +74,7 @@ fn vector(tag: Tag, scheme: Scheme, bytes: Vec<u8>) -> messages::Vector {
         property: format!("{tag:?}"),
         scheme,
         bytes,
-        verdict: tag.verdict(),
+        expected: tag.expected(),
     }
 }
 
@@ -101,12 +101,12 @@ impl Key {
     /// The e-th root modulo n, by the Chinese remainder theorem.
     fn root(&self, number: &BigUint) -> BigUint {
         let e = BigUint::from(65_537u32);
-        let [of_p, of_q] = [&self.p, &self.q].map(|prime| {
+        let [root_p, root_q] = [&self.p, &self.q].map(|prime| {
             let order = prime - 1u32;
             (number % prime).modpow(&e.modinv(&order).expect("a unit"), prime)
         });
-        let gap = (&of_p + &self.p - &of_q % &self.p) * inverse(&self.q, &self.p) % &self.p;
-        of_q + gap * &self.q
+        let quotient = (&root_p + &self.p - &root_q % &self.p) * inverse(&self.q, &self.p) % &self.p;
+        root_q + quotient * &self.q
     }
 
     fn to_bytes(&self, number: &BigUint) -> Vec<u8> {
@@ -194,7 +194,7 @@ fn seeds() -> impl Iterator<Item = [u8; 32]> {
     (0u32..).map(|number| Sha256::digest(number.to_be_bytes()).into())
 }
 
-fn of_pss(scheme: Scheme, [key, other]: [&Key; 2]) -> Vectors {
+fn pss_vectors(scheme: Scheme, [key, other]: [&Key; 2]) -> Vectors {
     let public = PublicKey::plain(scheme, &key.n.to_bytes_be()).expect("a key");
     let draft = draft(&public, PayloadKind::Opaque, b"stop");
     let signed = draft.to_sign();
@@ -203,23 +203,23 @@ fn of_pss(scheme: Scheme, [key, other]: [&Key; 2]) -> Vectors {
     let mut numbers = vec![(Tag::Ordinary, key.root(&encode(&Encoding::new(&salt))))];
     let [(_, right)] = &numbers[..] else { panic!("one") };
     numbers.extend(key.numbers(&right.clone()));
-    let below = &BigUint::from(1u32) << (8 * key.bytes - 8);
+    let limit = &BigUint::from(1u32) << (8 * key.bytes - 8);
     let encodings = || seeds().map(|salt| encode(&Encoding::new(&salt)));
-    let small = encodings().find(|encoded| *encoded < below).expect("endless");
+    let small = encodings().find(|encoded| *encoded < limit).expect("endless");
     numbers.push((Tag::SmallRoot, key.root(&small)));
     let small = encodings()
         .map(|encoded| key.root(&encoded))
-        .find(|root| *root < below)
+        .find(|root| *root < limit)
         .expect("endless");
     numbers.push((Tag::SmallSignature, small));
-    let mut encoded = |tag, encoding: &Encoding| numbers.push((tag, key.root(&encode(encoding))));
-    encoded(Tag::Plain, &Encoding::new(&[0; 32]));
-    encoded(Tag::Plain, &Encoding::new(&[0xff; 32]));
+    let mut add_encoding = |tag, encoding: &Encoding| numbers.push((tag, key.root(&encode(encoding))));
+    add_encoding(Tag::Plain, &Encoding::new(&[0; 32]));
+    add_encoding(Tag::Plain, &Encoding::new(&[0xff; 32]));
     for length in [0, 1, 20, 31, 33, 64, key.bytes - 35] {
-        encoded(Tag::Salt, &Encoding::new(&vec![7; length]));
+        add_encoding(Tag::Salt, &Encoding::new(&vec![7; length]));
     }
     for trailer in [0, 0xbd, 0xcc, 0x3c] {
-        encoded(
+        add_encoding(
             Tag::Trailer,
             &Encoding {
                 trailer,
@@ -227,7 +227,7 @@ fn of_pss(scheme: Scheme, [key, other]: [&Key; 2]) -> Vectors {
             },
         );
     }
-    encoded(
+    add_encoding(
         Tag::TopBit,
         &Encoding {
             top: 0x80,
@@ -235,7 +235,7 @@ fn of_pss(scheme: Scheme, [key, other]: [&Key; 2]) -> Vectors {
         },
     );
     for before_salt in [[1, 1], [0, 0], [0, 2], [0x80, 1]] {
-        encoded(
+        add_encoding(
             Tag::Padding,
             &Encoding {
                 before_salt,
@@ -249,8 +249,8 @@ fn of_pss(scheme: Scheme, [key, other]: [&Key; 2]) -> Vectors {
     ]
     .concat();
     let filler = vec![0xff; key.bytes - 3 - digest_info.len()];
-    let old = [&[0, 1][..], &filler, &[0], &digest_info].concat();
-    for encoding in [&old[..], &Sha256::digest(&signed)] {
+    let pkcs1 = [&[0, 1][..], &filler, &[0], &digest_info].concat();
+    for encoding in [&pkcs1[..], &Sha256::digest(&signed)] {
         numbers.push((Tag::OtherEncoding, key.root(&BigUint::from_bytes_be(encoding))));
     }
     let other_message = Encoding::new(&salt).encode(b"go", key.bytes);
@@ -261,7 +261,7 @@ fn of_pss(scheme: Scheme, [key, other]: [&Key; 2]) -> Vectors {
         vector(*tag, scheme, bytes)
     };
     let mut vectors: Vec<_> = numbers.iter().map(signed).collect();
-    vectors.extend(misshapen(scheme, &vectors[0].bytes));
+    vectors.extend(wrong_lengths(scheme, &vectors[0].bytes));
     (vec![public], vectors)
 }
 
@@ -303,9 +303,9 @@ impl Equation<'_> {
     }
 }
 
-fn of_ra(scheme: Scheme, [key, other]: [&Key; 2]) -> Vectors {
+fn ra_vectors(scheme: Scheme, [key, other]: [&Key; 2]) -> Vectors {
     let ra = |key: &Key| RaPublic::new(key.public(), small_layout(), [9; 32]);
-    let (public, of_other) = (PublicKey::rapid(ra(key)), ra(other));
+    let (public, other_public) = (PublicKey::rapid(ra(key)), ra(other));
     let equation = Equation {
         key,
         public: public.ra().expect("RA"),
@@ -335,16 +335,16 @@ fn of_ra(scheme: Scheme, [key, other]: [&Key; 2]) -> Vectors {
             message(&payload, &name, &equation.sign(&name, &payload)),
         );
     }
-    let below = &BigUint::from(1u32) << (8 * key.bytes - 8);
+    let limit = &BigUint::from(1u32) << (8 * key.bytes - 8);
     let components = equation.components(&payload);
     let product = |name: &[u8; 32]| equation.mask(name) * &components % n;
-    let small = seeds().find(|name| product(name) < below).expect("endless");
+    let small = seeds().find(|name| product(name) < limit).expect("endless");
     add(
         Tag::SmallRoot,
         message(&payload, &small, &equation.sign(&small, &payload)),
     );
     let small = seeds()
-        .find(|name| key.root(&product(name)) < below)
+        .find(|name| key.root(&product(name)) < limit)
         .expect("endless");
     add(
         Tag::SmallSignature,
@@ -372,7 +372,7 @@ fn of_ra(scheme: Scheme, [key, other]: [&Key; 2]) -> Vectors {
     add(Tag::Other, message(&payload, &names[0], &right));
     let foreign = Equation {
         key: other,
-        public: &of_other,
+        public: &other_public,
     };
     add(
         Tag::Other,
@@ -384,15 +384,16 @@ fn of_ra(scheme: Scheme, [key, other]: [&Key; 2]) -> Vectors {
     let opaque = draft(&public, PayloadKind::Opaque, &payload).with_mask(&name, &key.to_bytes(&right));
     add(Tag::Layout, opaque);
     let genuine = vectors[2].bytes.clone();
-    vectors.extend(misshapen(scheme, &genuine));
+    vectors.extend(wrong_lengths(scheme, &genuine));
     (vec![public], vectors)
 }
 
 pub fn vectors() -> [Vectors; 4] {
     let keys = |primes: [[&str; 2]; 2]| primes.map(Key::new);
     let [short, long] = [keys(PRIMES_2048), keys(PRIMES_3072)];
-    let of = |[key, other]: &[Key; 2], pss, ra| [of_pss(pss, [key, other]), of_ra(ra, [key, other])];
-    let [pss, ra] = of(&short, Scheme::RsaPss2048, Scheme::RaRsa2048);
-    let [long_pss, long_ra] = of(&long, Scheme::RsaPss3072, Scheme::RaRsa3072);
+    let vectors_of =
+        |[key, other]: &[Key; 2], pss, ra| [pss_vectors(pss, [key, other]), ra_vectors(ra, [key, other])];
+    let [pss, ra] = vectors_of(&short, Scheme::RsaPss2048, Scheme::RaRsa2048);
+    let [long_pss, long_ra] = vectors_of(&long, Scheme::RsaPss3072, Scheme::RaRsa3072);
     [pss, ra, long_pss, long_ra]
 }

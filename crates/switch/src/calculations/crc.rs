@@ -26,7 +26,7 @@ impl CrcWidth {
 }
 
 /// Parameters of a CRC, as in BMv2's `crc_config_t`. In all values the coefficient of the highest power is the
-/// most significant bit, whether or not data are reflected. Bits above the width are ignored.
+/// most significant bit, for reflected and for forward data. Bits above the width are ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CrcParameters {
     /// Width of the remainder.
@@ -84,7 +84,7 @@ impl Crc {
     /// Computes the tables.
     pub const fn new(parameters: CrcParameters) -> Self {
         let unused = 64 - parameters.width.bits();
-        let (start, tables) = if parameters.data_reflected {
+        let (initial_register, tables) = if parameters.data_reflected {
             let polynomial = reflect(parameters.polynomial, parameters.width);
             (
                 reflect(parameters.initial_remainder, parameters.width),
@@ -98,7 +98,7 @@ impl Crc {
         };
         Self {
             parameters,
-            initial_register: start,
+            initial_register,
             tables,
         }
     }
@@ -125,11 +125,11 @@ impl Crc {
                 reflect(reflected, width)
             }
         } else {
-            let straight = self.run_forward(input) >> (64 - width.bits());
+            let forward = self.run_forward(input) >> (64 - width.bits());
             if remainder_reflected {
-                reflect(straight, width)
+                reflect(forward, width)
             } else {
-                straight
+                forward
             }
         };
         remainder ^ low_bits(final_xor, width)
@@ -200,8 +200,8 @@ const fn reflected_tables(polynomial: u64) -> [Table; SLICES] {
     while slice < SLICES {
         byte = 0;
         while byte < 256 {
-            let before = tables[slice - 1][byte];
-            tables[slice][byte] = (before >> 8) ^ tables[0][(before & 0xff) as usize];
+            let previous = tables[slice - 1][byte];
+            tables[slice][byte] = (previous >> 8) ^ tables[0][(previous & 0xff) as usize];
             byte += 1;
         }
         slice += 1;
@@ -232,8 +232,8 @@ const fn forward_tables(polynomial: u64) -> [Table; SLICES] {
     while slice < SLICES {
         byte = 0;
         while byte < 256 {
-            let before = tables[slice - 1][byte];
-            tables[slice][byte] = (before << 8) ^ tables[0][(before >> 56) as usize];
+            let previous = tables[slice - 1][byte];
+            tables[slice][byte] = (previous << 8) ^ tables[0][(previous >> 56) as usize];
             byte += 1;
         }
         slice += 1;

@@ -53,11 +53,11 @@ const NAMED: [NamedCrc; 38] = [
 /// Parameters of a predefined CRC, or of a name like `poly_0x1<hex>[_init_<hex>][_xout_<hex>][_not_rev]`.
 ///
 /// The polynomial includes its highest coefficient, the leading 1, so its length determines the width: 8, 16,
-/// 32 or 64 bits. Data and remainder are reflected unless `not_rev` is present. BMv2 lists `lsb`, `msb` and
-/// `extend` but rejects them; this function rejects them, too.
+/// 32 or 64 bits. Data and remainder are reflected unless `not_rev` is present. This function and BMv2 reject the
+/// options `lsb`, `msb` and `extend`, although BMv2 lists them.
 pub(super) fn by_name(name: &str) -> Option<CrcParameters> {
-    let named = NAMED.iter().find(|row| row.0 == name);
-    match named {
+    let predefined = NAMED.iter().find(|entry| entry.0 == name);
+    match predefined {
         Some(&(_, width, polynomial, initial, xor, reflected)) => {
             Some(CrcParameters::new(width, polynomial, initial, xor, reflected))
         }
@@ -94,8 +94,8 @@ fn parse_custom(name: &str) -> Option<CrcParameters> {
     ))
 }
 
-fn parse_hex(written: &str) -> Option<u64> {
-    let digits = written.strip_prefix("0x").unwrap_or(written);
+fn parse_hex(text: &str) -> Option<u64> {
+    let digits = text.strip_prefix("0x").unwrap_or(text);
     if digits.starts_with('+') {
         return None;
     }

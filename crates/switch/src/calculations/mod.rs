@@ -37,7 +37,7 @@ const CRC32_PARAMETERS: CrcParameters =
 const CRC64_PARAMETERS: CrcParameters = CrcParameters::new(CrcWidth::W64, 0x1b, 0, 0, true);
 
 /// Maximum number of inputs that `round_robin_consistent` stores. BMv2 stores all inputs, so a sender of
-/// distinct packets exhausts its memory. Further inputs get a new number at each call.
+/// distinct packets exhausts BMv2's memory. Further inputs get a new number at each call.
 const CONSISTENT_INPUTS_MAX: usize = 1 << 20;
 
 /// Algorithm of a calculation.
@@ -53,7 +53,7 @@ pub enum Algorithm {
     Checksum16,
     /// `xor16`: XOR of big-endian 16-bit words; a single last byte is the high byte of a word.
     Xor16,
-    /// `xor32`: as `xor16`, with 32-bit words.
+    /// `xor32`: XOR of big-endian 32-bit words; an incomplete last word is padded with zeros at the end.
     Xor32,
     /// `identity`: the first eight bytes (or fewer) as a big-endian number.
     Identity,
@@ -63,9 +63,9 @@ pub enum Algorithm {
     HashEx,
     /// `toeplitz`: 32-bit Toeplitz hash; the key is four zero bytes until [`Calculation::set_toeplitz_key`].
     Toeplitz,
-    /// `round_robin`: 0, 1, 2.. at each call, independent of the input.
+    /// `round_robin`: 0, 1, 2.. in successive calls, independent of the input.
     RoundRobin,
-    /// `round_robin_consistent`: as `round_robin`, but the same input always yields the same number.
+    /// `round_robin_consistent`: numbers as `round_robin`, but the same input always yields the same number.
     RoundRobinConsistent,
     /// CRC with configurable parameters: `crc8_custom`, `crc16_custom`, `crc32_custom`, `crc64_custom` with their
     /// defaults, one of BMv2's named CRCs (`crc_16_dect`..), or `poly_0x1.._init_.._xout_.._not_rev`.
@@ -100,7 +100,7 @@ impl Algorithm {
 /// Error of setting the parameters of a calculation.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum CalculationError {
-    /// The algorithm of the calculation does not have such parameters.
+    /// The algorithm of the calculation does not have these parameters.
     #[error("cannot set {requested}: the algorithm of the calculation is {algorithm:?}")]
     WrongAlgorithm {
         /// Parameter to set.
@@ -209,7 +209,7 @@ impl Calculation {
             Engine::Toeplitz(key) => u64::from(toeplitz(key, input)),
             Engine::RoundRobin(next) => next.fetch_add(1, Ordering::Relaxed),
             // A panic cannot leave the map inconsistent: an insertion is one call.
-            Engine::RoundRobinConsistent(numbered) => numbered
+            Engine::RoundRobinConsistent(numbers) => numbers
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .number_of(input),
@@ -221,15 +221,15 @@ impl Calculation {
     /// # Errors
     /// [`CalculationError::WrongAlgorithm`], [`CalculationError::WrongCrcWidth`].
     pub fn set_crc(&mut self, parameters: CrcParameters) -> Result<(), CalculationError> {
-        let Algorithm::CustomCrc(now) = self.algorithm else {
+        let Algorithm::CustomCrc(current) = self.algorithm else {
             return Err(CalculationError::WrongAlgorithm {
                 requested: "CRC parameters",
                 algorithm: self.algorithm,
             });
         };
-        if now.width != parameters.width {
+        if current.width != parameters.width {
             return Err(CalculationError::WrongCrcWidth {
-                expected_bits: now.width.bits(),
+                expected_bits: current.width.bits(),
                 actual_bits: parameters.width.bits(),
             });
         }
@@ -283,9 +283,9 @@ impl InternetSum {
         for word in words {
             self.0 += u64::from(u32::from_le_bytes(*word));
         }
-        if let Some((two, behind)) = rest.split_first_chunk() {
-            self.0 += u64::from(u16::from_le_bytes(*two));
-            rest = behind;
+        if let Some((word, last)) = rest.split_first_chunk() {
+            self.0 += u64::from(u16::from_le_bytes(*word));
+            rest = last;
         }
         if let [last] = rest {
             self.0 += u64::from(*last);
@@ -306,8 +306,8 @@ impl InternetSum {
 
 fn xor<const BYTES: usize>(input: &[u8]) -> u64 {
     let number = |bytes: &[u8]| {
-        (0..BYTES).fold(0, |number, place| {
-            number << 8 | u64::from(bytes.get(place).copied().unwrap_or_default())
+        (0..BYTES).fold(0, |number, index| {
+            number << 8 | u64::from(bytes.get(index).copied().unwrap_or_default())
         })
     };
     input.chunks(BYTES).fold(0, |sum, word| sum ^ number(word))
@@ -332,7 +332,8 @@ fn hash_ex(input: &[u8]) -> u32 {
     hash.wrapping_add(hash << 5)
 }
 
-/// If the input is longer than the key, the window wraps around to the start of the key, as in BMv2.
+/// Computes the Toeplitz hash. If the input is longer than the key, the window wraps around to the start of the key, as in
+/// BMv2.
 fn toeplitz(key: &[u32], input: &[u8]) -> u32 {
     let left = key.iter().cycle();
     let right = key.iter().cycle().skip(1);

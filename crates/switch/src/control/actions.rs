@@ -17,14 +17,14 @@ use crate::program::pipeline::ActionEntry;
 use crate::setup::action_call;
 use crate::tables::ActionCall;
 
-/// Converts a P4Runtime action, which must be in `among`, to an action call of the switch.
+/// Converts a P4Runtime action, which must be in `allowed`, to an action call of the switch.
 pub(super) fn to_action_call(
     program: &Program,
-    among: &BTreeMap<named::ActionId, ActionId>,
+    allowed: &BTreeMap<named::ActionId, ActionId>,
     action: &Action,
 ) -> Result<ActionCall, EntityError> {
     let entry = ActionEntry {
-        action: require_bound(among.get(&action.id).copied())?,
+        action: require_bound(allowed.get(&action.id).copied())?,
         args: action.params.iter().map(number).collect(),
     };
     Ok(action_call(program, &entry))
@@ -32,14 +32,14 @@ pub(super) fn to_action_call(
 
 /// Converts an action call to a P4Runtime action; `None` if the P4Info has no such action.
 pub(super) fn to_p4runtime_action(program: &Program, binding: &Binding, call: &ActionCall) -> Option<Action> {
-    let known = program.actions.get(call.action.index())?;
-    let (places, _) = layout_args(known.params.iter().map(|param| param.bits));
-    let param = |((at, length), param): (&(u32, u32), &crate::program::action::Param)| {
-        let value = call.data.get(*at as usize..(*at + *length) as usize);
+    let action = program.actions.get(call.action.index())?;
+    let (locations, _) = layout_args(action.params.iter().map(|param| param.bits));
+    let param = |((offset, length), param): (&(u32, u32), &crate::program::action::Param)| {
+        let value = call.data.get(*offset as usize..(*offset + *length) as usize);
         bits(param.bits, &BigUint::from_bytes_be(value.unwrap_or_default()))
     };
     Some(Action {
         id: binding.action_ids.get(call.action.index()).copied().flatten()?,
-        params: places.iter().zip(&known.params).map(param).collect(),
+        params: locations.iter().zip(&action.params).map(param).collect(),
     })
 }

@@ -1,4 +1,4 @@
-//! Evidence of the running program, for the evidence service next to P4Runtime.
+//! Evidence of the running program, for the evidence service at the address of the P4Runtime server.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -45,20 +45,20 @@ impl Control {
         programs: &Programs,
         switch: &mut Switch,
     ) -> Result<(), EntityError> {
-        let Some(attesting) = &self.attestation else {
+        let Some(attestation) = &self.attestation else {
             return Ok(());
         };
-        let begun = switch.start_attestation(attesting.settings.clone(), programs.live_switch());
-        begun.map(|_| ()).map_err(|error| {
+        let result = switch.start_attestation(attestation.settings.clone(), programs.running_switch());
+        result.map(|_| ()).map_err(|error| {
             EntityError::invalid(format!("cannot measure the program for evidence: {error}"))
         })
     }
 
     fn attestation_config(&self) -> Result<&AttestationConfig, EvidenceUnavailable> {
-        let none = "evidence is disabled: start the switch with --switch-id and --boot-count";
+        let message = "evidence is disabled: start the switch with --switch-id and --boot-count";
         self.attestation
             .as_ref()
-            .ok_or_else(|| EvidenceUnavailable(none.to_owned()))
+            .ok_or_else(|| EvidenceUnavailable(message.to_owned()))
     }
 
     /// Attester of the running program.
@@ -66,7 +66,7 @@ impl Control {
         self.attestation_config()?;
         let programs = self.programs();
         let attester = programs
-            .live_switch()
+            .running_switch()
             .and_then(|switch| switch.attester().cloned());
         attester.ok_or_else(|| EvidenceUnavailable("no program is running".to_owned()))
     }
@@ -74,8 +74,8 @@ impl Control {
     /// Number of packets dropped because a program had produced data that resembles evidence; `None` if evidence is disabled.
     #[must_use]
     pub fn forged_packets(&self) -> Option<u64> {
-        let attesting = self.attestation.as_ref();
-        attesting.map(|attesting| attesting.settings.identity.forged_packets())
+        let attestation = self.attestation.as_ref();
+        attestation.map(|attestation| attestation.settings.identity.forged_packets())
     }
 
     /// Compares memory with the measurement; `None` if no program is measured.
@@ -84,7 +84,7 @@ impl Control {
     /// Active state cannot be encoded.
     pub fn rescan(&self) -> Result<Option<Rescan>, EvidenceUnavailable> {
         let programs = self.programs();
-        let rescan = programs.live_switch().map(Switch::rescan).transpose();
+        let rescan = programs.running_switch().map(Switch::rescan).transpose();
         Ok(rescan.map_err(evidence_unavailable)?.flatten())
     }
 }
@@ -106,27 +106,27 @@ impl EvidenceSource for Control {
     fn attest(
         &self,
         nonce: [u8; NONCE_BYTES],
-        listing: InventoryScope,
+        scope: InventoryScope,
     ) -> Result<SignedEvidence, EvidenceUnavailable> {
-        let attesting = self.attestation_config()?;
-        let without = match listing {
+        let attestation = self.attestation_config()?;
+        let excluded = match scope {
             InventoryScope::None => None,
             InventoryScope::AllExcept(names) => Some(parse_objects(&names)?),
         };
-        let none =
+        let missing_key =
             || EvidenceUnavailable("signing key is missing: start the switch with --evidence-key".to_owned());
-        let signer = attesting.signer.as_ref().ok_or_else(none)?;
-        // A panic of a signer leaves no partial state. The lock is taken first so that the statement covers the program
-        // that runs at the time of signing.
+        let signer = attestation.signer.as_ref().ok_or_else(missing_key)?;
+        // A panic of a signer leaves no partial state. The request takes the lock before it reads the attester, because
+        // the program may change while the request waits for the lock.
         let mut signer = signer.lock().unwrap_or_else(PoisonError::into_inner);
         let attester = self.attester()?;
-        let stated = attester.statement(
+        let result = attester.statement(
             Nonce(nonce),
-            &attesting.software_version,
-            without.as_ref(),
+            &attestation.software_version,
+            excluded.as_ref(),
             signer.as_mut(),
         );
-        let (statement, inventory) = stated.map_err(evidence_unavailable)?;
+        let (statement, inventory) = result.map_err(evidence_unavailable)?;
         if !Arc::ptr_eq(&attester, &self.attester()?) {
             return Err(EvidenceUnavailable(
                 "program changed during the request: retry the request".to_owned(),

@@ -1,4 +1,4 @@
-//! Mapping from P4Info elements to elements of the program, by name. Checked once per pipeline.
+//! Mapping from P4Info elements to elements of the program, by name. The mapping is checked once per pipeline.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::program::pipeline::{KeyField, MatchKind, Table, TableKind};
 #[derive(Debug)]
 pub(super) struct TableBinding {
     pub(super) id: TableId,
-    /// For each key field of the program, its position in the P4Info.
+    /// Position in the P4Info of each key field of the program.
     pub(super) field_positions: Vec<usize>,
     /// Actions of the table.
     pub(super) actions: BTreeMap<named::ActionId, ActionId>,
@@ -67,15 +67,15 @@ fn mismatch(kind: &str, name: &str, problem: impl std::fmt::Display) -> EntityEr
     ))
 }
 
-/// Position of the program's element with this name.
+/// Returns the position of `name` in the names of the program's elements.
 fn element_position<'a>(
     kind: &str,
     name: &str,
     mut names: impl Iterator<Item = &'a str>,
 ) -> Result<u32, EntityError> {
-    let found = names.position(|known| known == name);
-    found
-        .and_then(|place| u32::try_from(place).ok())
+    let position = names.position(|candidate| candidate == name);
+    position
+        .and_then(|position| u32::try_from(position).ok())
         .ok_or_else(|| mismatch(kind, name, "not found in the program"))
 }
 
@@ -99,7 +99,7 @@ impl Binding {
                 .map(|action| {
                     info.actions()
                         .by_name_or_alias(&action.name)
-                        .map(|known| known.id)
+                        .map(|action| action.id)
                 })
                 .collect(),
             packet_in: PacketIoHeader::from_p4info(info.packet_in())
@@ -123,66 +123,77 @@ impl Binding {
 
 fn bind_table(info: &P4Info, program: &Program, table: &p4info::Table) -> Result<TableBinding, EntityError> {
     let wrong = |problem: String| mismatch("table", &table.name, problem);
-    let names = program.tables.iter().map(|known| known.name.as_str());
+    let names = program.tables.iter().map(|table| table.name.as_str());
     let id = TableId(element_position("table", &table.name, names)?);
-    let Some(known) = program.tables.get(id.index()) else {
+    let Some(program_table) = program.tables.get(id.index()) else {
         return Err(wrong("not found in the program".to_owned()));
     };
-    let profile = match known.kind {
+    let profile = match program_table.kind {
         TableKind::Simple => None,
         TableKind::Indirect(id) | TableKind::Selector(id) => Some(id),
     };
     let profile_name = |id: named::ProfileId| info.profiles().get(id).map(|profile| profile.name.as_str());
-    let known_name = |id: ProfileId| {
+    let program_profile_name = |id: ProfileId| {
         program
             .profiles
             .get(id.index())
             .map(|profile| profile.name.as_str())
     };
-    if table.profile.and_then(profile_name) != profile.and_then(known_name) {
+    if table.profile.and_then(profile_name) != profile.and_then(program_profile_name) {
         return Err(wrong("action profile differs from the program".to_owned()));
     }
     for (is_present, is_supported, resource) in [
-        (table.counter.is_some(), known.with_counters, "counter"),
-        (table.meter.is_some(), known.direct_meter.is_some(), "meter"),
-        (table.idle_timeout, known.with_timeout, "idle timeout"),
+        (
+            table.counter.is_some(),
+            program_table.with_counters,
+            "direct counter",
+        ),
+        (
+            table.meter.is_some(),
+            program_table.direct_meter.is_some(),
+            "direct meter",
+        ),
+        (table.idle_timeout, program_table.with_timeout, "idle timeout"),
     ] {
         if is_present && !is_supported {
-            return Err(wrong(format!("table has no direct {resource} in the program")));
+            return Err(wrong(format!("table has no {resource} in the program")));
         }
     }
     let mut actions = BTreeMap::new();
     for (action, _) in &table.actions {
         if let Some(action) = info.actions().get(*action) {
-            actions.insert(action.id, bind_action(program, known, action).map_err(wrong)?);
+            actions.insert(
+                action.id,
+                bind_action(program, program_table, action).map_err(wrong)?,
+            );
         }
     }
     Ok(TableBinding {
         id,
-        field_positions: field_positions(table, known).map_err(wrong)?,
+        field_positions: field_positions(table, program_table).map_err(wrong)?,
         actions,
         profile,
-        meter: known.direct_meter.map(|(meter, _)| meter),
+        meter: program_table.direct_meter.map(|(meter, _)| meter),
     })
 }
 
-/// For each key field of the program, its position in the P4Info.
-fn field_positions(table: &p4info::Table, known: &Table) -> Result<Vec<usize>, String> {
-    if table.fields.len() != known.key.len() {
+/// Returns the position in the P4Info of each key field of the program.
+fn field_positions(table: &p4info::Table, program_table: &Table) -> Result<Vec<usize>, String> {
+    if table.fields.len() != program_table.key.len() {
         return Err(format!(
             "key has {} fields, the program has {}",
             table.fields.len(),
-            known.key.len()
+            program_table.key.len()
         ));
     }
-    let searched_by_priority = matches!(known.match_kind, MatchKind::Ternary | MatchKind::Range);
-    if table.needs_priority() != searched_by_priority {
+    let uses_priority = matches!(program_table.match_kind, MatchKind::Ternary | MatchKind::Range);
+    if table.needs_priority() != uses_priority {
         return Err("only one of P4Info and program has priorities".to_owned());
     }
-    let place = |field: &KeyField| {
-        let found = table.fields.iter().position(|named| named.name == field.name);
-        let (place, named) = found
-            .and_then(|place| Some((place, table.fields.get(place)?)))
+    let position_of = |field: &KeyField| {
+        let position = table.fields.iter().position(|named| named.name == field.name);
+        let (position, named) = position
+            .and_then(|position| Some((position, table.fields.get(position)?)))
             .ok_or_else(|| format!("match field \"{}\" is missing", field.name))?;
         let kinds_fit = matches!(
             (named.kind, field.kind),
@@ -205,29 +216,29 @@ fn field_positions(table: &p4info::Table, known: &Table) -> Result<Vec<usize>, S
                 "match field \"{}\" has {width} bits, in the program {bits}",
                 field.name
             )),
-            _ => Ok(place),
+            _ => Ok(position),
         }
     };
-    known.key.iter().map(place).collect()
+    program_table.key.iter().map(position_of).collect()
 }
 
-/// Action of the table with this name: the program may have one copy of an action for each table.
+/// Finds the action of a P4Info among the actions of a table: the program may have a copy of an action for each table.
 fn bind_action(program: &Program, table: &Table, action: &p4info::Action) -> Result<ActionId, String> {
-    let of_id = |id: &&ActionId| {
+    let has_name = |id: &&ActionId| {
         program
             .actions
             .get(id.index())
-            .is_some_and(|known| known.name == action.name)
+            .is_some_and(|candidate| candidate.name == action.name)
     };
-    let id = table.actions.iter().find(of_id).copied();
-    let known = id.and_then(|id| Some((id, program.actions.get(id.index())?)));
-    let Some((id, known)) = known else {
+    let id = table.actions.iter().find(has_name).copied();
+    let program_action = id.and_then(|id| Some((id, program.actions.get(id.index())?)));
+    let Some((id, program_action)) = program_action else {
         return Err(format!(
             "action \"{}\" not found in the program's table",
             action.name
         ));
     };
-    if !parameters_match(action, known) {
+    if !parameters_match(action, program_action) {
         return Err(format!(
             "parameters of action \"{}\" differ from the program",
             action.name
@@ -236,15 +247,16 @@ fn bind_action(program: &Program, table: &Table, action: &p4info::Action) -> Res
     Ok(id)
 }
 
-fn parameters_match(action: &p4info::Action, known: &Action) -> bool {
-    let fits = |(param, known): (&p4info::Param, &crate::program::action::Param)| {
-        param.name == known.name
+fn parameters_match(action: &p4info::Action, program_action: &Action) -> bool {
+    let matches = |(param, program_param): (&p4info::Param, &crate::program::action::Param)| {
+        param.name == program_param.name
             && match param.format {
-                Format::Bits(width) => width == known.bits,
+                Format::Bits(width) => width == program_param.bits,
                 Format::Unwritable => true,
             }
     };
-    action.params.len() == known.params.len() && action.params.iter().zip(&known.params).all(fits)
+    action.params.len() == program_action.params.len()
+        && action.params.iter().zip(&program_action.params).all(matches)
 }
 
 fn bind_profile(
@@ -252,17 +264,17 @@ fn bind_profile(
     profile: &p4info::Profile,
     tables: &BTreeMap<named::TableId, TableBinding>,
 ) -> Result<ProfileBinding, EntityError> {
-    let names = program.profiles.iter().map(|known| known.name.as_str());
+    let names = program.profiles.iter().map(|profile| profile.name.as_str());
     let id = ProfileId(element_position("action profile", &profile.name, names)?);
-    let selects = program
+    let is_selector = program
         .profiles
         .get(id.index())
-        .is_some_and(|known| known.selector.is_some());
-    if profile.with_selector != selects {
+        .is_some_and(|profile| profile.selector.is_some());
+    if profile.with_selector != is_selector {
         return Err(mismatch(
             "action profile",
             &profile.name,
-            "only one of P4Info and program is a selector",
+            "only one of P4Info and program declares a selector",
         ));
     }
     let mut actions = BTreeMap::new();
@@ -274,75 +286,78 @@ fn bind_profile(
     Ok(ProfileBinding { id, actions })
 }
 
-fn check_size(kind: &str, name: &str, size: u64, known: u32) -> Result<(), EntityError> {
-    if size == u64::from(known) {
+fn check_size(kind: &str, name: &str, size: u64, program_size: u32) -> Result<(), EntityError> {
+    if size == u64::from(program_size) {
         return Ok(());
     }
     Err(mismatch(
         kind,
         name,
-        format!("array has {size} cells, in the program {known}"),
+        format!("array has {size} cells, in the program {program_size}"),
     ))
 }
 
 fn counters(info: &P4Info, program: &Program) -> Result<BTreeMap<named::CounterId, CounterId>, EntityError> {
-    let mut bound = BTreeMap::new();
+    let mut bindings = BTreeMap::new();
     for counter in info.counters().iter() {
-        let names = program.counters.iter().map(|known| known.name.as_str());
+        let names = program.counters.iter().map(|array| array.name.as_str());
         let id = CounterId(element_position("counter", &counter.name, names)?);
-        let size = program.counters.get(id.index()).map_or(0, |known| known.size);
+        let size = program.counters.get(id.index()).map_or(0, |array| array.size);
         check_size("counter", &counter.name, counter.size, size)?;
-        bound.insert(counter.id, id);
+        bindings.insert(counter.id, id);
     }
-    Ok(bound)
+    Ok(bindings)
 }
 
 fn meters(info: &P4Info, program: &Program) -> Result<BTreeMap<named::MeterId, MeterId>, EntityError> {
-    let mut bound = BTreeMap::new();
+    let mut bindings = BTreeMap::new();
     for meter in info.meters().iter() {
-        let names = program.meters.iter().map(|known| known.name.as_str());
+        let names = program.meters.iter().map(|array| array.name.as_str());
         let id = MeterId(element_position("meter", &meter.name, names)?);
-        let size = program.meters.get(id.index()).map_or(0, |known| known.size);
+        let size = program.meters.get(id.index()).map_or(0, |array| array.size);
         check_size("meter", &meter.name, meter.size, size)?;
-        bound.insert(meter.id, id);
+        bindings.insert(meter.id, id);
     }
-    Ok(bound)
+    Ok(bindings)
 }
 
 fn registers(
     info: &P4Info,
     program: &Program,
 ) -> Result<BTreeMap<named::RegisterId, (RegisterId, ValueLayout)>, EntityError> {
-    let mut bound = BTreeMap::new();
+    let mut bindings = BTreeMap::new();
     for register in info.registers().iter() {
-        let names = program.registers.iter().map(|known| known.name.as_str());
+        let names = program.registers.iter().map(|array| array.name.as_str());
         let id = RegisterId(element_position("register", &register.name, names)?);
         let (size, bits) = program
             .registers
             .get(id.index())
-            .map_or((0, 0), |known| (known.size, known.bits));
+            .map_or((0, 0), |array| (array.size, array.bits));
         check_size("register", &register.name, register.size, size)?;
-        let shape = ValueLayout::for_width(&register.data, bits)
+        let layout = ValueLayout::for_width(&register.data, bits)
             .map_err(|error| error.at(format!("register \"{}\"", register.name)))?;
-        bound.insert(register.id, (id, shape));
+        bindings.insert(register.id, (id, layout));
     }
-    Ok(bound)
+    Ok(bindings)
 }
 
 fn value_sets(
     info: &P4Info,
     program: &Program,
 ) -> Result<BTreeMap<named::ValueSetId, ValueSetBinding>, EntityError> {
-    let mut bound = BTreeMap::new();
+    let mut bindings = BTreeMap::new();
     for set in info.value_sets().iter() {
-        let names = program.value_sets.iter().map(|known| known.name.as_str());
+        let names = program.value_sets.iter().map(|value_set| value_set.name.as_str());
         let id = ValueSetId(element_position("value set", &set.name, names)?);
         let width = |field: &p4info::MatchField| match field.format {
             Format::Bits(width) => Some(width),
             Format::Unwritable => None,
         };
         let widths: Option<Vec<u32>> = set.fields.iter().map(width).collect();
-        let bits = program.value_sets.get(id.index()).map_or(0, |known| known.bits);
+        let bits = program
+            .value_sets
+            .get(id.index())
+            .map_or(0, |value_set| value_set.bits);
         let widths = widths
             .filter(|widths| widths.iter().sum::<u32>() == bits)
             .ok_or_else(|| {
@@ -352,25 +367,26 @@ fn value_sets(
                     format!("fields do not have {bits} bits in total as in the program"),
                 )
             })?;
-        bound.insert(set.id, ValueSetBinding { id, widths });
+        bindings.insert(set.id, ValueSetBinding { id, widths });
     }
-    Ok(bound)
+    Ok(bindings)
 }
 
 fn digests(
     info: &P4Info,
     program: &Program,
 ) -> Result<BTreeMap<u32, (named::DigestId, ValueLayout)>, EntityError> {
-    let mut bound = BTreeMap::new();
+    let mut bindings = BTreeMap::new();
     for digest in info.digests().iter() {
-        let names = program.digests.iter().map(|known| known.name.as_str());
-        let at = element_position("digest", &digest.name, names)?;
-        if let Some(known) = program.digests.get(at as usize) {
-            let widths = known.fields.iter().map(|field| program.bits(*field)).collect();
-            let shape = ValueLayout::for_fields(&digest.data, widths)
+        let names = program.digests.iter().map(|digest| digest.name.as_str());
+        let position = element_position("digest", &digest.name, names)?;
+        if let Some(program_digest) = program.digests.get(position as usize) {
+            let fields = program_digest.fields.iter();
+            let widths = fields.map(|field| program.bits(*field)).collect();
+            let layout = ValueLayout::for_fields(&digest.data, widths)
                 .map_err(|error| error.at(format!("digest \"{}\"", digest.name)))?;
-            bound.insert(known.json_id, (digest.id, shape));
+            bindings.insert(program_digest.json_id, (digest.id, layout));
         }
     }
-    Ok(bound)
+    Ok(bindings)
 }

@@ -49,7 +49,7 @@ pub(super) fn rates(meter: &Meter) -> Option<MeterConfig> {
     })
 }
 
-/// Range of one cell, or of all cells without an index.
+/// Returns the range of the cell with this index; without an index, the range of all cells.
 fn cell_range(index: Option<u64>, size: usize) -> Result<Range<u64>, EntityError> {
     let size = size as u64;
     match index {
@@ -101,8 +101,8 @@ impl BatchWriter<'_, '_> {
         index: Option<u64>,
         data: &Data,
     ) -> UpdateResult {
-        let (id, shape) = require_bound(self.binding.registers.get(&id))?;
-        let value = shape.to_number(data)?;
+        let (id, layout) = require_bound(self.binding.registers.get(&id))?;
+        let value = layout.to_number(data)?;
         let size = self.externs.registers(*id).map_or(0, |array| array.len());
         let cells = cell_range(index, size)?;
         self.cell_writes
@@ -120,15 +120,15 @@ impl StateReader<'_> {
         &self,
         id: named::CounterId,
         index: Option<u64>,
-        found: &mut dyn FnMut(Entity),
+        emit: &mut dyn FnMut(Entity),
     ) -> UpdateResult {
-        let known = require_bound(self.binding.counters.get(&id).copied())?;
-        for index in cell_range(index, self.externs.counters(known))? {
+        let program_id = require_bound(self.binding.counters.get(&id).copied())?;
+        for index in cell_range(index, self.externs.counters(program_id))? {
             let (packets, bytes) = self
                 .externs
-                .counter(known, index)
+                .counter(program_id, index)
                 .map_or((0, 0), crate::externs::Counter::get);
-            found(Entity::Counter {
+            emit(Entity::Counter {
                 id,
                 index,
                 data: CounterData { bytes, packets },
@@ -141,16 +141,19 @@ impl StateReader<'_> {
         &self,
         id: named::MeterId,
         index: Option<u64>,
-        with_marks: bool,
-        found: &mut dyn FnMut(Entity),
+        with_counters: bool,
+        emit: &mut dyn FnMut(Entity),
     ) -> UpdateResult {
-        if with_marks {
+        if with_counters {
             return Err(meter_counters_unsupported());
         }
-        let known = require_bound(self.binding.meters.get(&id).copied())?;
-        for index in cell_range(index, self.externs.meters(known))? {
-            let config = self.externs.meter(known, index).and_then(|meter| rates(&meter));
-            found(Entity::Meter {
+        let program_id = require_bound(self.binding.meters.get(&id).copied())?;
+        for index in cell_range(index, self.externs.meters(program_id))? {
+            let config = self
+                .externs
+                .meter(program_id, index)
+                .and_then(|meter| rates(&meter));
+            emit(Entity::Meter {
                 id,
                 index,
                 config,
@@ -164,18 +167,18 @@ impl StateReader<'_> {
         &self,
         id: named::RegisterId,
         index: Option<u64>,
-        found: &mut dyn FnMut(Entity),
+        emit: &mut dyn FnMut(Entity),
     ) -> UpdateResult {
-        let (known, shape) = require_bound(self.binding.registers.get(&id))?;
-        // Packets wait for this lock, so it is held only while the array is copied.
+        let (program_id, layout) = require_bound(self.binding.registers.get(&id))?;
+        // Packet processing waits for this lock, so the lock is released after the array is copied.
         let values: Vec<_> = {
-            let array = require_bound(self.externs.registers(*known))?;
+            let array = require_bound(self.externs.registers(*program_id))?;
             let cells = cell_range(index, array.len())?;
             cells.map(|index| (index, array.get(index))).collect()
         };
         for (index, value) in values {
-            let data = shape.value_of(&value.unwrap_or_default());
-            found(Entity::Register { id, index, data });
+            let data = layout.value_of(&value.unwrap_or_default());
+            emit(Entity::Register { id, index, data });
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! Channel from the packet path to the controllers: packet-in and packet-out headers, and digests.
 //!
-//! The packet path reads the current program's view here; a program change is one atomic store.
+//! The packet path reads the view of the current program from the channel; a program change replaces the view in one
+//! atomic store.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +28,7 @@ const PACKET_QUEUE_LENGTH: usize = 1024;
 pub(super) struct PacketIoHeader(Vec<u32>);
 
 impl PacketIoHeader {
-    /// Header of the P4Info; without fields if the program declares no header.
+    /// Creates the header from the P4Info. If the program declares no header, the result has no fields.
     pub(super) fn from_p4info(header: Option<&ControllerHeader>) -> Result<Self, EntityError> {
         let fields = header.map_or(&[][..], |header| header.fields.as_slice());
         let width = |format: Format| match format {
@@ -56,7 +57,7 @@ impl PacketIoHeader {
         join(self.0.iter().copied().zip(&numbers))
     }
 
-    /// Splits the header from a frame; `None` if the frame is too short.
+    /// Splits a frame into header values and payload; `None` if the frame is too short.
     fn decode(&self, frame: &[u8]) -> Option<(Vec<Bits>, Vec<u8>)> {
         let (header, payload) = frame.split_at_checked(self.bytes())?;
         let numbers = split(header, &self.0);
@@ -75,7 +76,7 @@ pub(super) struct ControllerView {
     pub(super) digests: BTreeMap<u32, (DigestId, ValueLayout)>,
 }
 
-/// Channel to the controllers. Never blocks: events that find a full queue are dropped and counted.
+/// Channel to the controllers. The channel never blocks: if the queue is full, an event is dropped and counted.
 #[derive(Debug)]
 pub struct ControllerChannel {
     view: ArcSwapOption<ControllerView>,
@@ -99,10 +100,10 @@ impl ControllerChannel {
     /// Forwards a digest message. Without a P4Info the message has no type and is dropped.
     pub fn send_digest(&self, (number, values): DigestMessage) {
         let view = self.view.load();
-        let known = view.as_ref().and_then(|view| view.digests.get(&number));
-        if let Some((id, shape)) = known {
+        let digest = view.as_ref().and_then(|view| view.digests.get(&number));
+        if let Some((id, layout)) = digest {
             let numbers: Vec<BigUint> = values.iter().map(|value| BigUint::from_bytes_be(value)).collect();
-            let data = shape.value_of_all(&numbers);
+            let data = layout.value_of_all(&numbers);
             self.send_event(Event::Digest { id: *id, data });
         }
     }
@@ -113,25 +114,25 @@ impl ControllerChannel {
         self.lost_events.load(Ordering::Relaxed)
     }
 
-    /// Queues an event; returns whether it was queued.
+    /// Queues an event; returns `false` if the queue is full and the event is dropped.
     pub(super) fn send_event(&self, event: Event) -> bool {
-        let taken = self.events.send(event);
-        if !taken {
+        let is_queued = self.events.send(event);
+        if !is_queued {
             self.lost_events.fetch_add(1, Ordering::Relaxed);
         }
-        taken
+        is_queued
     }
 }
 
-/// Creates a CPU port: packets that the program sends there become packet-ins. The peer accepts packet-outs and wakes
-/// the worker.
+/// Creates a CPU port: packets that the program sends to the port become packet-ins. The returned peer accepts
+/// packet-outs and wakes the worker.
 ///
 /// # Errors
 /// No file descriptor is available.
-pub(super) fn cpu_port(wire: &Arc<ControllerChannel>) -> Result<(Port, MemoryPeer), PortError> {
+pub(super) fn cpu_port(channel: &Arc<ControllerChannel>) -> Result<(Port, MemoryPeer), PortError> {
     let (port, peer) = memory_port(PACKET_QUEUE_LENGTH)?;
     let sender = PacketInSender {
-        channel: Arc::clone(wire),
+        channel: Arc::clone(channel),
         counters: TxCounters::default(),
     };
     let port = Port {

@@ -1,4 +1,4 @@
-//! State of controllers that the tables do not store: ids of the controller, and values that are only read back.
+//! State of controllers that the tables do not store: ids that controllers choose, and values that controllers read back.
 //!
 //! Each map logs its previous values, so a failed batch can be rolled back.
 
@@ -42,11 +42,11 @@ impl<K: Ord + Clone, V> UndoMap<K, V> {
 
     /// Sets the value of a key, or removes the key.
     pub(super) fn set(&mut self, key: K, value: Option<V>) {
-        let before = match value {
+        let previous = match value {
             Some(value) => self.entries.insert(key.clone(), value),
             None => self.entries.remove(&key),
         };
-        self.log.push((key, before));
+        self.log.push((key, previous));
     }
 
     fn checkpoint(&self) -> usize {
@@ -55,9 +55,9 @@ impl<K: Ord + Clone, V> UndoMap<K, V> {
 
     fn roll_back(&mut self, checkpoint: usize) {
         while self.log.len() > checkpoint
-            && let Some((key, before)) = self.log.pop()
+            && let Some((key, previous)) = self.log.pop()
         {
-            match before {
+            match previous {
                 Some(value) => self.entries.insert(key, value),
                 None => self.entries.remove(&key),
             };
@@ -135,15 +135,15 @@ controller_state! {
     default_entry_metadata: TableId => EntryMetadata,
     /// Idle timeouts of entries, ns; only entries with a timeout.
     idle_timeouts_ns: EntryId => u64,
-    /// One-shot entries, by the group created for each.
+    /// One-shot entries by the group that was created for the entry.
     one_shots: (ProfileId, GroupHandle) => OneShot,
     /// Members by controller id.
     members: (ProfileId, named::MemberId) => MemberHandle,
-    /// Controller ids by handle.
+    /// Controller ids of members by handle.
     member_ids: (ProfileId, MemberHandle) => named::MemberId,
     /// Groups by controller id, as written.
     groups: (ProfileId, named::GroupId) => (GroupHandle, Group),
-    /// Controller ids by handle.
+    /// Controller ids of groups by handle.
     group_ids: (ProfileId, GroupHandle) => named::GroupId,
     /// Multicast groups as written.
     multicast_groups: named::MulticastGroupId => MulticastGroup,

@@ -14,7 +14,7 @@ pub(super) fn json(config: &[u8]) -> Result<&[u8], EntityError> {
     if first == Some(&b'{') {
         return Ok(config);
     }
-    wrapped(config).ok_or_else(|| {
+    unwrap_message(config).ok_or_else(|| {
         EntityError::invalid(
             "p4_device_config is not a program: expected the JSON that p4c writes for BMv2 \
              (p4c-bm2-ss -o program.json)",
@@ -22,34 +22,34 @@ pub(super) fn json(config: &[u8]) -> Result<&[u8], EntityError> {
     })
 }
 
-/// Extracts the field of a protobuf message; `None` if the data is not such a message.
-fn wrapped(mut rest: &[u8]) -> Option<&[u8]> {
-    let mut found = None;
+/// Extracts the JSON from a protobuf message; `None` if the data are not a message with the field [`DEVICE_DATA`].
+fn unwrap_message(mut rest: &[u8]) -> Option<&[u8]> {
+    let mut json = None;
     while !rest.is_empty() {
-        let (key, after) = varint(rest)?;
-        rest = after;
+        let (key, tail) = varint(rest)?;
+        rest = tail;
         match key & 7 {
             0 => rest = varint(rest)?.1,
             2 => {
-                let (length, after) = varint(rest)?;
-                let (value, after) = after.split_at_checked(usize::try_from(length).ok()?)?;
-                rest = after;
+                let (length, tail) = varint(rest)?;
+                let (value, tail) = tail.split_at_checked(usize::try_from(length).ok()?)?;
+                rest = tail;
                 if key >> 3 == DEVICE_DATA {
-                    found = Some(value);
+                    json = Some(value);
                 }
             }
             _ => return None,
         }
     }
-    found
+    json
 }
 
 fn varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let mut value = 0u64;
-    for (place, byte) in bytes.iter().enumerate().take(10) {
-        value |= u64::from(byte & 0x7f).checked_shl(u32::try_from(place).ok()? * 7)?;
+    for (index, byte) in bytes.iter().enumerate().take(10) {
+        value |= u64::from(byte & 0x7f).checked_shl(u32::try_from(index).ok()? * 7)?;
         if byte & 0x80 == 0 {
-            return Some((value, bytes.get(place + 1..)?));
+            return Some((value, bytes.get(index + 1..)?));
         }
     }
     None
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_json_is_found_with_and_without_its_wrapping() {
+    fn json_is_extracted_with_and_without_a_protobuf_message() {
         assert_eq!(json(b" {}").unwrap(), b" {}");
         // reassign: true, extras: {}, device_data: "{}"
         assert_eq!(json(b"\x08\x01\x12\x00\x1a\x02{}").unwrap(), b"{}");

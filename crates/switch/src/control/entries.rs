@@ -110,17 +110,17 @@ impl<'a> BatchWriter<'a, '_> {
             self.initialize_state(binding, state, entry)?;
         }
         let (target, one_shot) = self.target(binding, action)?;
-        let new = NewEntry {
+        let new_entry = NewEntry {
             key,
             target,
             state,
             constant: false,
         };
-        let change = self.apply_table_op(TableSetOp::Table(binding.id, TableOp::Insert(new)))?;
-        let TableSetChange::Table(_, TableChange::Inserted(made)) = change else {
+        let change = self.apply_table_op(TableSetOp::Table(binding.id, TableOp::Insert(new_entry)))?;
+        let TableSetChange::Table(_, TableChange::Inserted(installed_entry)) = change else {
             return Err(EntityError::invalid("internal error: the entry was not inserted"));
         };
-        self.store_metadata(binding, &made, entry, one_shot)
+        self.store_metadata(binding, &installed_entry, entry, one_shot)
     }
 
     /// Sets the initial state of an entry.
@@ -148,11 +148,11 @@ impl<'a> BatchWriter<'a, '_> {
     fn store_metadata(
         &mut self,
         binding: &TableBinding,
-        made: &Entry,
+        installed_entry: &Entry,
         entry: &TableEntry,
         one_shot: Option<(GroupHandle, OneShot)>,
     ) -> UpdateResult {
-        let id = (binding.id, made.handle());
+        let id = (binding.id, installed_entry.handle());
         self.controller_state.entry_metadata.set(
             id,
             EntryMetadata::from_parts(entry.controller_metadata, &entry.metadata),
@@ -169,34 +169,35 @@ impl<'a> BatchWriter<'a, '_> {
 
     fn modify(&mut self, entry: &TableEntry) -> UpdateResult {
         let binding = self.table(entry.key.table)?;
-        let before = self.find(binding, &entry.key)?;
+        let old_entry = self.find(binding, &entry.key)?;
         if let Some(action) = &entry.action {
             let (target, one_shot) = self.target(binding, action)?;
-            let op = TableOp::Modify(before.handle(), target);
+            let op = TableOp::Modify(old_entry.handle(), target);
             self.apply_table_op(TableSetOp::Table(binding.id, op))?;
-            self.store_metadata(binding, &before, entry, one_shot)?;
-            self.delete_one_shot(binding, &before)?;
-        } else if !before.is_constant() {
-            self.store_metadata(binding, &before, entry, None)?;
+            self.store_metadata(binding, &old_entry, entry, one_shot)?;
+            self.delete_one_shot(binding, &old_entry)?;
+        } else if !old_entry.is_constant() {
+            self.store_metadata(binding, &old_entry, entry, None)?;
         }
-        let Some(state) = before.shared_state() else {
+        let Some(state) = old_entry.shared_state() else {
             return Ok(());
         };
-        let place = (binding.id, before.handle());
+        let entry_id = (binding.id, old_entry.handle());
         let timeout_ms = milliseconds(entry.idle_timeout_ns);
         if timeout_ms != state.timeout_ms() {
             let times = (self.now_ms, timeout_ms);
             self.cell_writes
-                .push(CellWrite::EntryTimeout(place, Arc::clone(state), times));
+                .push(CellWrite::EntryTimeout(entry_id, Arc::clone(state), times));
         }
-        self.modify_resources(binding, &before, state, &entry.resources)
+        self.modify_resources(binding, &old_entry, state, &entry.resources)
     }
 
-    /// Without counter data the counts stay; a meter without a configuration becomes always green.
+    /// Changes the counter and the meter of an entry. Without counter data the counts stay; without a meter configuration
+    /// the meter becomes always green.
     fn modify_resources(
         &mut self,
         binding: &TableBinding,
-        before: &Entry,
+        old_entry: &Entry,
         state: &Arc<EntryState>,
         resources: &DirectResources,
     ) -> UpdateResult {
@@ -214,25 +215,25 @@ impl<'a> BatchWriter<'a, '_> {
             && (is_metered || resources.meter.is_some())
         {
             let meter = self.configured_meter(meter, resources.meter.as_ref())?;
-            let place = (binding.id, before.handle());
+            let entry_id = (binding.id, old_entry.handle());
             self.cell_writes
-                .push(CellWrite::EntryMeter(place, Arc::clone(state), meter));
+                .push(CellWrite::EntryMeter(entry_id, Arc::clone(state), meter));
         }
         Ok(())
     }
 
     fn delete(&mut self, key: &EntryKey) -> UpdateResult {
         let binding = self.table(key.table)?;
-        let before = self.find(binding, key)?;
-        let op = TableOp::Delete(before.handle());
+        let old_entry = self.find(binding, key)?;
+        let op = TableOp::Delete(old_entry.handle());
         self.apply_table_op(TableSetOp::Table(binding.id, op))?;
-        let id = (binding.id, before.handle());
+        let id = (binding.id, old_entry.handle());
         self.controller_state.entry_metadata.set(id, None);
         self.controller_state.idle_timeouts_ns.set(id, None);
-        self.delete_one_shot(binding, &before)
+        self.delete_one_shot(binding, &old_entry)
     }
 
-    /// Target of an entry; for a one-shot entry the group created for the entry.
+    /// Returns the target of an entry. For a one-shot entry the target is a new group, which is also returned.
     fn target(
         &mut self,
         binding: &TableBinding,
@@ -259,7 +260,8 @@ impl<'a> BatchWriter<'a, '_> {
         }
     }
 
-    /// Returns the selector if no one-shot entry uses it: both programming methods must not be mixed (9.2.3).
+    /// Returns the selector if no one-shot entry uses the selector: P4Runtime does not permit one-shot entries together
+    /// with members and groups (9.2.3).
     pub(super) fn require_no_one_shots(&self, profile: ProfileId) -> Result<ProfileId, EntityError> {
         if self.controller_state.has_one_shots(profile) {
             return Err(EntityError::invalid(
@@ -315,8 +317,8 @@ impl<'a> BatchWriter<'a, '_> {
     }
 
     /// Deletes the group of a one-shot entry that no longer uses the group.
-    fn delete_one_shot(&mut self, binding: &TableBinding, before: &Entry) -> UpdateResult {
-        let (Some(profile), Target::Group(group)) = (binding.profile, before.target()) else {
+    fn delete_one_shot(&mut self, binding: &TableBinding, old_entry: &Entry) -> UpdateResult {
+        let (Some(profile), Target::Group(group)) = (binding.profile, old_entry.target()) else {
             return Ok(());
         };
         let Some(one_shot) = self.controller_state.one_shots.get(&(profile, *group)).cloned() else {
@@ -385,15 +387,15 @@ impl<'a> BatchWriter<'a, '_> {
             return Err(default_resources_unsupported());
         };
         let binding = self.table(key.table)?;
-        let found = self.find(binding, key)?;
+        let table_entry = self.find(binding, key)?;
         Ok((
             binding,
-            found.handle(),
-            require_bound(found.shared_state().cloned())?,
+            table_entry.handle(),
+            require_bound(table_entry.shared_state().cloned())?,
         ))
     }
 
-    /// Creates a meter with these rates and full buckets; without a configuration always green.
+    /// Creates a meter with these rates and full buckets. A meter without a configuration is always green.
     pub(super) fn configured_meter(
         &self,
         id: crate::program::ids::MeterId,

@@ -14,14 +14,15 @@ pub(super) struct IdleTimeouts {
 }
 
 impl IdleTimeouts {
-    /// Returns entries whose idle timeout has expired. The timeout of each restarts now; the time of the last hit stays.
+    /// Returns entries whose idle timeout has expired. The timeout of a returned entry restarts; the time of its last hit
+    /// stays.
     pub(super) fn take_expired(&mut self, running: &ControlledProgram, now_ms: u64) -> Vec<TableEntry> {
         let notified_ms = &mut self.notified_ms;
-        running.with_reader(now_ms, |reading| {
-            let mut due = Vec::new();
+        running.with_reader(now_ms, |reader| {
+            let mut expired = Vec::new();
             let mut still_idle = BTreeMap::new();
-            for (id, _) in reading.controller_state.idle_timeouts_ns.iter() {
-                let table = reading.forwarding.tables().table(id.0);
+            for (id, _) in reader.controller_state.idle_timeouts_ns.iter() {
+                let table = reader.forwarding.tables().table(id.0);
                 let entry = table.and_then(|table| table.get(id.1).ok());
                 let Some(state) = entry.and_then(|entry| entry.state()) else {
                     continue;
@@ -29,22 +30,24 @@ impl IdleTimeouts {
                 if !state.is_idle(now_ms) {
                     continue;
                 }
-                let notified = notified_ms
+                let last_notified_ms = notified_ms
                     .get(id)
                     .copied()
-                    .filter(|notified| *notified >= state.last_hit_ms());
-                match notified {
-                    Some(notified) if now_ms.saturating_sub(notified) < state.timeout_ms() => {
-                        still_idle.insert(*id, notified);
+                    .filter(|last_notified_ms| *last_notified_ms >= state.last_hit_ms());
+                match last_notified_ms {
+                    Some(last_notified_ms)
+                        if now_ms.saturating_sub(last_notified_ms) < state.timeout_ms() =>
+                    {
+                        still_idle.insert(*id, last_notified_ms);
                     }
                     _ => {
-                        due.extend(reading.idle_entry(*id));
+                        expired.extend(reader.idle_entry(*id));
                         still_idle.insert(*id, now_ms);
                     }
                 }
             }
             *notified_ms = still_idle;
-            due
+            expired
         })
     }
 

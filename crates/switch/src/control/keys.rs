@@ -14,8 +14,8 @@ impl TableBinding {
     /// Converts a P4Runtime key to a match key.
     pub(super) fn key(&self, spec: &KeySpec, key: &EntryKey) -> Result<MatchKey, EntityError> {
         let mut matches = Vec::with_capacity(self.field_positions.len());
-        for (place, field) in self.field_positions.iter().zip(spec.fields()) {
-            let named = key.fields.get(*place);
+        for (position, field) in self.field_positions.iter().zip(spec.fields()) {
+            let named = key.fields.get(*position);
             let named = named.ok_or_else(|| EntityError::invalid("key has too few fields"))?;
             matches.push(field_match(field.kind, named));
         }
@@ -31,8 +31,11 @@ impl TableBinding {
     /// Converts a match key to a P4Runtime key.
     pub(super) fn to_p4runtime_key(&self, table: &p4info::Table, spec: &KeySpec, key: &MatchKey) -> EntryKey {
         let matches = spec.matches(key);
-        let field = |(at, field): (usize, &p4info::MatchField)| {
-            let position = self.field_positions.iter().position(|place| *place == at)?;
+        let field = |(index, field): (usize, &p4info::MatchField)| {
+            let position = self
+                .field_positions
+                .iter()
+                .position(|candidate| *candidate == index)?;
             Some(to_p4runtime_match(field, matches.get(position)?))
         };
         EntryKey {
@@ -71,13 +74,13 @@ fn field_match(kind: MatchKind, named: &NamedMatch) -> FieldMatch {
     }
 }
 
-fn to_p4runtime_match(field: &p4info::MatchField, found: &FieldMatch) -> NamedMatch {
+fn to_p4runtime_match(field: &p4info::MatchField, key_match: &FieldMatch) -> NamedMatch {
     let width = match field.format {
         Format::Bits(width) => width,
         Format::Unwritable => 1,
     };
     let value = |bytes: &[u8]| bits(width, &BigUint::from_bytes_be(bytes));
-    match found {
+    match key_match {
         FieldMatch::Exact(exact) => NamedMatch::Exact(value(exact)),
         FieldMatch::Valid(valid) => NamedMatch::Exact(value(&[u8::from(*valid)])),
         FieldMatch::Lpm {
@@ -91,8 +94,8 @@ fn to_p4runtime_match(field: &p4info::MatchField, found: &FieldMatch) -> NamedMa
         FieldMatch::Ternary { value: exact, mask } if field.kind == NamedKind::Optional => {
             NamedMatch::Optional((!value(mask).is_zero()).then(|| value(exact)))
         }
-        FieldMatch::Ternary { value: under, mask } => NamedMatch::Ternary {
-            value: value(under),
+        FieldMatch::Ternary { value: pattern, mask } => NamedMatch::Ternary {
+            value: value(pattern),
             mask: value(mask),
         },
         FieldMatch::Optional(exact) => NamedMatch::Optional(exact.as_deref().map(value)),

@@ -1,8 +1,8 @@
 //! Control plane: the switch as a [`Target`] of the P4Runtime server of `linewarden-p4runtime`.
 //!
-//! Each program has a P4Info that names the elements for controllers; `binding` checks that both match. State that
-//! exists only for the controller, such as member ids, is in `controller_state`. Saved and running programs are
-//! replaced as a whole.
+//! Each program has a P4Info that names the elements for controllers; `binding` checks that the P4Info matches the
+//! program. State that exists only for the controller, such as member ids, is in `controller_state`. Saved and
+//! running programs are replaced as a whole.
 
 mod actions;
 mod attest;
@@ -42,7 +42,7 @@ use crate::ports::{Port, PortError};
 use crate::switch::{Settings, Slot, Switch};
 use crate::tables::HashSeed;
 
-/// Clock of the switch: microseconds since its start, shared with the workers.
+/// Clock of the switch, shared with the workers: microseconds since the start of the switch.
 pub type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
 
 /// Program with the pipeline configuration that installed it.
@@ -54,28 +54,31 @@ struct InstalledPipeline {
 
 #[derive(Debug, Default)]
 struct Programs {
-    live: Option<InstalledPipeline>,
+    running: Option<InstalledPipeline>,
     saved: Option<InstalledPipeline>,
-    /// Program that runs without a P4Info until a controller sets a pipeline. Evidence covers the program; controllers cannot access it.
+    /// Program that runs without a P4Info until a controller sets a pipeline. Evidence covers this program, but controllers
+    /// cannot access it.
     without_p4info: Option<Switch>,
 }
 
 impl Programs {
     /// Switch that processes packets.
-    fn live_switch(&self) -> Option<&Switch> {
-        let live = self.live.as_ref().map(|live| &live.program.switch);
-        live.or(self.without_p4info.as_ref())
+    fn running_switch(&self) -> Option<&Switch> {
+        let switch = self.running.as_ref().map(|running| &running.program.switch);
+        switch.or(self.without_p4info.as_ref())
     }
 
-    /// Program that writes and reads refer to: the saved one, else the running one.
-    fn addressed(&self) -> Result<&ControlledProgram, EntityError> {
-        let meant = self.saved.as_ref().or(self.live.as_ref());
-        meant.map(|meant| &meant.program).ok_or_else(no_program_error)
+    /// Returns the program for reads and writes: the saved program if there is one, else the running program.
+    fn target(&self) -> Result<&ControlledProgram, EntityError> {
+        let target = self.saved.as_ref().or(self.running.as_ref());
+        target.map(|target| &target.program).ok_or_else(no_program_error)
     }
 
-    fn addressed_mut(&mut self) -> Result<&mut ControlledProgram, EntityError> {
-        let meant = self.saved.as_mut().or(self.live.as_mut());
-        meant.map(|meant| &mut meant.program).ok_or_else(no_program_error)
+    fn target_mut(&mut self) -> Result<&mut ControlledProgram, EntityError> {
+        let target = self.saved.as_mut().or(self.running.as_mut());
+        target
+            .map(|target| &mut target.program)
+            .ok_or_else(no_program_error)
     }
 }
 
@@ -128,8 +131,8 @@ impl Control {
 
     /// Enables evidence for all programs installed later.
     #[must_use]
-    pub fn with_evidence(mut self, attesting: AttestationConfig) -> Self {
-        self.attestation = Some(attesting);
+    pub fn with_evidence(mut self, attestation: AttestationConfig) -> Self {
+        self.attestation = Some(attestation);
         self
     }
 
@@ -160,9 +163,9 @@ impl Control {
         let (port, peer) = controller_channel::cpu_port(&self.channel)?;
         let header = self
             .programs()
-            .live
+            .running
             .as_ref()
-            .map(|live| live.program.binding.packet_out.clone());
+            .map(|running| running.program.binding.packet_out.clone());
         *self.cpu.lock().unwrap_or_else(PoisonError::into_inner) = Some(CpuPort {
             peer,
             header: header.unwrap_or_default(),
@@ -175,11 +178,11 @@ impl Control {
     pub fn notify_idle_entries(&self) {
         let now_ms = self.now_ms();
         let programs = self.programs();
-        let Some(live) = &programs.live else { return };
-        let mut ageing = self.idle_timeouts.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = ageing.take_expired(&live.program, now_ms);
-        if !due.is_empty() {
-            self.channel.send_event(Event::IdleTimeout(due));
+        let Some(running) = &programs.running else { return };
+        let mut idle_timeouts = self.idle_timeouts.lock().unwrap_or_else(PoisonError::into_inner);
+        let expired = idle_timeouts.take_expired(&running.program, now_ms);
+        if !expired.is_empty() {
+            self.channel.send_event(Event::IdleTimeout(expired));
         }
     }
 
@@ -187,7 +190,8 @@ impl Control {
         (self.clock)() / 1000
     }
 
-    /// A panic leaves a batch complete or undone, so the state stays valid.
+    /// Locks the programs, even after a panic of another thread: a panic leaves a batch complete or undone, so the state
+    /// is valid.
     fn programs(&self) -> RwLockReadGuard<'_, Programs> {
         self.programs.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -212,7 +216,7 @@ impl Control {
         })
     }
 
-    /// Switches packets to this program, starting with the next batch.
+    /// Makes workers process packets with this program, starting with their next batch.
     fn activate(&self, programs: &mut Programs, installed: InstalledPipeline) {
         let binding = &installed.program.binding;
         self.slot.run(&installed.program.switch);
@@ -227,7 +231,7 @@ impl Control {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clear();
-        programs.live = Some(installed);
+        programs.running = Some(installed);
         programs.saved = None;
         programs.without_p4info = None;
     }
@@ -238,7 +242,7 @@ fn check_platform_properties(pipeline: &Pipeline) -> Result<(), EntityError> {
     let package = pipeline.info.message().pkg_info.as_ref();
     let groups = package
         .and_then(|package| package.platform_properties.as_ref())
-        .map_or(0, |wanted| wanted.multicast_group_table_size);
+        .map_or(0, |properties| properties.multicast_group_table_size);
     if groups > i32::from(u16::MAX) {
         return Err(EntityError::invalid(format!(
             "platform_properties: {groups} multicast groups exceed the maximum of {}",
@@ -275,17 +279,17 @@ impl Target for Control {
         let mut installed = self.install(pipeline)?;
         let now_ms = self.now_ms();
         let mut programs = self.programs_mut();
-        if let Some(live) = &mut programs.live
-            && live.pipeline.device_config == pipeline.device_config
-            && live.pipeline.info.message() == pipeline.info.message()
+        if let Some(running) = &mut programs.running
+            && running.pipeline.device_config == pipeline.device_config
+            && running.pipeline.info.message() == pipeline.info.message()
         {
             // The same program is running: counters and registers also stay.
-            live.pipeline = pipeline.clone();
+            running.pipeline = pipeline.clone();
             programs.saved = None;
             return Ok(());
         }
-        if let Some(live) = &programs.live {
-            reconcile::carry_over(&live.program, &mut installed.program, now_ms)?;
+        if let Some(running) = &programs.running {
+            reconcile::carry_over(&running.program, &mut installed.program, now_ms)?;
         }
         self.start_measurement(&programs, &mut installed.program.switch)?;
         self.activate(&mut programs, installed);
@@ -299,16 +303,16 @@ impl Target for Control {
     ) -> Result<Vec<Result<(), EntityError>>, EntityError> {
         let now_ms = self.now_ms();
         self.programs_mut()
-            .addressed_mut()?
+            .target_mut()?
             .write(updates, atomicity, now_ms)
     }
 
-    fn read(&self, query: &Query, found: &mut dyn FnMut(Entity)) -> Result<(), EntityError> {
+    fn read(&self, query: &Query, emit: &mut dyn FnMut(Entity)) -> Result<(), EntityError> {
         let now_ms = self.now_ms();
         let programs = self.programs();
         programs
-            .addressed()?
-            .with_reader(now_ms, |reading| reading.query(query, found))
+            .target()?
+            .with_reader(now_ms, |reader| reader.query(query, emit))
     }
 
     fn packet_out(&self, metadata: Vec<Bits>, payload: Vec<u8>) -> Result<(), EntityError> {

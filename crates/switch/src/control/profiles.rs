@@ -40,12 +40,12 @@ impl<'a> BatchWriter<'a, '_> {
         profile: ProfileId,
         id: named::GroupId,
     ) -> Result<GroupHandle, EntityError> {
-        let found = self
+        let handle = self
             .controller_state
             .groups
             .get(&(profile, id))
             .map(|(handle, _)| *handle);
-        found.ok_or_else(|| EntityError::not_found(format!("group {id} not found")))
+        handle.ok_or_else(|| EntityError::not_found(format!("group {id} not found")))
     }
 
     pub(super) fn member(
@@ -107,8 +107,8 @@ impl<'a> BatchWriter<'a, '_> {
                 let ProfileChange::Group { group: handle, .. } = change else {
                     return Err(EntityError::invalid("internal error: no group was created"));
                 };
-                let note = (handle, group.clone());
-                self.controller_state.groups.set((profile, group.id), Some(note));
+                let value = (handle, group.clone());
+                self.controller_state.groups.set((profile, group.id), Some(value));
                 self.controller_state
                     .group_ids
                     .set((profile, handle), Some(group.id));
@@ -116,14 +116,14 @@ impl<'a> BatchWriter<'a, '_> {
             Change::Modify(group) => {
                 let profile = self.profile(group.profile)?.id;
                 let handle = self.group_handle(profile, group.id)?;
-                let before = self.controller_state.groups.get(&(profile, group.id));
-                if before.is_some_and(|(_, before)| before.max_size != group.max_size) {
+                let previous = self.controller_state.groups.get(&(profile, group.id));
+                if previous.is_some_and(|(_, previous)| previous.max_size != group.max_size) {
                     return Err(EntityError::invalid("max_size of a group cannot be modified"));
                 }
                 let members = self.weighted_members(profile, group)?;
                 self.profile_change(profile, ProfileOp::SetGroup(handle, members))?;
-                let note = (handle, group.clone());
-                self.controller_state.groups.set((profile, group.id), Some(note));
+                let value = (handle, group.clone());
+                self.controller_state.groups.set((profile, group.id), Some(value));
             }
             Change::Delete((profile, id)) => {
                 let profile = self.profile(*profile)?.id;

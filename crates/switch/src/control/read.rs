@@ -52,33 +52,33 @@ impl ControlledProgram {
 }
 
 impl<'a> StateReader<'a> {
-    pub(super) fn query(&self, query: &Query, found: &mut dyn FnMut(Entity)) -> UpdateResult {
+    pub(super) fn query(&self, query: &Query, emit: &mut dyn FnMut(Entity)) -> UpdateResult {
         match query {
-            Query::Entries { table, key, options } => self.entries(*table, key.as_ref(), options, found),
-            Query::DefaultEntry { table, .. } => self.default_entry(*table, found),
-            Query::Members { profile, member } => self.members(*profile, *member, found),
-            Query::Groups { profile, group } => self.groups(*profile, *group, found),
-            Query::Counters { id, index } => self.counters(*id, *index, found),
-            Query::Meters { id, index, counters } => self.meters(*id, *index, *counters, found),
-            Query::Registers { id, index } => self.registers(*id, *index, found),
+            Query::Entries { table, key, options } => self.entries(*table, key.as_ref(), options, emit),
+            Query::DefaultEntry { table, .. } => self.default_entry(*table, emit),
+            Query::Members { profile, member } => self.members(*profile, *member, emit),
+            Query::Groups { profile, group } => self.groups(*profile, *group, emit),
+            Query::Counters { id, index } => self.counters(*id, *index, emit),
+            Query::Meters { id, index, counters } => self.meters(*id, *index, *counters, emit),
+            Query::Registers { id, index } => self.registers(*id, *index, emit),
             Query::MulticastGroups(id) => {
                 let groups = self.controller_state.multicast_groups.iter();
-                let groups = groups.filter(|(known, _)| id.is_none_or(|id| id == **known));
-                groups.for_each(|(_, group)| found(Entity::MulticastGroup(group.clone())));
+                let groups = groups.filter(|(key, _)| id.is_none_or(|id| id == **key));
+                groups.for_each(|(_, group)| emit(Entity::MulticastGroup(group.clone())));
                 Ok(())
             }
             Query::CloneSessions(id) => {
                 let sessions = self.controller_state.clone_sessions.iter();
-                let sessions = sessions.filter(|(known, _)| id.is_none_or(|id| id == **known));
-                sessions.for_each(|(_, session)| found(Entity::CloneSession(session.clone())));
+                let sessions = sessions.filter(|(key, _)| id.is_none_or(|id| id == **key));
+                sessions.for_each(|(_, session)| emit(Entity::CloneSession(session.clone())));
                 Ok(())
             }
-            Query::ValueSet(id) => self.value_set(*id, found),
+            Query::ValueSet(id) => self.value_set(*id, emit),
             Query::Digest(id) => {
                 let digest = self.controller_state.digest_configs.get(id);
                 digest
                     .into_iter()
-                    .for_each(|digest| found(Entity::Digest(*digest)));
+                    .for_each(|digest| emit(Entity::Digest(*digest)));
                 Ok(())
             }
         }
@@ -99,23 +99,23 @@ impl<'a> StateReader<'a> {
         id: named::TableId,
         key: Option<&EntryKey>,
         options: &ReadOptions,
-        found: &mut dyn FnMut(Entity),
+        emit: &mut dyn FnMut(Entity),
     ) -> UpdateResult {
-        let named = self.table(id)?;
-        if options.meter_counters && named.binding.meter.is_some() {
+        let bound_table = self.table(id)?;
+        if options.meter_counters && bound_table.binding.meter.is_some() {
             return Err(EntityError::unimplemented(
                 "meter counters are not supported: omit meter_counter_data",
             ));
         }
-        let table = require_bound(self.forwarding.tables().table(named.binding.id))?;
+        let table = require_bound(self.forwarding.tables().table(bound_table.binding.id))?;
         let mut push = |entry: &Entry| {
-            if let Some(entry) = self.entry(&named, entry, options) {
-                found(Entity::TableEntry(Box::new(entry)));
+            if let Some(entry) = self.entry(&bound_table, entry, options) {
+                emit(Entity::TableEntry(Box::new(entry)));
             }
         };
         match key {
             Some(key) => {
-                let key = named.binding.key(named.spec, key)?;
+                let key = bound_table.binding.key(bound_table.spec, key)?;
                 table.find(&key).into_iter().for_each(|entry| push(entry));
             }
             None => table.iter().for_each(|entry| push(entry)),
@@ -124,29 +124,34 @@ impl<'a> StateReader<'a> {
     }
 
     /// Converts an entry to a P4Runtime entry.
-    fn entry(&self, named: &BoundTable<'_>, entry: &Entry, options: &ReadOptions) -> Option<TableEntry> {
-        let id = (named.binding.id, entry.handle());
-        let note = self
+    fn entry(
+        &self,
+        bound_table: &BoundTable<'_>,
+        entry: &Entry,
+        options: &ReadOptions,
+    ) -> Option<TableEntry> {
+        let id = (bound_table.binding.id, entry.handle());
+        let entry_metadata = self
             .controller_state
             .entry_metadata
             .get(&id)
             .cloned()
             .unwrap_or_default();
         let state = entry.state();
-        let counter = state.filter(|_| options.counter && named.info.counter.is_some());
+        let counter = state.filter(|_| options.counter && bound_table.info.counter.is_some());
         let counter = counter.map(|state| {
             let (packets, bytes) = state.counts();
             CounterData { bytes, packets }
         });
-        let meter = state.filter(|_| options.meter && named.info.meter.is_some());
+        let meter = state.filter(|_| options.meter && bound_table.info.meter.is_some());
         let idle_ms = state.map(|state| self.now_ms.saturating_sub(state.last_hit_ms()));
         Some(TableEntry {
-            key: named
+            key: bound_table
                 .binding
-                .to_p4runtime_key(named.info, named.spec, entry.key()),
-            action: Some(self.action(named.binding, entry.target())?),
-            controller_metadata: note.controller_metadata,
-            metadata: note.metadata,
+                .to_p4runtime_key(bound_table.info, bound_table.spec, entry.key()),
+            action: Some(self.action(bound_table.binding, entry.target())?),
+            controller_metadata: entry_metadata.controller_metadata,
+            metadata: entry_metadata.metadata,
             idle_timeout_ns: self
                 .controller_state
                 .idle_timeouts_ns
@@ -159,7 +164,7 @@ impl<'a> StateReader<'a> {
                 meter_counters: None,
             },
             since_hit_ns: idle_ms
-                .filter(|_| options.since_hit && named.info.idle_timeout)
+                .filter(|_| options.since_hit && bound_table.info.idle_timeout)
                 .map(|idle_ms| idle_ms.saturating_mul(1_000_000)),
             is_const: entry.is_constant(),
         })
@@ -193,9 +198,9 @@ impl<'a> StateReader<'a> {
         }
     }
 
-    fn default_entry(&self, id: named::TableId, found: &mut dyn FnMut(Entity)) -> UpdateResult {
-        let named = self.table(id)?;
-        let table = require_bound(self.forwarding.tables().table(named.binding.id))?;
+    fn default_entry(&self, id: named::TableId, emit: &mut dyn FnMut(Entity)) -> UpdateResult {
+        let bound_table = self.table(id)?;
+        let table = require_bound(self.forwarding.tables().table(bound_table.binding.id))?;
         let action = match table.default_target() {
             Some(Target::Action(call)) => actions::to_p4runtime_action(self.program, self.binding, call),
             _ => None,
@@ -206,16 +211,16 @@ impl<'a> StateReader<'a> {
         } = self
             .controller_state
             .default_entry_metadata
-            .get(&named.binding.id)
+            .get(&bound_table.binding.id)
             .cloned()
             .unwrap_or_default();
-        found(Entity::DefaultEntry(Box::new(DefaultEntry {
+        emit(Entity::DefaultEntry(Box::new(DefaultEntry {
             table: id,
             action,
             controller_metadata,
             metadata,
             resources: DirectResources::default(),
-            is_const: named.info.const_default.is_some()
+            is_const: bound_table.info.const_default.is_some()
                 || table.spec().default_policy == DefaultPolicy::Constant,
         })));
         Ok(())
@@ -225,19 +230,19 @@ impl<'a> StateReader<'a> {
         &self,
         profile: named::ProfileId,
         member: Option<named::MemberId>,
-        found: &mut dyn FnMut(Entity),
+        emit: &mut dyn FnMut(Entity),
     ) -> UpdateResult {
         let binding = require_bound(self.binding.profiles.get(&profile))?;
-        let held = require_bound(self.forwarding.tables().profile(binding.id))?;
-        for ((of, id), handle) in self.controller_state.members.iter() {
-            if *of != binding.id || member.is_some_and(|member| member != *id) {
+        let action_profile = require_bound(self.forwarding.tables().profile(binding.id))?;
+        for ((profile_id, id), handle) in self.controller_state.members.iter() {
+            if *profile_id != binding.id || member.is_some_and(|member| member != *id) {
                 continue;
             }
-            let call = held.member(*handle);
+            let call = action_profile.member(*handle);
             if let Some(action) =
                 call.and_then(|call| actions::to_p4runtime_action(self.program, self.binding, call))
             {
-                found(Entity::Member(Member {
+                emit(Entity::Member(Member {
                     profile,
                     id: *id,
                     action,
@@ -251,20 +256,20 @@ impl<'a> StateReader<'a> {
         &self,
         profile: named::ProfileId,
         group: Option<named::GroupId>,
-        found: &mut dyn FnMut(Entity),
+        emit: &mut dyn FnMut(Entity),
     ) -> UpdateResult {
         let binding = require_bound(self.binding.profiles.get(&profile))?;
-        for ((of, id), (_, written)) in self.controller_state.groups.iter() {
-            if *of == binding.id && group.is_none_or(|group| group == *id) {
-                found(Entity::Group(Group::clone(written)));
+        for ((profile_id, id), (_, stored_group)) in self.controller_state.groups.iter() {
+            if *profile_id == binding.id && group.is_none_or(|group| group == *id) {
+                emit(Entity::Group(Group::clone(stored_group)));
             }
         }
         Ok(())
     }
 
-    fn value_set(&self, id: named::ValueSetId, found: &mut dyn FnMut(Entity)) -> UpdateResult {
+    fn value_set(&self, id: named::ValueSetId, emit: &mut dyn FnMut(Entity)) -> UpdateResult {
         let binding = require_bound(self.binding.value_sets.get(&id))?;
-        let held = require_bound(self.forwarding.value_set(binding.id))?;
+        let members = require_bound(self.forwarding.value_set(binding.id))?;
         let member = |bytes: &Vec<u8>| {
             let numbers = split(bytes, &binding.widths);
             let fields = binding.widths.iter().zip(&numbers);
@@ -272,9 +277,9 @@ impl<'a> StateReader<'a> {
                 .map(|(width, number)| FieldMatch::Exact(bits(*width, number)))
                 .collect()
         };
-        found(Entity::ValueSet {
+        emit(Entity::ValueSet {
             id,
-            members: held.iter().map(member).collect(),
+            members: members.iter().map(member).collect(),
         });
         Ok(())
     }
@@ -282,9 +287,10 @@ impl<'a> StateReader<'a> {
     /// Converts an idle entry for a notification.
     pub(super) fn idle_entry(&self, id: super::controller_state::EntryId) -> Option<TableEntry> {
         let (table, handle) = id;
-        let bound = self.binding.tables.iter().find(|(_, known)| known.id == table);
-        let named = self.table(*bound?.0).ok()?;
+        let mut bindings = self.binding.tables.iter();
+        let (table_id, _) = bindings.find(|(_, binding)| binding.id == table)?;
+        let bound_table = self.table(*table_id).ok()?;
         let entry = self.forwarding.tables().table(table)?.get(handle).ok()?;
-        self.entry(&named, entry, &ReadOptions::default())
+        self.entry(&bound_table, entry, &ReadOptions::default())
     }
 }

@@ -12,27 +12,27 @@ use num_traits::Zero as _;
 
 use super::write::ControlledProgram;
 
-/// Writes all state of `from` into `to`, which has only its initial entries.
+/// Writes all state of `source` into `destination`, which has only its initial entries.
 ///
 /// # Errors
 /// INVALID_ARGUMENT names the state that does not fit.
 pub(super) fn carry_over(
-    from: &ControlledProgram,
-    to: &mut ControlledProgram,
+    source: &ControlledProgram,
+    destination: &mut ControlledProgram,
     now_ms: u64,
 ) -> Result<(), EntityError> {
-    let updates = all_updates(from, now_ms)?;
-    let (before, after) = (
-        Translator::new(&from.binding.info),
-        Translator::new(&to.binding.info),
+    let updates = all_updates(source, now_ms)?;
+    let (source_translator, destination_translator) = (
+        Translator::new(&source.binding.info),
+        Translator::new(&destination.binding.info),
     );
     // The state is re-encoded as messages, so the translator rejects elements that are missing or differ in the new P4Info.
     let translated = updates
         .iter()
-        .map(|update| after.decode_update(&before.encode_update(update)))
+        .map(|update| destination_translator.decode_update(&source_translator.encode_update(update)))
         .collect::<Result<Vec<_>, _>>()
         .map_err(reconcile_error)?;
-    let results = to.write(&translated, Atomicity::RollbackOnError, now_ms)?;
+    let results = destination.write(&translated, Atomicity::RollbackOnError, now_ms)?;
     results
         .into_iter()
         .collect::<Result<Vec<()>, _>>()
@@ -47,9 +47,9 @@ fn reconcile_error(error: EntityError) -> EntityError {
     ))
 }
 
-/// All state as updates: members before groups before entries.
-fn all_updates(from: &ControlledProgram, now_ms: u64) -> Result<Vec<Update>, EntityError> {
-    let info = &from.binding.info;
+/// Returns all state as updates. Members precede groups, and groups precede table entries.
+fn all_updates(source: &ControlledProgram, now_ms: u64) -> Result<Vec<Update>, EntityError> {
+    let info = &source.binding.info;
     let mut queries = Vec::new();
     let profiles = || info.profiles().iter().map(|profile| profile.id);
     queries.extend(profiles().map(|profile| Query::Members {
@@ -66,19 +66,17 @@ fn all_updates(from: &ControlledProgram, now_ms: u64) -> Result<Vec<Update>, Ent
     queries.extend(info.value_sets().iter().map(|set| Query::ValueSet(set.id)));
     queries.extend(info.digests().iter().map(|digest| Query::Digest(digest.id)));
     let index = None;
-    queries.extend(
-        info.registers()
-            .iter()
-            .map(|of| Query::Registers { id: of.id, index }),
-    );
-    queries.extend(
-        info.counters()
-            .iter()
-            .map(|of| Query::Counters { id: of.id, index }),
-    );
+    queries.extend(info.registers().iter().map(|register| Query::Registers {
+        id: register.id,
+        index,
+    }));
+    queries.extend(info.counters().iter().map(|counter| Query::Counters {
+        id: counter.id,
+        index,
+    }));
     let counters = false;
-    queries.extend(info.meters().iter().map(|of| Query::Meters {
-        id: of.id,
+    queries.extend(info.meters().iter().map(|meter| Query::Meters {
+        id: meter.id,
         index,
         counters,
     }));
@@ -87,54 +85,58 @@ fn all_updates(from: &ControlledProgram, now_ms: u64) -> Result<Vec<Update>, Ent
         meter: true,
         ..ReadOptions::default()
     };
-    queries.extend(info.tables().iter().map(|of| Query::Entries {
-        table: of.id,
+    queries.extend(info.tables().iter().map(|table| Query::Entries {
+        table: table.id,
         key: None,
         options,
     }));
-    queries.extend(info.tables().iter().map(|of| Query::DefaultEntry {
-        table: of.id,
+    queries.extend(info.tables().iter().map(|table| Query::DefaultEntry {
+        table: table.id,
         options,
     }));
-    let others = changed_default_actions(from);
+    let changed_defaults = changed_default_actions(source);
     let mut updates = Vec::new();
-    from.with_reader(now_ms, |reading| {
+    source.with_reader(now_ms, |reader| {
         queries.iter().try_for_each(|query| {
-            reading.query(query, &mut |entity| {
-                updates.extend(entity_update(from, &others, entity))
+            reader.query(query, &mut |entity| {
+                updates.extend(entity_update(source, &changed_defaults, entity))
             })
         })
     })?;
     Ok(updates)
 }
 
-/// Tables whose default action differs from the initial one.
-fn changed_default_actions(from: &ControlledProgram) -> BTreeSet<TableId> {
-    let forwarding = from.switch.forwarding();
-    let changed = |id: &crate::tables::TableId| {
+/// Returns the tables whose default entry differs from the initial default entry.
+fn changed_default_actions(source: &ControlledProgram) -> BTreeSet<TableId> {
+    let forwarding = source.switch.forwarding();
+    let is_changed = |id: &crate::tables::TableId| {
         let table = forwarding.tables().table(*id);
-        let is_other =
+        let differs =
             table.is_some_and(|table| table.default_target() != table.spec().initial_default.as_ref());
-        is_other || from.controller_state.default_entry_metadata.get(id).is_some()
+        differs || source.controller_state.default_entry_metadata.get(id).is_some()
     };
-    let tables = from.binding.tables.iter();
+    let tables = source.binding.tables.iter();
     tables
-        .filter(|(_, binding)| changed(&binding.id))
+        .filter(|(_, binding)| is_changed(&binding.id))
         .map(|(id, _)| *id)
         .collect()
 }
 
 /// Update that creates the entity; `None` for initial state.
-fn entity_update(from: &ControlledProgram, others: &BTreeSet<TableId>, entity: Entity) -> Option<Update> {
+fn entity_update(
+    source: &ControlledProgram,
+    changed_defaults: &BTreeSet<TableId>,
+    entity: Entity,
+) -> Option<Update> {
     let is_zero = |id: &RegisterId, data: &Data| {
-        let shape = from.binding.registers.get(id).map(|(_, shape)| shape);
-        shape.is_some_and(|shape| shape.to_number(data).is_ok_and(|number| number.is_zero()))
+        let layout = source.binding.registers.get(id).map(|(_, layout)| layout);
+        layout.is_some_and(|layout| layout.to_number(data).is_ok_and(|number| number.is_zero()))
     };
     match entity {
-        // Initial entries of the program.
+        // Constant entries belong to the program, so they are not transferred.
         Entity::TableEntry(entry) if entry.is_const => None,
         Entity::TableEntry(entry) => Some(Update::TableEntry(Box::new(Change::Insert(*entry)))),
-        Entity::DefaultEntry(entry) if !others.contains(&entry.table) => None,
+        Entity::DefaultEntry(entry) if !changed_defaults.contains(&entry.table) => None,
         Entity::DefaultEntry(entry) => Some(Update::DefaultEntry(entry)),
         Entity::Member(member) => Some(Update::Member(Change::Insert(member))),
         Entity::Group(group) => Some(Update::Group(Change::Insert(group))),
@@ -164,7 +166,7 @@ fn entity_update(from: &ControlledProgram, others: &BTreeSet<TableId>, entity: E
         Entity::ValueSet { members, .. } if members.is_empty() => None,
         Entity::ValueSet { id, members } => Some(Update::ValueSet { id, members }),
         Entity::Digest(digest) => Some(Update::Digest(Change::Insert(digest))),
-        // These are part of their entries.
+        // Direct counters and meters are part of their table entries.
         Entity::DirectCounter { .. } | Entity::DirectMeter { .. } => None,
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use linewarden_p4runtime::entity::{
-    Change, CloneSession, Digest, FieldMatch, MulticastGroup, Replica as NamedReplica,
+    Change, CloneSession as NamedSession, Digest, FieldMatch, MulticastGroup, Replica as NamedReplica,
 };
 use linewarden_p4runtime::error::EntityError;
 use linewarden_p4runtime::ids as named;
@@ -13,12 +13,13 @@ use num_bigint::BigUint;
 use super::controller_state::UndoMap;
 use super::values::{join, number};
 use super::write::{BatchWriter, UpdateResult, require_bound};
-use crate::forwarding::{ForwardingOp, MirrorSession, Replica};
+use crate::forwarding::{CloneSession, ForwardingOp, Replica};
 use crate::ports::PORT_IDS;
 
 /// Highest id of groups and sessions: programs use 16 bits.
 const ID_MAX: u32 = u16::MAX as u32;
-/// Offset of internal multicast groups, unreachable for programs: the replicas of clone sessions, by session id.
+/// Offset between the id of a clone session and the id of the internal multicast group with the replicas of the session.
+/// The program cannot select an internal group, because its id has more than 16 bits.
 const CLONE_GROUP_OFFSET: u32 = ID_MAX + 1;
 
 fn check_id(id: u32, object: &str) -> UpdateResult {
@@ -31,7 +32,7 @@ fn check_id(id: u32, object: &str) -> UpdateResult {
 }
 
 fn to_replicas(replicas: &[NamedReplica]) -> Result<Vec<Replica>, EntityError> {
-    let copy = |replica: &NamedReplica| {
+    let to_replica = |replica: &NamedReplica| {
         if !replica.backups.is_empty() {
             return Err(EntityError::unimplemented(
                 "backup replicas are not supported: omit backup_replicas",
@@ -51,20 +52,21 @@ fn to_replicas(replicas: &[NamedReplica]) -> Result<Vec<Replica>, EntityError> {
         })?;
         Ok(Replica { rid, port })
     };
-    let mut copies = replicas.iter().map(copy).collect::<Result<Vec<_>, _>>()?;
-    // P4Runtime defines no order of replicas and evidence does not measure one, so packets must not depend on an order.
-    copies.sort_unstable();
-    Ok(copies)
+    let mut converted = replicas.iter().map(to_replica).collect::<Result<Vec<_>, _>>()?;
+    // P4Runtime defines no order of replicas, and evidence measures no order. Sorted replicas leave in an order that does
+    // not depend on the message.
+    converted.sort_unstable();
+    Ok(converted)
 }
 
-/// Checks the presence of the entity: absent for an insertion, present for a modification or deletion.
+/// Checks that an entity to insert does not exist, and that an entity to modify or delete exists.
 fn check_presence<K: Ord + Clone, V>(
     map: &UndoMap<K, V>,
     key: &K,
-    inserts: bool,
+    is_insert: bool,
     object: &str,
 ) -> UpdateResult {
-    match (map.get(key), inserts) {
+    match (map.get(key), is_insert) {
         (Some(_), true) => Err(EntityError::already_exists(format!("{object} exists"))),
         (None, false) => Err(EntityError::not_found(format!("{object} not found"))),
         _ => Ok(()),
@@ -94,10 +96,11 @@ impl BatchWriter<'_, '_> {
         Ok(())
     }
 
-    /// A single replica with instance 0 needs no group. The class of service is ignored: the switch has no such queues.
+    /// Sets or deletes a clone session. A single replica with instance 0 needs no group. The class of service is ignored:
+    /// the switch has no queues for it.
     pub(super) fn clone_session(
         &mut self,
-        change: &Change<CloneSession, named::CloneSessionId>,
+        change: &Change<NamedSession, named::CloneSessionId>,
     ) -> UpdateResult {
         let (id, session) = match change {
             Change::Insert(session) | Change::Modify(session) => (session.id, Some(session)),
@@ -115,23 +118,23 @@ impl BatchWriter<'_, '_> {
             .map(|session| to_replicas(&session.replicas))
             .transpose()?
             .unwrap_or_default();
-        let hidden = CLONE_GROUP_OFFSET + id.0;
+        let group_id = CLONE_GROUP_OFFSET + id.0;
         let (port, group) = match replicas.as_slice() {
             [] => (None, None),
             [Replica { rid: 0, port }] => (Some(*port), None),
-            _ => (None, Some(hidden)),
+            _ => (None, Some(group_id)),
         };
-        let had_group = self.batch.state().group(hidden).is_some();
+        let had_group = self.batch.state().group(group_id).is_some();
         if group.is_some() || had_group {
-            let copies = group.map(|_| Arc::from(replicas));
-            self.apply_op(ForwardingOp::Group(hidden, copies))?;
+            let group_replicas = group.map(|_| Arc::from(replicas));
+            self.apply_op(ForwardingOp::Group(group_id, group_replicas))?;
         }
-        let mirror = session.map(|session| MirrorSession {
+        let forwarding_session = session.map(|session| CloneSession {
             port,
             group,
             bytes_max: session.packet_length_bytes,
         });
-        self.apply_op(ForwardingOp::Mirror(id.0, mirror))?;
+        self.apply_op(ForwardingOp::CloneSession(id.0, forwarding_session))?;
         self.controller_state.clone_sessions.set(id, session.cloned());
         Ok(())
     }
@@ -145,7 +148,7 @@ impl BatchWriter<'_, '_> {
                 members.len()
             )));
         }
-        let mut packed = BTreeSet::new();
+        let mut encodings = BTreeSet::new();
         for member in members {
             let exact = |field: &FieldMatch| match field {
                 FieldMatch::Exact(value) => Ok(number(value)),
@@ -154,13 +157,13 @@ impl BatchWriter<'_, '_> {
                 )),
             };
             let numbers: Vec<BigUint> = member.iter().map(exact).collect::<Result<_, _>>()?;
-            packed.insert(join(bound_set.widths.iter().copied().zip(&numbers)));
+            encodings.insert(join(bound_set.widths.iter().copied().zip(&numbers)));
         }
-        self.apply_op(ForwardingOp::ValueSet(bound_set.id, Arc::new(packed)))?;
+        self.apply_op(ForwardingOp::ValueSet(bound_set.id, Arc::new(encodings)))?;
         Ok(())
     }
 
-    /// Programs always emit digests; the server decides whether and how to forward them.
+    /// Sets or deletes the configuration of a digest. Programs always emit digests; the server applies the configuration.
     pub(super) fn digest(&mut self, change: &Change<Digest, named::DigestId>) -> UpdateResult {
         let (id, digest) = match change {
             Change::Insert(digest) | Change::Modify(digest) => (digest.id, Some(digest)),

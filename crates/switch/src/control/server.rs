@@ -67,31 +67,33 @@ impl Server {
             .enable_all()
             .build()
             .map_err(ServerError::Threads)?;
-        let listening = |source| ServerError::Listen { address, source };
+        let listen_error = |source| ServerError::Listen { address, source };
         let listener = runtime
             .block_on(Service::<Control>::listen(address))
-            .map_err(listening)?;
-        let address = listener.local_addr().map_err(listening)?;
-        let (until, ended) = oneshot::channel::<()>();
-        let served = {
+            .map_err(listen_error)?;
+        let address = listener.local_addr().map_err(listen_error)?;
+        let (shutdown, shutdown_receiver) = oneshot::channel::<()>();
+        let task = {
             let control = Arc::clone(control);
-            let others = Routes::new(evidence::service(Arc::clone(&control)));
+            let evidence_routes = Routes::new(evidence::service(Arc::clone(&control)));
             runtime.spawn(async move {
                 let service = Service::new(control, events, options);
-                let ended = async {
-                    // Also completes when the sender is dropped.
-                    let _ = ended.await;
+                let shutdown = async {
+                    // The receiver also completes when the sender is dropped.
+                    let _ = shutdown_receiver.await;
                 };
-                let served = service.serve(others, listener, tls.as_ref(), ended).await;
-                served.map_err(|error| error.to_string())
+                let result = service
+                    .serve(evidence_routes, listener, tls.as_ref(), shutdown)
+                    .await;
+                result.map_err(|error| error.to_string())
             })
         };
         runtime.spawn(notify_idle_entries(Arc::clone(control)));
         Ok(Self {
             runtime,
             address,
-            shutdown: until,
-            task: served,
+            shutdown,
+            task,
         })
     }
 
@@ -110,16 +112,16 @@ impl Server {
     /// Ends all streams and stops the server.
     ///
     /// # Errors
-    /// The server had failed before.
+    /// The server had failed before the call.
     pub fn stop(self) -> Result<(), ServerError> {
         drop(self.shutdown);
-        let served = self.task;
-        let ended = self
+        let task = self.task;
+        let result = self
             .runtime
-            .block_on(async { tokio::time::timeout(STOP_TIMEOUT, served).await });
+            .block_on(async { tokio::time::timeout(STOP_TIMEOUT, task).await });
         self.runtime.shutdown_timeout(STOP_TIMEOUT);
-        match ended {
-            // Do not wait for controllers that no longer read.
+        match result {
+            // After the timeout the server stops although a controller still has an open stream.
             Err(_) | Ok(Ok(Ok(()))) => Ok(()),
             Ok(Ok(Err(error))) => Err(ServerError::Ended(error)),
             Ok(Err(error)) => Err(ServerError::Ended(error.to_string())),

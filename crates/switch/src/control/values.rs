@@ -20,23 +20,23 @@ pub(super) fn bits(width: u32, number: &BigUint) -> Bits {
 
 /// Concatenates numbers without padding in the fewest bytes; the first number is in the highest bits.
 pub(super) fn join<'a>(parts: impl IntoIterator<Item = (u32, &'a BigUint)>) -> Vec<u8> {
-    let (mut all, mut total) = (BigUint::zero(), 0u32);
+    let (mut number, mut bits) = (BigUint::zero(), 0u32);
     for (width, part) in parts {
-        all = (all << width) | part;
-        total += width;
+        number = (number << width) | part;
+        bits += width;
     }
-    padded(&all, total.div_ceil(8) as usize)
+    padded(&number, bits.div_ceil(8) as usize)
 }
 
 /// Inverse of [`join`]: splits bytes into numbers of these widths.
 pub(super) fn split(bytes: &[u8], widths: &[u32]) -> Vec<BigUint> {
-    let mut rest = BigUint::from_bytes_be(bytes);
+    let mut remaining = BigUint::from_bytes_be(bytes);
     let mut parts: Vec<BigUint> = widths
         .iter()
         .rev()
         .map(|width| {
-            let part = &rest & ((BigUint::from(1u8) << *width) - 1u8);
-            rest >>= *width;
+            let part = &remaining & ((BigUint::from(1u8) << *width) - 1u8);
+            remaining >>= *width;
             part
         })
         .collect();
@@ -44,7 +44,7 @@ pub(super) fn split(bytes: &[u8], widths: &[u32]) -> Vec<BigUint> {
     parts
 }
 
-/// Number padded to this length.
+/// Encodes the low bytes of a number, big-endian and padded to this length.
 fn padded(number: &BigUint, length: usize) -> Vec<u8> {
     let digits = number.to_bytes_be();
     let digits = digits
@@ -63,13 +63,17 @@ pub(super) struct ValueLayout {
 }
 
 /// Width of each number in a value of the type; `None` where the P4Info has no width.
-fn leaf_widths(of: &Type, into: &mut Vec<Option<u32>>) -> Result<(), EntityError> {
-    match of {
-        Type::Bits(width) | Type::Signed(width) | Type::SerializableEnum(width) => into.push(Some(*width)),
-        Type::Bool => into.push(Some(1)),
-        Type::Enum(_) | Type::Error(_) => into.push(None),
-        Type::Tuple(types) => types.iter().try_for_each(|of| leaf_widths(of, into))?,
-        Type::Struct(members) => members.iter().try_for_each(|(_, of)| leaf_widths(of, into))?,
+fn leaf_widths(value_type: &Type, widths: &mut Vec<Option<u32>>) -> Result<(), EntityError> {
+    match value_type {
+        Type::Bits(width) | Type::Signed(width) | Type::SerializableEnum(width) => widths.push(Some(*width)),
+        Type::Bool => widths.push(Some(1)),
+        Type::Enum(_) | Type::Error(_) => widths.push(None),
+        Type::Tuple(types) => types
+            .iter()
+            .try_for_each(|value_type| leaf_widths(value_type, widths))?,
+        Type::Struct(members) => members
+            .iter()
+            .try_for_each(|(_, value_type)| leaf_widths(value_type, widths))?,
         Type::Varbit(_)
         | Type::Header(_)
         | Type::Union(_)
@@ -86,40 +90,45 @@ fn leaf_widths(of: &Type, into: &mut Vec<Option<u32>>) -> Result<(), EntityError
 
 impl ValueLayout {
     /// Layout of a value that is one number of `bits` bits in the program.
-    pub(super) fn for_width(of: &std::sync::Arc<Type>, bits: u32) -> Result<Self, EntityError> {
-        let mut found = Vec::new();
-        leaf_widths(of, &mut found)?;
-        let known: u32 = found.iter().flatten().sum();
-        let widths: Vec<u32> = match found.iter().filter(|width| width.is_none()).count() {
-            0 if known == bits => found.into_iter().flatten().collect(),
-            1 if known < bits => found
+    pub(super) fn for_width(value_type: &std::sync::Arc<Type>, bits: u32) -> Result<Self, EntityError> {
+        let mut leaves = Vec::new();
+        leaf_widths(value_type, &mut leaves)?;
+        let known_bits: u32 = leaves.iter().flatten().sum();
+        let widths: Vec<u32> = match leaves.iter().filter(|width| width.is_none()).count() {
+            0 if known_bits == bits => leaves.into_iter().flatten().collect(),
+            1 if known_bits < bits => leaves
                 .into_iter()
-                .map(|width| width.unwrap_or(bits - known))
+                .map(|width| width.unwrap_or(bits - known_bits))
                 .collect(),
             _ => {
                 return Err(EntityError::invalid(format!(
-                    "type has {known} bits, in the program {bits}"
+                    "type has {known_bits} bits, in the program {bits}"
                 )));
             }
         };
         Ok(Self {
-            value_type: of.clone(),
+            value_type: value_type.clone(),
             widths,
         })
     }
 
     /// Layout of a value that is a sequence of numbers of these widths in the program.
-    pub(super) fn for_fields(of: &std::sync::Arc<Type>, widths: Vec<u32>) -> Result<Self, EntityError> {
-        let mut found = Vec::new();
-        leaf_widths(of, &mut found)?;
-        let fits = |(known, width): (&Option<u32>, &u32)| known.is_none_or(|known| known == *width);
-        if found.len() != widths.len() || !found.iter().zip(&widths).all(fits) {
+    pub(super) fn for_fields(
+        value_type: &std::sync::Arc<Type>,
+        widths: Vec<u32>,
+    ) -> Result<Self, EntityError> {
+        let mut leaves = Vec::new();
+        leaf_widths(value_type, &mut leaves)?;
+        let fits = |(known_width, width): (&Option<u32>, &u32)| {
+            known_width.is_none_or(|known_width| known_width == *width)
+        };
+        if leaves.len() != widths.len() || !leaves.iter().zip(&widths).all(fits) {
             return Err(EntityError::invalid(format!(
                 "type does not have fields of {widths:?} bits as in the program"
             )));
         }
         Ok(Self {
-            value_type: of.clone(),
+            value_type: value_type.clone(),
             widths,
         })
     }
@@ -150,22 +159,25 @@ impl ValueLayout {
     }
 }
 
-fn flatten(of: &Type, data: &Data, into: &mut Vec<BigUint>) -> Result<(), EntityError> {
-    match (of, data) {
-        (_, Data::Bits(value) | Data::Signed(value) | Data::EnumValue(value)) => into.push(number(value)),
-        (_, Data::Bool(value)) => into.push(BigUint::from(u8::from(*value))),
+fn flatten(value_type: &Type, data: &Data, numbers: &mut Vec<BigUint>) -> Result<(), EntityError> {
+    match (value_type, data) {
+        (_, Data::Bits(value) | Data::Signed(value) | Data::EnumValue(value)) => numbers.push(number(value)),
+        (_, Data::Bool(value)) => numbers.push(BigUint::from(u8::from(*value))),
         (Type::Enum(names), Data::Enum(name)) | (Type::Error(names), Data::Error(name)) => {
-            let place = names.iter().position(|known| known == name).unwrap_or_default();
-            into.push(BigUint::from(place));
+            let index = names
+                .iter()
+                .position(|candidate| candidate == name)
+                .unwrap_or_default();
+            numbers.push(BigUint::from(index));
         }
         (Type::Tuple(types), Data::Tuple(members)) => {
-            for (of, member) in types.iter().zip(members) {
-                flatten(of, member, into)?;
+            for (value_type, member) in types.iter().zip(members) {
+                flatten(value_type, member, numbers)?;
             }
         }
         (Type::Struct(types), Data::Struct(members)) => {
-            for ((_, of), member) in types.iter().zip(members) {
-                flatten(of, member, into)?;
+            for ((_, value_type), member) in types.iter().zip(members) {
+                flatten(value_type, member, numbers)?;
             }
         }
         _ => return Err(EntityError::invalid("value has the wrong type")),
@@ -173,15 +185,20 @@ fn flatten(of: &Type, data: &Data, into: &mut Vec<BigUint>) -> Result<(), Entity
     Ok(())
 }
 
-fn build(of: &Type, next: &mut dyn FnMut() -> (u32, BigUint)) -> Data {
+fn build(value_type: &Type, next: &mut dyn FnMut() -> (u32, BigUint)) -> Data {
     let name = |names: &[String], number: &BigUint| {
-        let place = number.to_usize();
-        let known = place.and_then(|place| names.get(place)).cloned();
-        known.unwrap_or_else(|| number.to_string())
+        let index = number.to_usize();
+        let candidate = index.and_then(|index| names.get(index)).cloned();
+        candidate.unwrap_or_else(|| number.to_string())
     };
-    match of {
-        Type::Tuple(types) => Data::Tuple(types.iter().map(|of| build(of, next)).collect()),
-        Type::Struct(types) => Data::Struct(types.iter().map(|(_, of)| build(of, next)).collect()),
+    match value_type {
+        Type::Tuple(types) => Data::Tuple(types.iter().map(|value_type| build(value_type, next)).collect()),
+        Type::Struct(types) => Data::Struct(
+            types
+                .iter()
+                .map(|(_, value_type)| build(value_type, next))
+                .collect(),
+        ),
         leaf => {
             let (width, number) = next();
             match leaf {

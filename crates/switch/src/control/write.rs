@@ -1,4 +1,4 @@
-//! Execution of a write batch: forwarding state as one change together with cells, with rollback on errors.
+//! Execution of a write batch: forwarding state and cells change together; an error rolls back the change.
 //!
 //! Writes of cells (registers, counters, meters, idle timeouts) are checked immediately but applied last, right before
 //! the forwarding state of the batch becomes visible. So a failed batch changes no cell.
@@ -48,7 +48,8 @@ pub(super) enum CellWrite {
 }
 
 impl CellWrite {
-    /// Configured item and its property; `None` for counts and values.
+    /// Returns the item that the write configures, and 0 for rates or 1 for an idle timeout; `None` for a write of
+    /// counts or of a register.
     fn property(&self) -> Option<(ConfiguredItem, u8)> {
         match self {
             Self::Meter(id, index, _) => Some((ConfiguredItem::Meter(*id, *index), 0)),
@@ -98,7 +99,7 @@ pub(super) struct BatchWriter<'a, 'b> {
 }
 
 impl ControlledProgram {
-    /// Applies updates; returns one result for each.
+    /// Applies updates; returns one result for each update.
     pub(super) fn write(
         &mut self,
         updates: &[Update],
@@ -114,16 +115,16 @@ impl ControlledProgram {
         results
     }
 
-    /// Applies updates one by one: consecutive updates up to the next cell write form one change.
+    /// Applies updates one by one. Consecutive updates up to and including the next cell write form one change.
     fn write_each(&mut self, updates: &[Update], now_ms: u64) -> Vec<UpdateResult> {
         let mut results = Vec::with_capacity(updates.len());
-        while let Some(rest) = updates.get(results.len()..)
-            && !rest.is_empty()
+        while let Some(remaining) = updates.get(results.len()..)
+            && !remaining.is_empty()
         {
-            self.with_writer(now_ms, |writing| {
-                for update in rest {
-                    results.push(writing.apply_update(update));
-                    if !writing.cell_writes.is_empty() {
+            self.with_writer(now_ms, |writer| {
+                for update in remaining {
+                    results.push(writer.apply_update(update));
+                    if !writer.cell_writes.is_empty() {
                         break;
                     }
                 }
@@ -138,20 +139,20 @@ impl ControlledProgram {
     fn write_all(
         &mut self,
         updates: &[Update],
-        at_once: bool,
+        is_atomic: bool,
         now_ms: u64,
     ) -> Result<Vec<UpdateResult>, EntityError> {
         let checkpoint = self.controller_state.checkpoint();
-        let done = self.with_writer(now_ms, |writing| {
-            for (place, update) in updates.iter().enumerate() {
-                writing
+        let result = self.with_writer(now_ms, |writer| {
+            for (index, update) in updates.iter().enumerate() {
+                writer
                     .apply_update(update)
-                    .map_err(|error| (Some(place), error))?;
+                    .map_err(|error| (Some(index), error))?;
             }
-            // A single cell write has no intermediate state.
-            if at_once
-                && !writing.cell_writes.is_empty()
-                && !(updates.len() == 1 && writing.cell_writes.len() == 1)
+            // A single update with one cell write has no intermediate state, so the update is atomic.
+            if is_atomic
+                && !writer.cell_writes.is_empty()
+                && !(updates.len() == 1 && writer.cell_writes.len() == 1)
             {
                 let error = EntityError::unimplemented(
                     "DATAPLANE_ATOMIC is not supported for registers, counters, meters and idle timeouts \
@@ -162,15 +163,15 @@ impl ControlledProgram {
             Ok(())
         });
         let mut results = vec![Ok(()); updates.len()];
-        match done {
+        match result {
             Ok(()) => return Ok(results),
             Err((None, error)) => {
                 self.controller_state.roll_back(checkpoint);
                 return Err(error);
             }
-            Err((Some(place), error)) => {
+            Err((Some(index), error)) => {
                 self.controller_state.roll_back(checkpoint);
-                if let Some(result) = results.get_mut(place) {
+                if let Some(result) = results.get_mut(index) {
                     *result = Err(error);
                 }
             }
@@ -178,7 +179,7 @@ impl ControlledProgram {
         Ok(results)
     }
 
-    /// Applies one change of the forwarding state with its cell writes; nothing if `work` fails.
+    /// Applies one change of the forwarding state with its cell writes. If `work` fails, nothing changes.
     fn with_writer<T, E>(
         &mut self,
         now_ms: u64,
@@ -188,7 +189,7 @@ impl ControlledProgram {
         let externs = Arc::clone(self.switch.externs());
         let (binding, controller_state) = (&self.binding, &mut self.controller_state);
         self.switch.change_with(|batch| {
-            let mut writing = BatchWriter {
+            let mut writer = BatchWriter {
                 batch,
                 binding,
                 controller_state,
@@ -197,39 +198,46 @@ impl ControlledProgram {
                 cell_writes: Vec::new(),
                 now_ms,
             };
-            let done = work(&mut writing)?;
-            let effects = last_write_per_cell(writing.cell_writes);
-            let configured = effects.iter().filter_map(CellWrite::configured_item).collect();
-            let set = || effects.into_iter().for_each(|effect| effect.apply(&externs));
-            Ok((done, configured, set))
+            let result = work(&mut writer)?;
+            let cell_writes = last_write_per_cell(writer.cell_writes);
+            let configured = cell_writes
+                .iter()
+                .filter_map(CellWrite::configured_item)
+                .collect();
+            let apply_cell_writes = || {
+                cell_writes
+                    .into_iter()
+                    .for_each(|cell_write| cell_write.apply(&externs))
+            };
+            Ok((result, configured, apply_cell_writes))
         })
     }
 }
 
-/// Keeps only the last write of each configured property: earlier values were never active.
-fn last_write_per_cell(effects: Vec<CellWrite>) -> Vec<CellWrite> {
-    // Controllers set meter arrays cell by cell in ascending order, some 100,000 at once, which suits a tree.
+/// Keeps only the last write of each configured property: earlier values do not become active.
+fn last_write_per_cell(mut cell_writes: Vec<CellWrite>) -> Vec<CellWrite> {
+    // Controllers set meter arrays cell by cell in ascending order, about 100,000 cells in one batch. A tree is fast for
+    // ascending keys.
     let mut seen = BTreeSet::new();
-    let mut kept = effects;
-    kept.reverse();
-    kept.retain(|effect| effect.property().is_none_or(|item| seen.insert(item)));
-    kept.reverse();
-    kept
+    cell_writes.reverse();
+    cell_writes.retain(|cell_write| cell_write.property().is_none_or(|item| seen.insert(item)));
+    cell_writes.reverse();
+    cell_writes
 }
 
 impl BatchWriter<'_, '_> {
     /// Applies one update completely or not at all.
     fn apply_update(&mut self, update: &Update) -> UpdateResult {
-        let (changes, checkpoint, effects) = (
+        let (change_count, checkpoint, cell_writes) = (
             self.batch.changes().len(),
             self.controller_state.checkpoint(),
             self.cell_writes.len(),
         );
         let result = self.update(update);
         if result.is_err() {
-            self.batch.undo_to(changes);
+            self.batch.undo_to(change_count);
             self.controller_state.roll_back(checkpoint);
-            self.cell_writes.truncate(effects);
+            self.cell_writes.truncate(cell_writes);
         }
         result
     }
@@ -298,6 +306,6 @@ pub(super) fn to_entity_error(error: ForwardingError) -> EntityError {
 }
 
 /// Requires that a P4Info element has a counterpart in the program.
-pub(super) fn require_bound<T>(found: Option<T>) -> Result<T, EntityError> {
-    found.ok_or_else(|| EntityError::invalid("element not found in the program"))
+pub(super) fn require_bound<T>(element: Option<T>) -> Result<T, EntityError> {
+    element.ok_or_else(|| EntityError::invalid("element not found in the program"))
 }

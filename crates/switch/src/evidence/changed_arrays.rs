@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::program::ids::RegisterId;
 
-/// One flag per array, set under the array's lock and read without the lock, and a change counter. Each worker compares the
-/// counter with the last value it has read, so workers do not consume changes of each other. The common case reads only the counter.
+/// One flag per array and a change counter. A flag is set under the array's lock and read without the lock. Each worker
+/// compares the counter with the value that the worker has read last, so every worker detects each change.
+/// Usually a worker reads only the counter.
 #[derive(Debug)]
 pub struct ChangedArrays {
     change_count: AtomicU64,
@@ -22,7 +23,7 @@ impl ChangedArrays {
         }
     }
 
-    /// Marks an array that has a dirty cell.
+    /// Flags an array that has a dirty cell.
     pub fn set(&self, array: RegisterId) {
         if let Some(flag) = self.arrays.get(array.index()) {
             flag.store(true, Ordering::Release);
@@ -35,7 +36,7 @@ impl ChangedArrays {
         self.change_count.fetch_add(1, Ordering::Release);
     }
 
-    /// Change counter. Read the counter before taking the flags to miss no change.
+    /// Returns the change counter. A caller that reads the counter before the flags misses no change.
     #[inline]
     #[must_use]
     pub fn change_count(&self) -> u64 {
@@ -44,10 +45,10 @@ impl ChangedArrays {
 
     /// Takes the flagged arrays and clears their flags. An array that is flagged concurrently is in this or the next result.
     pub fn take(&self) -> impl Iterator<Item = RegisterId> {
-        let taken = |(flag, id): (&AtomicBool, u32)| {
+        let take_flag = |(flag, id): (&AtomicBool, u32)| {
             let was_flagged = flag.load(Ordering::Acquire) && flag.swap(false, Ordering::AcqRel);
             was_flagged.then_some(RegisterId(id))
         };
-        self.arrays.iter().zip(0u32..).filter_map(taken)
+        self.arrays.iter().zip(0u32..).filter_map(take_flag)
     }
 }

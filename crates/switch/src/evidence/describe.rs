@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use linewarden_evidence::encoding::{
-    Action, ActionRef, Bits, BitsError, Calculation, CounterConfig, DefaultAction, Entry, GroupMember,
-    KeyField, Match, MatchError, MeterCell, MeterConfig, MeterRate, MirrorSession, MulticastGroup,
-    PortSetting, ProfileGroup, ProfileMember, Replica, Replicas, TableEntry, Unit, ValueSetMember,
+    Action, ActionRef, Bits, BitsError, Calculation, CloneSession, CounterConfig, DefaultAction, Entry,
+    GroupMember, KeyField, Match, MatchError, MeterCell, MeterConfig, MeterRate, MulticastGroup, PortSetting,
+    ProfileGroup, ProfileMember, Replica, Replicas, TableEntry, Unit, ValueSetMember,
 };
 
 use crate::externs::Externs;
@@ -17,7 +17,7 @@ use crate::program::pipeline::Table;
 use crate::program::{MeterUnit, Program};
 use crate::switch::{ConfiguredItem, Settings};
 use crate::tables::{
-    ActionCall, Entry as InTable, FieldMatch, Group, GroupHandle, KeySpec, MatchKey, MemberHandle,
+    ActionCall, Entry as InstalledEntry, FieldMatch, Group, GroupHandle, KeySpec, MatchKey, MemberHandle,
     ProfileChange, TableChange, TableSetChange, Target,
 };
 
@@ -73,11 +73,11 @@ impl<'a> Describer<'a> {
         let action = self.program.actions.get(call.action.index());
         let action = action.ok_or_else(|| unknown_element("action", call.action))?;
         let widths = || action.params.iter().map(|param| param.bits);
-        let (places, _) = layout_args(widths());
+        let (locations, _) = layout_args(widths());
         let data = widths()
-            .zip(places)
-            .map(|(bits, (at, length))| {
-                let value = call.data.get(at as usize..(at + length) as usize);
+            .zip(locations)
+            .map(|(bits, (offset, length))| {
+                let value = call.data.get(offset as usize..(offset + length) as usize);
                 Bits::new(bits, value.unwrap_or_default())
             })
             .collect::<Result<_, _>>()?;
@@ -96,7 +96,7 @@ impl<'a> Describer<'a> {
     }
 
     /// Table entry with its current idle timeout.
-    pub fn entry(self, id: TableId, spec: &KeySpec, entry: &InTable) -> Result<Entry, DescribeError> {
+    pub fn entry(self, id: TableId, spec: &KeySpec, entry: &InstalledEntry) -> Result<Entry, DescribeError> {
         let timeout_ms = entry.state().map_or(0, crate::tables::EntryState::timeout_ms);
         Ok(TableEntry {
             table: self.table(id)?.name.clone(),
@@ -180,7 +180,7 @@ impl<'a> Describer<'a> {
         .into())
     }
 
-    /// Step for a meter with these rates; without rates the meter counts as unconfigured.
+    /// Returns the step that sets the rates of a meter. Without rates the step removes the meter.
     fn meter_step(self, id: MeterId, cell: MeterCell, rates: &[meter::Rate]) -> Result<Step, DescribeError> {
         let entry = self.meter(id, cell, rates)?;
         Ok(match rates {
@@ -189,12 +189,12 @@ impl<'a> Describer<'a> {
         })
     }
 
-    /// As [`Self::meter_step`], for a direct meter; `None` if the table has none.
+    /// Same as [`Self::meter_step`] for the direct meter of an entry; `None` if the table has no direct meter.
     fn direct_meter_step(
         self,
         id: TableId,
         spec: &KeySpec,
-        entry: &InTable,
+        entry: &InstalledEntry,
     ) -> Result<Option<Step>, DescribeError> {
         let (Some((meter, _)), Some(state)) = (self.table(id)?.direct_meter, entry.state()) else {
             return Ok(None);
@@ -203,7 +203,7 @@ impl<'a> Describer<'a> {
         self.meter_step(meter, cell_of(spec, entry)?, &rates).map(Some)
     }
 
-    /// Steps for an item configured outside of the forwarding state.
+    /// Returns the steps for an item that is configured outside of the forwarding state.
     pub fn configured(
         self,
         item: ConfiguredItem,
@@ -230,7 +230,12 @@ impl<'a> Describer<'a> {
         }
     }
 
-    fn entry_steps(self, id: TableId, spec: &KeySpec, entry: &InTable) -> Result<Vec<Step>, DescribeError> {
+    fn entry_steps(
+        self,
+        id: TableId,
+        spec: &KeySpec,
+        entry: &InstalledEntry,
+    ) -> Result<Vec<Step>, DescribeError> {
         let mut steps = vec![Step::Put(self.entry(id, spec, entry)?)];
         steps.extend(self.direct_meter_step(id, spec, entry)?);
         Ok(steps)
@@ -252,7 +257,7 @@ impl<'a> Describer<'a> {
         Ok(entries)
     }
 
-    /// Entries that are constant while a program runs: counters, calculations, settings.
+    /// Entries that are constant while a program runs: counter declarations, calculations, settings.
     fn fixed(self, settings: &Settings) -> Vec<Entry> {
         let counters = self.program.counters.iter().map(|counter| {
             CounterConfig {
@@ -318,7 +323,8 @@ impl<'a> Describer<'a> {
             }
         }
         entries.extend(forwarding.groups().map(|(id, replicas)| multicast(id, replicas)));
-        entries.extend(forwarding.mirrors().map(|(id, session)| mirror(id, session)));
+        let sessions = forwarding.clone_sessions();
+        entries.extend(sessions.map(|(id, session)| clone_session(id, session)));
         for id in (0u32..).map(ValueSetId).take(self.program.value_sets.len()) {
             if let Some(members) = forwarding.value_set(id) {
                 entries.extend(self.value_set(id, members)?);
@@ -327,7 +333,7 @@ impl<'a> Describer<'a> {
         Ok(entries)
     }
 
-    /// Steps of a change; `spec` returns the key specification of a table.
+    /// Returns the steps for a change of the forwarding state.
     pub fn steps(
         self,
         change: &ForwardingChange,
@@ -344,9 +350,9 @@ impl<'a> Describer<'a> {
                 old.as_ref().map(|old| multicast(*id, old)),
                 new.as_ref().map(|new| multicast(*id, new)),
             )),
-            ForwardingChange::Mirror(id, old, new) => Ok(exchange(
-                old.map(|old| mirror(*id, old)),
-                new.map(|new| mirror(*id, new)),
+            ForwardingChange::CloneSession(id, old, new) => Ok(exchange(
+                old.map(|old| clone_session(*id, old)),
+                new.map(|new| clone_session(*id, new)),
             )),
             ForwardingChange::ValueSet(id, old, new) => {
                 let removed = self.value_set(*id, &(&**old - &**new))?;
@@ -367,7 +373,7 @@ impl<'a> Describer<'a> {
             TableChange::Inserted(entry) | TableChange::Modified(_, entry) => {
                 self.entry_steps(id, spec, entry)?
             }
-            // The current entry may differ from its measurement, so everything with the same identity is removed.
+            // The entry may differ from its measurement, so the steps remove all measured entries with its identity.
             TableChange::Deleted(entry) => {
                 let steps = self.entry_steps(id, spec, entry)?;
                 let removed_entry = |step| match step {
@@ -405,14 +411,15 @@ impl<'a> Describer<'a> {
     }
 }
 
-fn cell_of(spec: &KeySpec, entry: &InTable) -> Result<MeterCell, DescribeError> {
+fn cell_of(spec: &KeySpec, entry: &InstalledEntry) -> Result<MeterCell, DescribeError> {
     Ok(MeterCell::Entry {
         key: key(spec, entry.key())?,
         priority: entry.priority().0.cast_unsigned(),
     })
 }
 
-/// Replaces an entry by one with the same identity.
+/// Returns the step that puts the new entry in place of the old entry, or removes the old entry if there is no new
+/// entry.
 fn exchange(before: Option<Entry>, after: Option<Entry>) -> Vec<Step> {
     after
         .map(Step::Put)
@@ -443,26 +450,26 @@ fn key(spec: &KeySpec, key: &MatchKey) -> Result<Vec<KeyField>, DescribeError> {
 }
 
 fn multicast(group: u32, replicas: &[forwarding::Replica]) -> Entry {
-    let mut counted = Replicas::new();
+    let mut counts = Replicas::new();
     for replica in replicas {
-        let place = Replica {
+        let key = Replica {
             port: replica.port,
             instance: u32::from(replica.rid),
         };
-        *counted.entry(place).or_default() += 1;
+        *counts.entry(key).or_default() += 1;
     }
-    let replicas = counted;
+    let replicas = counts;
     MulticastGroup { group, replicas }.into()
 }
 
-fn mirror(session: u32, to: forwarding::MirrorSession) -> Entry {
-    MirrorSession {
-        session,
-        port: to.port,
-        multicast_group: to.group,
+fn clone_session(id: u32, session: forwarding::CloneSession) -> Entry {
+    CloneSession {
+        session: id,
+        port: session.port,
+        multicast_group: session.group,
         replicas: Replicas::new(),
         class_of_service: 0,
-        truncate_bytes: to.bytes_max,
+        truncate_bytes: session.bytes_max,
     }
     .into()
 }

@@ -6,8 +6,8 @@
 //!            statement on request ◄─────────┼────► WorkerAttester (per worker) ──► packets, program's registers
 //! ```
 //!
-//! The program cannot interfere: packets are stamped after the deparser, frames with the Ethernet type of evidence that
-//! the program creates are dropped, and the register array with the digests ignores writes.
+//! The program cannot forge evidence: the switch stamps packets after the deparser and drops frames that the program
+//! creates with the Ethernet type of evidence. The register array with the digests ignores writes.
 
 mod canonical;
 mod changed_arrays;
@@ -40,7 +40,7 @@ use crate::forwarding::Forwarding;
 use crate::lower::Executable;
 use crate::program::ids::RegisterId;
 use crate::switch::{ConfiguredItem, Settings};
-use crate::tables::{Batch, Reader, Snapshot as InForce};
+use crate::tables::{Batch, Reader, Snapshot as PublishedState};
 
 /// Last part of the name of the register array in which a program can read the digests: cells 0, 1 and 2 hold the
 /// digests of registers, tables and program, each truncated to its leading bits.
@@ -58,10 +58,10 @@ pub enum EvidenceError {
     /// The measurement is inconsistent.
     #[error(transparent)]
     State(#[from] StateError),
-    /// The settings exclude a register array that the program does not have.
+    /// The settings name a volatile register array that the program does not have.
     #[error("unknown volatile register array {0:?}: not found in the program")]
     UnknownRegister(String),
-    /// Memory differs from the measurement.
+    /// The measurement has failed: memory differs from the measurement, or a change cannot be measured.
     #[error("evidence disabled because the measurement failed: {0}")]
     MeasurementFailed(String),
     /// The statement cannot be created or signed.
@@ -121,7 +121,7 @@ pub enum Carrier {
 pub struct InBand {
     /// Carrier.
     pub carrier: Carrier,
-    /// Content.
+    /// Format of the content.
     pub form: ContentFormat,
     /// Key for the tags of the default content.
     pub key: EvidenceKey,
@@ -160,7 +160,7 @@ struct State {
     arrays: Vec<Option<ArrayId>>,
     /// Version of the measured forwarding state.
     version: u64,
-    /// Reason of a failed measurement.
+    /// Reason why the measurement failed; `None` while the measurement is correct.
     failure: Option<String>,
 }
 
@@ -181,25 +181,25 @@ impl Attester {
         settings: EvidenceSettings,
         executable: &Arc<Executable>,
         externs: &Arc<Externs>,
-        forwarding: &InForce<Forwarding>,
+        forwarding: &PublishedState<Forwarding>,
         switch: &Settings,
-        before: Option<&Self>,
+        predecessor: Option<&Self>,
     ) -> Result<Self, EvidenceError> {
         let program = &executable.program;
-        let is_there = |name: &String| program.registers.iter().any(|array| array.name == *name);
-        if let Some(name) = settings.volatile.iter().find(|name| !is_there(name)) {
+        let exists = |name: &String| program.registers.iter().any(|array| array.name == *name);
+        if let Some(name) = settings.volatile.iter().find(|name| !exists(name)) {
             return Err(EvidenceError::UnknownRegister(name.clone()));
         }
         let digest = digest(executable)?;
-        let mut measured = match before {
-            Some(before) => before.state().measured.successor(digest),
+        let mut measured = match predecessor {
+            Some(predecessor) => predecessor.state().measured.successor(digest),
             None => MeasuredState::new(settings.identity.switch, settings.identity.boot_count, digest),
         };
         let describer = Describer { program };
         for entry in describer.all(forwarding, externs, switch)? {
             measured.put(&entry)?;
         }
-        let touched = Arc::new(ChangedArrays::new(program.registers.len()));
+        let changed_arrays = Arc::new(ChangedArrays::new(program.registers.len()));
         let mut arrays = Vec::with_capacity(program.registers.len());
         for (id, registers) in (0u32..).map(RegisterId).zip(&program.registers) {
             if is_digest_register(&registers.name) {
@@ -217,7 +217,7 @@ impl Attester {
                 stability,
             )?));
             if let Some(mut cells) = externs.registers(id) {
-                cells.track(&touched, id);
+                cells.track(&changed_arrays, id);
             }
         }
         let register_index = program
@@ -228,9 +228,9 @@ impl Attester {
             settings,
             executable: Arc::clone(executable),
             externs: Arc::clone(externs),
-            changed_arrays: touched,
+            changed_arrays,
             digest_register: register_index
-                .and_then(|at| u32::try_from(at).ok())
+                .and_then(|index| u32::try_from(index).ok())
                 .map(RegisterId),
             state: Mutex::new(State {
                 measured,
@@ -241,7 +241,7 @@ impl Attester {
         })
     }
 
-    /// After a panic a rescan detects whether the measurement is still correct.
+    /// Locks the state, even after a panic of another thread: a rescan detects whether the measurement is still correct.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -252,25 +252,25 @@ impl Attester {
         }
     }
 
-    /// Publishes a batch, applies its cell writes and measures both. For requests of evidence this is atomic: no state is
-    /// active without being measured.
+    /// Publishes a batch, applies its cell writes with `write_cells`, and measures the batch and the writes. The
+    /// operation is atomic for evidence: no statement or stamp is created while active state is not measured.
     pub(crate) fn commit(
         &self,
         batch: Batch<'_, Forwarding>,
         configured: &[ConfiguredItem],
-        set: impl FnOnce(),
+        write_cells: impl FnOnce(),
     ) {
         let describer = self.describer();
         let mut state = self.state();
-        set();
-        let of_changes = batch
+        write_cells();
+        let change_steps = batch
             .changes()
             .iter()
             .map(|change| describer.steps(change, batch.state()));
-        let of_settings = configured
+        let configuration_steps = configured
             .iter()
             .map(|item| describer.configured(*item, batch.state(), &self.externs));
-        let steps: Result<Vec<Vec<Step>>, DescribeError> = of_changes.chain(of_settings).collect();
+        let steps: Result<Vec<Vec<Step>>, DescribeError> = change_steps.chain(configuration_steps).collect();
         match steps {
             Ok(steps) => state.apply_steps(steps.into_iter().flatten()),
             Err(error) => state.set_failure(&error),
@@ -305,7 +305,7 @@ impl Attester {
     }
 
     /// Current forwarding state together with its measurement.
-    fn current_state(&self, reader: &Reader<Forwarding>) -> (InForce<Forwarding>, Option<Snapshot>) {
+    fn current_state(&self, reader: &Reader<Forwarding>) -> (PublishedState<Forwarding>, Option<Snapshot>) {
         let mut state = self.state();
         self.fold(&mut state);
         (reader.snapshot(), state.snapshot().ok())
@@ -317,15 +317,16 @@ impl Attester {
         self.fold(&mut state);
         let mut snapshot = state.snapshot().ok()?;
         if state.version != version {
-            // The control plane is ahead of this batch. The mixed state gets its own sequence number.
+            // The measured tables are newer than the tables of this batch. The combination of the batch's tables with
+            // the current registers gets its own sequence number.
             snapshot.digests.tables = tables;
             snapshot.sequence = state.measured.reserve_sequence();
         }
         Some(snapshot)
     }
 
-    /// Creates a signed statement of the current state, and an inventory with which an appraiser finds differences. The inventory
-    /// excludes the objects `without`; `None` creates no inventory.
+    /// Creates a signed statement of the current state, and an inventory with which an appraiser finds differences. The
+    /// inventory does not list the objects in `excluded`; if `excluded` is `None`, no inventory is created.
     ///
     /// # Errors
     /// The statement cannot be created, or the measurement has failed.
@@ -333,10 +334,10 @@ impl Attester {
         &self,
         nonce: Nonce,
         software_version: &str,
-        without: Option<&BTreeSet<Object>>,
+        excluded: Option<&BTreeSet<Object>>,
         signer: &mut dyn Signer,
     ) -> Result<(Vec<u8>, Option<Inventory>), EvidenceError> {
-        let is_listed = |object: &Object| without.is_some_and(|without| !without.contains(object));
+        let is_listed = |object: &Object| excluded.is_some_and(|excluded| !excluded.contains(object));
         let (statement, mut encodings, arrays) = {
             let mut state = self.state();
             let arrays = self.fold_and_copy(&mut state, &is_listed)?;
@@ -358,14 +359,14 @@ impl Attester {
             copy.check
                 .each_cell(|index, out| copy.cells.write(index, out), push);
         }
-        let inventory = without
+        let inventory = excluded
             .map(|_| Inventory::new(encodings.iter().map(Vec::as_slice)))
             .transpose()?;
         Ok((statement.sign(nonce, signer)?, inventory))
     }
 
-    /// Measures all cells and copies the cells of the listed arrays. Packets can write again as soon as their array is copied;
-    /// these writes are in neither result.
+    /// Measures all cells and copies the cells of the listed arrays. A packet can write to an array again after the array
+    /// is copied; neither the measurement nor the copy contains that write.
     fn fold_and_copy(
         &self,
         state: &mut State,
@@ -411,7 +412,7 @@ impl Attester {
             .fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Number of the next packet with evidence.
+    /// Reserves the number of the next packet with evidence.
     fn next_counter(&self) -> linewarden_evidence::inband::Counter {
         let last = self
             .settings
@@ -432,17 +433,17 @@ impl State {
 
     fn apply_steps(&mut self, steps: impl IntoIterator<Item = Step>) {
         for step in steps {
-            let taken = match &step {
+            let result = match &step {
                 Step::Put(entry) => self.measured.put(entry).map(|_| ()),
                 Step::Remove(entry) => self.measured.remove(entry).map(|_| ()),
             };
-            if let Err(error) = taken {
+            if let Err(error) = result {
                 self.set_failure(&error);
             }
         }
     }
 
-    /// Disables evidence: wrong evidence is worse than none.
+    /// Records a failed measurement, which disables evidence: wrong evidence is worse than no evidence.
     fn set_failure(&mut self, error: &dyn std::fmt::Display) {
         self.failure.get_or_insert_with(|| error.to_string());
     }

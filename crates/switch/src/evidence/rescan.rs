@@ -28,9 +28,9 @@ impl Rescan {
     pub fn is_clean(&self) -> bool {
         let HashDrift {
             objects,
-            are_sums_valid: are_sums_right,
+            are_sums_valid,
         } = &self.hashes;
-        self.entries.is_empty() && self.arrays.is_empty() && objects.is_empty() && *are_sums_right
+        self.entries.is_empty() && self.arrays.is_empty() && objects.is_empty() && *are_sums_valid
     }
 }
 
@@ -38,7 +38,7 @@ impl Rescan {
 impl fmt::Display for Rescan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(drift) = self.entries.first() {
-            let entry = drift.found.as_ref().or(drift.measured.as_ref());
+            let entry = drift.in_memory.as_ref().or(drift.measured.as_ref());
             let object = entry.map_or_else(String::new, |entry| entry.object().to_string());
             return write!(f, "an entry of {object} in memory differs from the measurement");
         }
@@ -51,7 +51,7 @@ impl fmt::Display for Rescan {
 }
 
 impl Attester {
-    /// Reads all memory and compares. A difference disables evidence permanently.
+    /// Compares all memory with the measurement. A difference disables evidence permanently.
     ///
     /// # Errors
     /// Active state cannot be encoded.
@@ -65,8 +65,8 @@ impl Attester {
             let mut state = self.state();
             let copies = self.fold_and_copy(&mut state, &|_| true)?;
             let forwarding = reader.snapshot();
-            let found = describer.all(&forwarding, &self.externs, settings)?;
-            let entries = compare(&state.measured, found);
+            let in_memory = describer.all(&forwarding, &self.externs, settings)?;
+            let entries = compare(&state.measured, in_memory);
             (entries, state.measured.rescan_hashes(), copies)
         };
         let mut arrays = Vec::new();
@@ -88,10 +88,10 @@ impl Attester {
     }
 }
 
-/// Differing entries by object: of objects in memory, and of objects that are only in the measurement.
-fn compare(measured: &MeasuredState, found: Vec<Entry>) -> Vec<EntryDrift> {
+/// Returns all entries that differ, also those of objects that only the memory or only the measurement contains.
+fn compare(measured: &MeasuredState, in_memory: Vec<Entry>) -> Vec<EntryDrift> {
     let mut by_object: BTreeMap<Object, Vec<Entry>> = BTreeMap::new();
-    for entry in found {
+    for entry in in_memory {
         by_object.entry(entry.object()).or_default().push(entry);
     }
     for object in measured.objects() {

@@ -11,10 +11,10 @@ use super::{Attester, Carrier};
 use crate::engine::Sink;
 use crate::exec::Fault;
 use crate::forwarding::Forwarding;
-use crate::tables::{Reader, Snapshot as InForce};
+use crate::tables::{Reader, Snapshot as PublishedState};
 
-/// Bytes of the unparsed payload that are copied after the headers before a packet is stamped: usually options and a transport header.
-/// If these bytes do not suffice, the whole packet is copied.
+/// Number of payload bytes that are copied together with the headers to stamp a packet. These bytes usually contain
+/// options and a transport header. If these bytes do not suffice, the whole packet is copied.
 const FRONT_BYTES: usize = 64;
 
 /// View of an attester for one worker.
@@ -33,25 +33,28 @@ pub struct WorkerAttester {
 }
 
 impl WorkerAttester {
-    /// Creates the view for one program; returns the forwarding state of the first batch.
-    pub(crate) fn new(attester: &Arc<Attester>, reader: &Reader<Forwarding>) -> (Self, InForce<Forwarding>) {
+    /// Creates the view for one program. Returns the view and the forwarding state of the first batch.
+    pub(crate) fn new(
+        attester: &Arc<Attester>,
+        reader: &Reader<Forwarding>,
+    ) -> (Self, PublishedState<Forwarding>) {
         let change_count = attester.changed_arrays.change_count();
-        let (in_force, snapshot) = attester.current_state(reader);
+        let (forwarding, snapshot) = attester.current_state(reader);
         let in_band = attester.settings.in_band.as_ref();
         let stamper = in_band
             .zip(snapshot.as_ref())
             .map(|(in_band, snapshot)| Stamper::new(in_band.key.clone(), in_band.form, snapshot));
-        let marker = Self {
+        let worker = Self {
             attester: Arc::clone(attester),
-            version: in_force.version(),
+            version: forwarding.version(),
             change_count,
             snapshot,
             stamper,
             frame: Vec::new(),
             out: Vec::new(),
         };
-        marker.publish_digests();
-        (marker, in_force)
+        worker.publish_digests();
+        (worker, forwarding)
     }
 
     /// Whether the view belongs to this attester.
@@ -59,18 +62,18 @@ impl WorkerAttester {
         Arc::ptr_eq(&self.attester, attester)
     }
 
-    /// Starts a batch: returns the forwarding state and updates the snapshot to match.
-    pub(crate) fn begin(&mut self, reader: &Reader<Forwarding>) -> InForce<Forwarding> {
-        let in_force = reader.snapshot();
-        if in_force.version() == self.version {
-            return in_force;
+    /// Starts a batch: returns the forwarding state and updates the snapshot to the same version.
+    pub(crate) fn begin(&mut self, reader: &Reader<Forwarding>) -> PublishedState<Forwarding> {
+        let forwarding = reader.snapshot();
+        if forwarding.version() == self.version {
+            return forwarding;
         }
-        drop(in_force);
+        drop(forwarding);
         self.change_count = self.attester.changed_arrays.change_count();
-        let (in_force, snapshot) = self.attester.current_state(reader);
-        self.version = in_force.version();
+        let (forwarding, snapshot) = self.attester.current_state(reader);
+        self.version = forwarding.version();
         self.set_snapshot(snapshot);
-        in_force
+        forwarding
     }
 
     /// Updates the snapshot with the register writes of packets.
@@ -145,7 +148,7 @@ impl WorkerAttester {
             return sink.send(port, headers, payload);
         }
         let in_band = settings.in_band.as_ref();
-        let (front, behind) = payload.split_at(payload.len().min(FRONT_BYTES));
+        let (front, remaining) = payload.split_at(payload.len().min(FRONT_BYTES));
         self.frame.clear();
         self.frame.extend_from_slice(headers);
         match front.first_chunk::<FRONT_BYTES>() {
@@ -154,8 +157,8 @@ impl WorkerAttester {
             None => self.frame.extend_from_slice(front),
         }
         if is_clone(&self.frame) {
-            self.frame.extend_from_slice(behind);
-            // Unmodified evidence of another switch passes. Modified data was produced by the program of this switch.
+            self.frame.extend_from_slice(remaining);
+            // Evidence of another switch passes if it is unmodified. Modified data are from the program of this switch.
             if self.frame == received {
                 return sink.send(port, headers, payload);
             }
@@ -173,18 +176,18 @@ impl WorkerAttester {
         if in_band.carrier == Carrier::Option
             && let Some((stamper, counter)) = &mut stamper
         {
-            if let Some(taken) = stamper.stamp_front(frame, behind.len(), *counter, route, out) {
+            if let Some(consumed) = stamper.stamp_front(frame, remaining.len(), *counter, route, out) {
                 // Usually no program header remains, and the payload is sent without a copy.
-                out.extend_from_slice(headers.get(taken..).unwrap_or_default());
-                let of_payload = taken.saturating_sub(headers.len());
-                return sink.send(port, out, payload.get(of_payload..).unwrap_or_default());
+                out.extend_from_slice(headers.get(consumed..).unwrap_or_default());
+                let payload_consumed = consumed.saturating_sub(headers.len());
+                return sink.send(port, out, payload.get(payload_consumed..).unwrap_or_default());
             }
-            frame.extend_from_slice(behind);
-            if let Ok(taken) = stamper.stamp(frame, *counter, route, out) {
-                return sink.send(port, out, frame.get(taken..).unwrap_or_default());
+            frame.extend_from_slice(remaining);
+            if let Ok(consumed) = stamper.stamp(frame, *counter, route, out) {
+                return sink.send(port, out, frame.get(consumed..).unwrap_or_default());
             }
         } else {
-            frame.extend_from_slice(behind);
+            frame.extend_from_slice(remaining);
         }
         // A packet that cannot be stamped is sent unchanged unless the program added data that resembles evidence.
         if contains_forged_evidence(frame, received) {
@@ -192,10 +195,10 @@ impl WorkerAttester {
             return sink.dropped();
         }
         sink.send(port, headers, payload);
-        if let (Carrier::Clone { port: to }, Some((stamper, counter))) = (in_band.carrier, stamper)
+        if let (Carrier::Clone { port: clone_port }, Some((stamper, counter))) = (in_band.carrier, stamper)
             && stamper.clone_frame(frame, counter, out).is_ok()
         {
-            sink.send(to, out, &[]);
+            sink.send(clone_port, out, &[]);
         }
     }
 
@@ -218,7 +221,7 @@ pub(crate) struct AttestingSink<'a> {
 
 impl Sink for AttestingSink<'_> {
     fn send(&mut self, port: u32, headers: &[u8], payload: &[u8]) {
-        // Without evidence in packets there is no need to wait for the measurement.
+        // Without evidence in packets the worker need not wait for the measurement.
         if self.attester.attester.settings.in_band.is_some() {
             self.attester.refresh();
         }
@@ -256,8 +259,8 @@ fn route(received: &[u8]) -> Option<Route> {
 
 /// Whether a frame has data that resembles evidence and was not in the received frame.
 fn contains_forged_evidence(frame: &[u8], received: &[u8]) -> bool {
-    let option = |frame| read_option(frame).ok().flatten().map(|carried| carried.content);
+    let content_of = |frame| read_option(frame).ok().flatten().map(|option| option.content);
     resembles_evidence(frame)
         && frame != received
-        && option(frame).is_none_or(|content| option(received) != Some(content))
+        && content_of(frame).is_none_or(|content| content_of(received) != Some(content))
 }

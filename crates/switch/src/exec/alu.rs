@@ -5,7 +5,7 @@ use super::op::{Alu, Test};
 /// 64-bit operation, modulo 2^64.
 #[inline(always)]
 pub fn alu64(op: Alu, a: u64, b: u64) -> u64 {
-    let by = u32::try_from(b).unwrap_or(u32::MAX);
+    let shift = u32::try_from(b).unwrap_or(u32::MAX);
     match op {
         Alu::Add => a.wrapping_add(b),
         Alu::Sub => a.wrapping_sub(b),
@@ -15,15 +15,15 @@ pub fn alu64(op: Alu, a: u64, b: u64) -> u64 {
         Alu::And => a & b,
         Alu::Or => a | b,
         Alu::Xor => a ^ b,
-        Alu::Shl => a.checked_shl(by).unwrap_or(0),
-        Alu::Shr => a.checked_shr(by).unwrap_or(0),
-        Alu::Sar => ((a as i64) >> by.min(63)) as u64,
+        Alu::Shl => a.checked_shl(shift).unwrap_or(0),
+        Alu::Shr => a.checked_shr(shift).unwrap_or(0),
+        Alu::Sar => ((a as i64) >> shift.min(63)) as u64,
     }
 }
 
 /// 128-bit operation, modulo 2^128.
 pub fn alu128(op: Alu, a: u128, b: u128) -> u128 {
-    let by = u32::try_from(b).unwrap_or(u32::MAX);
+    let shift = u32::try_from(b).unwrap_or(u32::MAX);
     match op {
         Alu::Add => a.wrapping_add(b),
         Alu::Sub => a.wrapping_sub(b),
@@ -33,9 +33,9 @@ pub fn alu128(op: Alu, a: u128, b: u128) -> u128 {
         Alu::And => a & b,
         Alu::Or => a | b,
         Alu::Xor => a ^ b,
-        Alu::Shl => a.checked_shl(by).unwrap_or(0),
-        Alu::Shr => a.checked_shr(by).unwrap_or(0),
-        Alu::Sar => ((a as i128) >> by.min(127)) as u128,
+        Alu::Shl => a.checked_shl(shift).unwrap_or(0),
+        Alu::Shr => a.checked_shr(shift).unwrap_or(0),
+        Alu::Sar => ((a as i128) >> shift.min(127)) as u128,
     }
 }
 
@@ -73,7 +73,7 @@ pub fn bounds(bits: u8, signed: bool) -> (i128, i128) {
     }
 }
 
-/// Clamps a value to a range; the lane must be able to hold value and range.
+/// Clamps a value to a range; value and range must fit in the 128-bit lane.
 pub fn clamp128(value: u128, signed: bool, bits: u8, to_signed: bool) -> u128 {
     let bits = u32::from(bits.clamp(1, 128));
     let negative = signed && (value as i128) < 0;

@@ -21,10 +21,10 @@ macro_rules! access {
         /// Loads most significant byte first.
         #[inline(always)]
         pub fn $load(bytes: &[u8], at: u32) -> $type {
-            let found = bytes
+            let chunk = bytes
                 .get(at as usize..)
                 .and_then(|rest| rest.first_chunk::<$bytes>());
-            found.map_or(0, |chunk| <$type>::from_be_bytes(*chunk))
+            chunk.map_or(0, |chunk| <$type>::from_be_bytes(*chunk))
         }
 
         /// Stores most significant byte first.
@@ -49,15 +49,15 @@ access!(load16, store16, u128, 16);
 /// Sign-extends the low bits of a value to 64 bits.
 #[inline(always)]
 pub fn sign_extend64(value: u64, bits: u8) -> u64 {
-    let above = 64 - u32::from(bits.clamp(1, 64));
-    (((value << above) as i64) >> above) as u64
+    let shift = 64 - u32::from(bits.clamp(1, 64));
+    (((value << shift) as i64) >> shift) as u64
 }
 
 /// Sign-extends the low bits of a value to 128 bits.
 #[inline(always)]
 pub fn sign_extend128(value: u128, bits: u8) -> u128 {
-    let above = 128 - u32::from(bits.clamp(1, 128));
-    (((value << above) as i128) >> above) as u128
+    let shift = 128 - u32::from(bits.clamp(1, 128));
+    (((value << shift) as i128) >> shift) as u128
 }
 
 /// Bit at this position, counted from the most significant bit of the first byte.
@@ -72,11 +72,11 @@ pub fn read64(bytes: &[u8], at: usize, bits: usize) -> u64 {
     for index in 0..9 {
         value = (value << 8) | u128::from(bytes.get(first + index).copied().unwrap_or(0));
     }
-    let below = 72 - at % 8 - bits.min(64);
-    ((value >> below) as u64) & (((1u128 << bits.min(64)) - 1) as u64)
+    let shift = 72 - at % 8 - bits.min(64);
+    ((value >> shift) as u64) & (((1u128 << bits.min(64)) - 1) as u64)
 }
 
-/// Byte range of bits that are whole bytes; `None` otherwise.
+/// Returns the byte range of bits that are whole bytes; `None` for other bits.
 fn aligned_bytes(at: usize, bits: usize) -> Option<Range<usize>> {
     (at.is_multiple_of(8) && bits.is_multiple_of(8)).then(|| at / 8..(at + bits) / 8)
 }
@@ -88,14 +88,14 @@ pub fn read(bytes: &[u8], at: usize, bits: usize) -> Vec<u8> {
     }
     let mut out = Vec::with_capacity(bits.div_ceil(8));
     let head = bits % 8;
-    let mut from = at;
+    let mut position = at;
     if head != 0 {
-        out.push(read64(bytes, from, head) as u8);
-        from += head;
+        out.push(read64(bytes, position, head) as u8);
+        position += head;
     }
     for _ in 0..bits / 8 {
-        out.push(read64(bytes, from, 8) as u8);
-        from += 8;
+        out.push(read64(bytes, position, 8) as u8);
+        position += 8;
     }
     out
 }
@@ -103,15 +103,15 @@ pub fn read(bytes: &[u8], at: usize, bits: usize) -> Vec<u8> {
 /// Stores the last `bits` bits of a big-endian value; missing bits are 0.
 pub fn write(bytes: &mut [u8], at: usize, bits: usize, value: &[u8]) {
     if let Some(aligned) = aligned_bytes(at, bits).and_then(|range| bytes.get_mut(range)) {
-        let (missing, there) = aligned.split_at_mut(aligned.len().saturating_sub(value.len()));
-        missing.fill(0);
-        there.copy_from_slice(value.split_at(value.len() - there.len()).1);
+        let (padding, target) = aligned.split_at_mut(aligned.len().saturating_sub(value.len()));
+        padding.fill(0);
+        target.copy_from_slice(value.split_at(value.len() - target.len()).1);
         return;
     }
     for index in 0..bits {
-        // The bit `bits - 1 - index` above the last bit.
-        let above = bits - 1 - index;
-        let set = value.len() * 8 > above && bit(value, value.len() * 8 - 1 - above) == 1;
+        // Distance to the last bit.
+        let distance = bits - 1 - index;
+        let set = value.len() * 8 > distance && bit(value, value.len() * 8 - 1 - distance) == 1;
         if let Some(byte) = bytes.get_mut((at + index) / 8) {
             let position = 7 - (at + index) % 8;
             *byte = (*byte & !(1 << position)) | (u8::from(set) << position);
@@ -124,14 +124,14 @@ pub fn write_number(bytes: &mut [u8], at: usize, bits: usize, value: &BigUint) {
     let Some(aligned) = aligned_bytes(at, bits).and_then(|range| bytes.get_mut(range)) else {
         return write(bytes, at, bits, &value.to_bytes_be());
     };
-    let mut left = aligned;
+    let mut remaining = aligned;
     for digit in value.iter_u64_digits() {
         let digit = digit.to_be_bytes();
-        let (rest, place) = left.split_at_mut(left.len().saturating_sub(digit.len()));
-        place.copy_from_slice(digit.split_at(digit.len() - place.len()).1);
-        left = rest;
+        let (front, target) = remaining.split_at_mut(remaining.len().saturating_sub(digit.len()));
+        target.copy_from_slice(digit.split_at(digit.len() - target.len()).1);
+        remaining = front;
     }
-    left.fill(0);
+    remaining.fill(0);
 }
 
 /// Growable bit string.
@@ -171,20 +171,20 @@ impl BitVec {
             self.bits += bits;
             return;
         }
-        let (mut from, mut left) = (at, bits);
-        while left > 0 {
-            let room = 8 - self.bits % 8;
-            let take = room.min(left);
-            let part = read64(source, from, take) as u8;
+        let (mut position, mut remaining) = (at, bits);
+        while remaining > 0 {
+            let free_bits = 8 - self.bits % 8;
+            let count = free_bits.min(remaining);
+            let part = read64(source, position, count) as u8;
             if self.bits.is_multiple_of(8) {
                 self.bytes.push(0);
             }
             if let Some(byte) = self.bytes.last_mut() {
-                *byte |= part << (room - take);
+                *byte |= part << (free_bits - count);
             }
-            self.bits += take;
-            from += take;
-            left -= take;
+            self.bits += count;
+            position += count;
+            remaining -= count;
         }
     }
 
@@ -210,25 +210,29 @@ mod tests {
         assert_eq!(read64(&target, 0, 5), 0);
     }
 
-    /// Whole bytes use a separate code path; shifted by one bit, the general path runs.
+    /// Whole bytes use a separate code path. The same bytes, shifted by one bit, use the general path.
     #[test]
-    fn aligned_bytes_are_written_and_read_as_any_other_bits() {
+    fn aligned_bytes_are_written_and_read_as_unaligned_bits() {
         let value: [u8; 20] = std::array::from_fn(|i| 0xa1 + i as u8);
         for bits in (0..=200).step_by(8) {
             for length in 0..=value.len() {
-                let (mut aligned, mut other) = ([0xff; 27], [0xff; 28]);
+                let (mut aligned, mut shifted) = ([0xff; 27], [0xff; 28]);
                 write(&mut aligned, 8, bits, &value[..length]);
-                write(&mut other, 9, bits, &value[..length]);
-                let found = read(&aligned, 8, bits);
+                write(&mut shifted, 9, bits, &value[..length]);
+                let read_back = read(&aligned, 8, bits);
                 let number = BigUint::from_bytes_be(&value[..length]);
                 for at in [8, 9] {
                     let mut numbers = [0xff; 28];
                     write_number(&mut numbers, at, bits, &number);
-                    assert_eq!(read(&numbers, at, bits), found);
+                    assert_eq!(read(&numbers, at, bits), read_back);
                     assert_eq!(numbers[0], 0xff);
                 }
-                assert_eq!(found, read(&other, 9, bits), "{bits} bits of {length} bytes");
-                assert_eq!(found, aligned[1..1 + bits / 8]);
+                assert_eq!(
+                    read_back,
+                    read(&shifted, 9, bits),
+                    "{bits} bits of {length} bytes"
+                );
+                assert_eq!(read_back, aligned[1..1 + bits / 8]);
                 assert_eq!((aligned[0], aligned[26]), (0xff, 0xff));
             }
         }

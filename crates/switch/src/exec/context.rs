@@ -15,11 +15,11 @@ pub enum Fault {
     PassLimit,
     /// The packet exceeded the limit of copies.
     CopyLimit,
-    /// The queue of resubmitted and recirculated packets is full.
+    /// The queue of resubmitted and recirculated packets is full, or no queue has the priority of the packet.
     QueueFull,
 }
 
-/// Requests of the program for this packet; as in simple_switch, 0 means none.
+/// Requests of the program for this packet. As in simple_switch, a number of 0 is no request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Requests {
     /// Clone: session and field list.
@@ -114,21 +114,21 @@ impl Default for Scratch {
 }
 
 impl Scratch {
-    /// Returns `found`, but breaks the data dependency for most packets: the value is the previous result of the table, and a
-    /// predicted branch checks that both are equal. So the processor starts the action while the lookup is still in
-    /// progress.
+    /// Returns `actual`, but for most packets without a data dependency on `actual`: the returned value is the previous result
+    /// of the table, and a predicted branch checks that `actual` equals the previous result. So the processor starts the
+    /// action while the lookup is still in progress.
     #[inline(always)]
-    pub fn predict(&mut self, table: u32, found: TableContinuation) -> TableContinuation {
+    pub fn predict(&mut self, table: u32, actual: TableContinuation) -> TableContinuation {
         // A remainder is always a valid index.
         #[allow(clippy::indexing_slicing)]
-        let last = &mut self.predictions[table as usize % PREDICTIONS];
-        // Hidden from the compiler, which would otherwise replace one value by the other.
-        let guess = black_box(*last);
-        if *last == found {
+        let previous = &mut self.predictions[table as usize % PREDICTIONS];
+        // `black_box` hides the values from the compiler, which would otherwise replace one value by the other.
+        let guess = black_box(*previous);
+        if *previous == actual {
             return guess;
         }
-        *last = found;
-        black_box(found)
+        *previous = actual;
+        black_box(actual)
     }
 
     /// Reads a 64-bit register.
@@ -142,7 +142,7 @@ impl Scratch {
     /// Sets a 64-bit register.
     #[inline(always)]
     pub fn set_r(&mut self, r: R, value: u64) {
-        // As above.
+        // An 8-bit index is always valid for 256 registers.
         #[allow(clippy::indexing_slicing)]
         {
             self.r[r as usize] = value;
@@ -152,7 +152,7 @@ impl Scratch {
     /// Reads a 128-bit register.
     #[inline(always)]
     pub fn w(&self, w: W) -> u128 {
-        // As above.
+        // An 8-bit index is always valid for 256 registers.
         #[allow(clippy::indexing_slicing)]
         self.w[w as usize]
     }
@@ -160,7 +160,7 @@ impl Scratch {
     /// Sets a 128-bit register.
     #[inline(always)]
     pub fn set_w(&mut self, w: W, value: u128) {
-        // As above.
+        // An 8-bit index is always valid for 256 registers.
         #[allow(clippy::indexing_slicing)]
         {
             self.w[w as usize] = value;

@@ -12,23 +12,23 @@ use crate::program::{Checksum, ChecksumKind};
 const IPV4_CHECKSUM_OFFSET: usize = 10;
 
 impl Machine<'_> {
-    /// Computes a calculation over the packet.
+    /// Returns the result of a calculation over the packet.
     pub(super) fn hash(&mut self, calculation: usize) -> u64 {
-        if let Some(Some(stretches)) = self.environment.executable.sums.get(calculation) {
-            return u64::from(self.sum(stretches));
+        if let Some(Some(ranges)) = self.environment.executable.sums.get(calculation) {
+            return u64::from(self.sum(ranges));
         }
-        let Some(found) = self.environment.calculations.get(calculation) else {
+        let Some(engine) = self.environment.calculations.get(calculation) else {
             return 0;
         };
         self.gather_input(calculation);
-        found.compute(self.scratch.input.bytes())
+        engine.compute(self.scratch.input.bytes())
     }
 
-    /// Internet checksum over ranges of whole words, summed in place.
-    fn sum(&self, stretches: &[WordRange]) -> u16 {
+    /// Computes the Internet checksum over ranges of whole words, without a copy of the words.
+    fn sum(&self, ranges: &[WordRange]) -> u16 {
         let arena = &self.context.arena;
         let mut sum = InternetSum::default();
-        for WordRange { valid, start, end } in stretches {
+        for WordRange { valid, start, end } in ranges {
             if valid.is_none_or(|valid| load1(arena, valid) != 0) {
                 sum.add(arena.get(*start as usize..*end as usize).unwrap_or(&[]));
             }
@@ -76,46 +76,48 @@ impl Machine<'_> {
         if !self.is_valid(header) {
             return;
         }
-        let Some(place) = self.environment.executable.layout.header(header) else {
+        let Some(layout) = self.environment.executable.layout.header(header) else {
             return;
         };
         let arena = &self.context.arena;
-        let start = place.start as usize * 8;
-        let all = place.bytes as usize * 8;
-        let Some(variable) = place.variable else {
-            if !place.metadata {
-                return self.scratch.input.append(arena, start, all);
+        let start = layout.start as usize * 8;
+        let header_bits = layout.bytes as usize * 8;
+        let Some(variable) = layout.variable else {
+            if !layout.metadata {
+                return self.scratch.input.append(arena, start, header_bits);
             }
             // Metadata fields have separate bytes; the hidden validity field is not emitted.
-            for field in place.fields.iter().rev().skip(1).rev() {
+            for field in layout.fields.iter().rev().skip(1).rev() {
                 let bit = field.end as usize * 8 - usize::from(field.shift) - field.bits as usize;
                 self.scratch.input.append(arena, bit, field.bits as usize);
             }
             return;
         };
-        let before = variable.bits_before as usize;
+        let bits_before = variable.bits_before as usize;
         let bits = load4(arena, variable.length).min(variable.bits_max) as usize;
-        self.scratch.input.append(arena, start, before);
+        self.scratch.input.append(arena, start, bits_before);
         self.scratch
             .input
             .append(arena, variable.bytes as usize * 8, bits);
-        self.scratch.input.append(arena, start + before, all - before);
+        self.scratch
+            .input
+            .append(arena, start + bits_before, header_bits - bits_before);
     }
 
-    /// Compares a computed checksum with the packet's field.
+    /// Computes a checksum; records an error if the packet's field has a different value.
     pub(super) fn verify(&mut self, checksum: u32) {
         let executable = self.environment.executable;
         let Some(checksum) = executable.program.checksums.get(checksum as usize) else {
             return;
         };
         let computed = self.compute(checksum);
-        let place = executable.layout.field(checksum.target);
-        if place.is_some_and(|place| get(&self.context.arena, place) != computed) {
+        let target = executable.layout.field(checksum.target);
+        if target.is_some_and(|target| get(&self.context.arena, target) != computed) {
             self.context.checksum_error = true;
         }
     }
 
-    /// Stores a checksum.
+    /// Computes and stores a checksum.
     pub(super) fn update(&mut self, checksum: u32) {
         let executable = self.environment.executable;
         let Some(checksum) = executable.program.checksums.get(checksum as usize) else {
@@ -123,11 +125,11 @@ impl Machine<'_> {
         };
         let computed = self.compute(checksum);
         match executable.layout.field(checksum.target) {
-            Some(place) if place.saturating => {
+            Some(target) if target.saturating => {
                 let (header, field) = (checksum.target.header, checksum.target.field);
                 self.set_field(header, field, &computed.into());
             }
-            Some(place) => self.store_field(place, computed),
+            Some(target) => self.store_field(target, computed),
             None => {}
         }
     }
@@ -155,14 +157,14 @@ impl Machine<'_> {
             self.run(executable.deparser);
         }
         for header in &executable.program.deparser.order {
-            let Some(place) = executable.layout.headers.get(header.index()) else {
+            let Some(layout) = executable.layout.headers.get(header.index()) else {
                 continue;
             };
-            if !place.metadata && load1(&self.context.arena, place.valid) == 0 {
+            if !layout.metadata && load1(&self.context.arena, layout.valid) == 0 {
                 continue;
             }
-            if place.variable.is_none() && !place.metadata {
-                let range = place.start as usize..(place.start + place.bytes) as usize;
+            if layout.variable.is_none() && !layout.metadata {
+                let range = layout.start as usize..(layout.start + layout.bytes) as usize;
                 out.extend_from_slice(self.context.arena.get(range).unwrap_or(&[]));
                 continue;
             }

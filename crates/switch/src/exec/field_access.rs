@@ -8,38 +8,38 @@ use crate::layout::FieldLayout;
 
 /// Stores a value of at most 64 bits in a field.
 #[inline]
-pub fn set(arena: &mut [u8], place: FieldLayout, value: u64) {
-    if place.has_own_word {
-        return store8(arena, place.end - 8, value & mask64(place.bits as u8));
+pub fn set(arena: &mut [u8], field: FieldLayout, value: u64) {
+    if field.has_own_word {
+        return store8(arena, field.end - 8, value & mask64(field.bits as u8));
     }
-    if place.bits + u32::from(place.shift) <= 64 {
-        let mask = mask64(place.bits as u8);
-        let at = place.end - 8;
-        let kept = load8(arena, at) & !(mask << place.shift);
-        store8(arena, at, kept | ((value & mask) << place.shift));
+    if field.bits + u32::from(field.shift) <= 64 {
+        let mask = mask64(field.bits as u8);
+        let offset = field.end - 8;
+        let other_bits = load8(arena, offset) & !(mask << field.shift);
+        store8(arena, offset, other_bits | ((value & mask) << field.shift));
     } else {
-        let bit = place.end as usize * 8 - usize::from(place.shift) - place.bits as usize;
-        bits::write(arena, bit, place.bits as usize, &value.to_be_bytes());
+        let bit = field.end as usize * 8 - usize::from(field.shift) - field.bits as usize;
+        bits::write(arena, bit, field.bits as usize, &value.to_be_bytes());
     }
 }
 
-/// As [`set`], for a field that the program may lack or not reference.
+/// Same as [`set`]; does nothing for `None`, a field that the program does not have or does not reference.
 #[inline]
-pub fn set_optional(arena: &mut [u8], place: Option<FieldLayout>, value: u64) {
-    if let Some(place) = place {
-        set(arena, place, value);
+pub fn set_optional(arena: &mut [u8], field: Option<FieldLayout>, value: u64) {
+    if let Some(field) = field {
+        set(arena, field, value);
     }
 }
 
 /// Reads the low 64 bits of a field.
 #[must_use]
 #[inline]
-pub fn get(arena: &[u8], place: FieldLayout) -> u64 {
-    let bits = place.bits.min(64);
-    if bits + u32::from(place.shift) <= 64 {
-        return (load8(arena, place.end - 8) >> place.shift) & mask64(bits as u8);
+pub fn get(arena: &[u8], field: FieldLayout) -> u64 {
+    let bits = field.bits.min(64);
+    if bits + u32::from(field.shift) <= 64 {
+        return (load8(arena, field.end - 8) >> field.shift) & mask64(bits as u8);
     }
-    let bit = place.end as usize * 8 - usize::from(place.shift) - bits as usize;
+    let bit = field.end as usize * 8 - usize::from(field.shift) - bits as usize;
     read64(arena, bit, bits as usize)
 }
 
@@ -52,7 +52,8 @@ pub(super) fn read_wide(array: &Registers, index: u64, arena: &mut [u8], bit: us
     cell.is_some()
 }
 
-/// Copies the low bytes of an argument. Address sizes are special cases because a copy of variable length is a call.
+/// Copies the low bytes of an argument. The sizes of addresses are special cases because a copy of variable length is a
+/// function call.
 #[inline]
 pub(super) fn copy_arg(args: &[u8], arg: u32, arena: &mut [u8], at: u32, bytes: u8) {
     match bytes {
@@ -67,11 +68,11 @@ pub(super) fn copy_arg(args: &[u8], arg: u32, arena: &mut [u8], at: u32, bytes: 
         _ => {
             let value = load8(args, arg).to_be_bytes();
             let low = value.len() - usize::from(bytes).min(value.len());
-            if let (Some(low), Some(to)) = (
+            if let (Some(low), Some(target)) = (
                 value.get(low..),
                 arena.get_mut(at as usize..at as usize + value.len() - low),
             ) {
-                to.copy_from_slice(low);
+                target.copy_from_slice(low);
             }
         }
     }

@@ -14,7 +14,7 @@ impl<'a> Machine<'a> {
     pub(super) fn apply(&mut self, table: u32) -> Pc {
         let environment = self.environment;
         let executable = environment.executable;
-        let (Some(plan), Some(onward)) = (
+        let (Some(plan), Some(successors)) = (
             executable.keys.get(table as usize),
             executable.table_successors.get(table as usize),
         ) else {
@@ -22,53 +22,52 @@ impl<'a> Machine<'a> {
         };
         let id = TableId(table);
         let tables = environment.forwarding.tables();
-        let Some(found) = tables.table(id) else {
-            return onward.no_action;
+        let Some(match_table) = tables.table(id) else {
+            return successors.no_action;
         };
-        let entry = found.lookup(self.key(plan));
-        let (target, next) = match entry {
+        let entry = match_table.lookup(self.key(plan));
+        let (target, next_by_action) = match entry {
             Some(entry) => {
                 if let Some(state) = entry.state() {
                     state.count(self.context.ingress_length);
                     state.record_hit(environment.now_us / 1000);
                     self.direct_meter(table, state);
                 }
-                (Some(entry.target()), &onward.hit)
+                (Some(entry.target()), &successors.hit)
             }
-            None => (found.default_target(), &onward.miss),
+            None => (match_table.default_target(), &successors.miss),
         };
         let Some(target) = target else {
-            return onward.no_action;
+            return successors.no_action;
         };
         let call = tables.resolve(id, target, || self.selector_hash(table));
-        let Some(call) = call else { return onward.no_action };
-        let Some(code) = executable.actions.get(call.action.0 as usize) else {
-            return onward.no_action;
+        let Some(call) = call else {
+            return successors.no_action;
         };
-        let then = next
+        let Some(code) = executable.actions.get(call.action.0 as usize) else {
+            return successors.no_action;
+        };
+        let next = next_by_action
             .get(call.action.0 as usize)
             .copied()
-            .unwrap_or(onward.no_action);
-        let TableContinuation {
-            action_start: start,
-            next: then,
-        } = self.scratch.predict(
+            .unwrap_or(successors.no_action);
+        let TableContinuation { action_start, next } = self.scratch.predict(
             table,
             TableContinuation {
                 action_start: code.start,
-                next: then,
+                next,
             },
         );
-        self.call(then, &call.data, &code.args);
-        start
+        self.call(next, &call.data, &code.args);
+        action_start
     }
 
-    /// Key of a table: in place if it is one contiguous byte range, else gathered.
+    /// Returns the key of a table: a slice of the arena if the key is one contiguous byte range, else a copy of the parts.
     fn key(&mut self, plan: &KeyPlan) -> &[u8] {
         let contiguous = match (plan.steps.as_slice(), &plan.mask) {
             ([KeyStep::Copy { valid, at, bytes }], None) => {
-                let counts = valid.is_none_or(|valid| load1(&self.context.arena, valid) != 0);
-                counts.then_some(*at as usize..(*at + *bytes) as usize)
+                let is_valid = valid.is_none_or(|valid| load1(&self.context.arena, valid) != 0);
+                is_valid.then_some(*at as usize..(*at + *bytes) as usize)
             }
             _ => None,
         };
@@ -164,9 +163,9 @@ impl<'a> Machine<'a> {
             key.extend(bytes);
             widths.push(width);
         }
-        for (matches, to) in &choice.cases {
+        for (matches, target) in &choice.cases {
             if self.matches(matches, &key, &widths) {
-                return *to;
+                return *target;
             }
         }
         choice.default
@@ -204,7 +203,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Part of a transition key, padded to whole bytes, and its width in bits.
+    /// Returns a part of a transition key, padded to whole bytes, and the width of the part in bits.
     fn key_part(&mut self, part: &KeyPart) -> (Vec<u8>, usize) {
         match part {
             KeyPart::Field(field) => self.field_bytes(*field),
@@ -223,7 +222,7 @@ impl<'a> Machine<'a> {
                 let count = usize::from(self.union_stack_count(*stack));
                 let header = count
                     .checked_sub(1)
-                    .and_then(|at| self.union_stack_header(*stack, at, *member));
+                    .and_then(|index| self.union_stack_header(*stack, index, *member));
                 let sample = self.union_stack_header(*stack, 0, *member);
                 self.element_bytes(header, sample, *field)
             }
@@ -254,26 +253,26 @@ impl<'a> Machine<'a> {
     }
 
     fn field_bytes(&self, field: FieldRef) -> (Vec<u8>, usize) {
-        let Some(place) = self.environment.executable.layout.field(field) else {
+        let Some(layout) = self.environment.executable.layout.field(field) else {
             return (Vec::new(), 0);
         };
-        if place.variable {
+        if layout.variable {
             let width = self.variable_bits(field.header) as usize;
             return (
-                bits::read(&self.context.arena, place.start() as usize * 8, width),
+                bits::read(&self.context.arena, layout.start() as usize * 8, width),
                 width,
             );
         }
-        let start = place.end as usize * 8 - usize::from(place.shift) - place.bits as usize;
+        let start = layout.end as usize * 8 - usize::from(layout.shift) - layout.bits as usize;
         (
-            bits::read(&self.context.arena, start, place.bits as usize),
-            place.bits as usize,
+            bits::read(&self.context.arena, start, layout.bits as usize),
+            layout.bits as usize,
         )
     }
 
-    fn union_stack_header(&self, stack: UnionStackId, at: usize, member: u32) -> Option<HeaderId> {
+    fn union_stack_header(&self, stack: UnionStackId, index: usize, member: u32) -> Option<HeaderId> {
         let program = &self.environment.executable.program;
-        let union = program.union_stacks.get(stack.index())?.unions.get(at)?;
+        let union = program.union_stacks.get(stack.index())?.unions.get(index)?;
         program
             .unions
             .get(union.index())?
@@ -384,8 +383,8 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Extracts a header from the packet. `length`, or else the expression of the header type, gives the length of
-    /// its variable-length field in bits.
+    /// Extracts a header from the packet. The length of its variable-length field in bits is the value of `length`, or, if
+    /// `length` is `None`, of the expression of the header type.
     fn extract_into(
         &mut self,
         header: HeaderId,
@@ -393,17 +392,17 @@ impl<'a> Machine<'a> {
     ) -> Result<(), u32> {
         let executable = self.environment.executable;
         let errors = self.environment.errors;
-        let Some(place) = executable.layout.header(header) else {
+        let Some(layout) = executable.layout.header(header) else {
             return Ok(());
         };
         let packet = self.payload();
-        let too_short = packet.len() < place.bytes as usize;
-        let Some(variable) = place.variable else {
+        let too_short = packet.len() < layout.bytes as usize;
+        let Some(variable) = layout.variable else {
             if too_short {
                 return Err(errors.packet_too_short);
             }
-            self.take_bits(packet, 0, place.start * 8, place.bytes * 8);
-            self.context.parsed += place.bytes as usize;
+            self.take_bits(packet, 0, layout.start * 8, layout.bytes * 8);
+            self.context.parsed += layout.bytes as usize;
             self.set_valid(header, true);
             return Ok(());
         };
@@ -413,7 +412,7 @@ impl<'a> Machine<'a> {
             None if too_short => return Err(errors.packet_too_short),
             None => {
                 // The length depends on the preceding fields, which are extracted first.
-                self.take_bits(packet, 0, place.start * 8, variable.bits_before);
+                self.take_bits(packet, 0, layout.start * 8, variable.bits_before);
                 match executable.lengths.get(header.index()).and_then(Option::as_ref) {
                     Some(length) => self.data(length),
                     None => num_bigint::BigInt::default(),
@@ -425,18 +424,18 @@ impl<'a> Machine<'a> {
             return Err(errors.invalid_argument);
         }
         let bits = num_traits::ToPrimitive::to_u32(&bits).ok_or(errors.packet_too_short)?;
-        let total_bytes = u64::from(place.bytes) + u64::from(bits / 8);
+        let total_bytes = u64::from(layout.bytes) + u64::from(bits / 8);
         if (packet.len() as u64) < total_bytes {
             return Err(errors.packet_too_short);
         }
         if bits > variable.bits_max {
             return Err(errors.header_too_short);
         }
-        let behind = place.bytes * 8 - variable.bits_before;
-        self.take_bits(packet, 0, place.start * 8, variable.bits_before);
+        let bits_after = layout.bytes * 8 - variable.bits_before;
+        self.take_bits(packet, 0, layout.start * 8, variable.bits_before);
         self.take_bits(packet, variable.bits_before as usize, variable.bytes * 8, bits);
         let from = (variable.bits_before + bits) as usize;
-        self.take_bits(packet, from, place.start * 8 + variable.bits_before, behind);
+        self.take_bits(packet, from, layout.start * 8 + variable.bits_before, bits_after);
         self.set_variable_bits(header, bits);
         self.context.parsed += total_bytes as usize;
         self.set_valid(header, true);
@@ -453,13 +452,13 @@ impl<'a> Machine<'a> {
 /// Removes the padding of a key's parts; the result is right-aligned in whole bytes.
 fn packed(key: &[u8], widths: &[usize]) -> Vec<u8> {
     let mut value = num_bigint::BigUint::default();
-    let mut at = 0;
+    let mut offset = 0;
     for width in widths {
         let bytes = width.div_ceil(8);
-        let part = key.get(at..at + bytes).unwrap_or(&[]);
+        let part = key.get(offset..offset + bytes).unwrap_or(&[]);
         let mask = (num_bigint::BigUint::from(1u8) << *width) - 1u8;
         value = (value << *width) | (num_bigint::BigUint::from_bytes_be(part) & mask);
-        at += bytes;
+        offset += bytes;
     }
     let digits = value.to_bytes_be();
     let size = widths.iter().sum::<usize>().div_ceil(8);

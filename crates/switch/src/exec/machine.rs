@@ -41,7 +41,7 @@ pub struct Environment<'a> {
     pub externs: &'a Externs,
     /// Calculations, in the order of the program.
     pub calculations: &'a [Calculation],
-    /// Core error codes of the program.
+    /// Codes of the errors that the switch itself raises.
     pub errors: CoreErrors,
     /// Drop port.
     pub drop_port: u32,
@@ -68,8 +68,8 @@ impl CoreErrors {
     /// Reads the codes of a program.
     #[must_use]
     pub fn of(program: &crate::program::Program) -> Self {
-        let number = |name: &str, otherwise: u32| program.errors.get(name).copied().unwrap_or(otherwise);
-        // A program that declares no errors cannot distinguish them: use the codes of core.p4.
+        let number = |name: &str, default: u32| program.errors.get(name).copied().unwrap_or(default);
+        // A program that declares no errors cannot distinguish errors, so the codes of core.p4 are used.
         Self {
             none: number("NoError", 0),
             packet_too_short: number("PacketTooShort", 1),
@@ -85,10 +85,10 @@ pub struct Machine<'a> {
     pub(super) environment: &'a Environment<'a>,
     pub(super) context: &'a mut Context,
     pub(super) scratch: &'a mut Scratch,
-    /// Packet during parsing; afterwards the payload.
+    /// Bytes of the packet; the payload starts after the parsed bytes.
     pub(super) packet: &'a [u8],
     pub(super) args: &'a [u8],
-    /// Offset and length of each argument in these bytes.
+    /// Offset and length of each argument in `args`.
     pub(super) arg_layout: &'a [(u32, u32)],
     pub(super) locked_registers: SmallVec<[(RegisterId, MutexGuard<'a, Registers>); 4]>,
     pub(super) random: &'a mut dyn RandomSource,
@@ -191,9 +191,9 @@ impl<'a> Machine<'a> {
                 }
                 Op::Store { r, at, shift, bits } => {
                     let mask = mask64(bits);
-                    let kept = load8(&self.context.arena, at) & !(mask << shift);
+                    let other_bits = load8(&self.context.arena, at) & !(mask << shift);
                     let value = (self.scratch.r(r) & mask) << shift;
-                    store8(&mut self.context.arena, at, kept | value);
+                    store8(&mut self.context.arena, at, other_bits | value);
                 }
                 Op::Copy { from, to, bytes } => {
                     let from = from as usize;
@@ -268,8 +268,8 @@ impl<'a> Machine<'a> {
                     inside,
                     to,
                 } => {
-                    let above = (load1(&self.context.arena, at) & mask).wrapping_sub(low);
-                    if (above <= high.wrapping_sub(low)) == inside {
+                    let difference = (load1(&self.context.arena, at) & mask).wrapping_sub(low);
+                    if (difference <= high.wrapping_sub(low)) == inside {
                         pc = branch_target(to);
                     }
                 }
@@ -281,8 +281,8 @@ impl<'a> Machine<'a> {
                     inside,
                     to,
                 } => {
-                    let above = (load2(&self.context.arena, at) & mask).wrapping_sub(low);
-                    if (above <= high.wrapping_sub(low)) == inside {
+                    let difference = (load2(&self.context.arena, at) & mask).wrapping_sub(low);
+                    if (difference <= high.wrapping_sub(low)) == inside {
                         pc = branch_target(to);
                     }
                 }
@@ -360,9 +360,9 @@ impl<'a> Machine<'a> {
             }
             Op::WideStore { w, at, shift, bits } => {
                 let mask = mask128(bits);
-                let kept = load16(&self.context.arena, at) & !(mask << shift);
+                let other_bits = load16(&self.context.arena, at) & !(mask << shift);
                 let value = (self.scratch.w(w) & mask) << shift;
-                store16(&mut self.context.arena, at, kept | value);
+                store16(&mut self.context.arena, at, other_bits | value);
             }
             Op::Fill { at, constant } => {
                 if let Some(bytes) = side.bytes.get(constant as usize)
@@ -372,11 +372,11 @@ impl<'a> Machine<'a> {
                 }
             }
             Op::WideArg { w, at, bytes } => {
-                let from = self
+                let argument = self
                     .args
                     .get(at as usize..at as usize + usize::from(bytes))
                     .unwrap_or(&[]);
-                let value = from
+                let value = argument
                     .iter()
                     .fold(0u128, |value, byte| (value << 8) | u128::from(*byte));
                 self.scratch.set_w(w, value);
@@ -479,32 +479,28 @@ impl<'a> Machine<'a> {
             Op::RegisterRead {
                 r,
                 index,
-                lock_index: held,
+                lock_index,
                 missing,
             } => {
-                let array = self.locked_registers.get(usize::from(held));
+                let array = self.locked_registers.get(usize::from(lock_index));
                 match array.and_then(|(_, array)| array.narrow(self.scratch.r(index))) {
                     Some(value) => self.scratch.set_r(r, value),
                     None => return Flow::Jump(missing),
                 }
             }
-            Op::RegisterWrite {
-                r,
-                index,
-                lock_index: held,
-            } => {
+            Op::RegisterWrite { r, index, lock_index } => {
                 let (index, value) = (self.scratch.r(index), self.scratch.r(r));
-                if let Some((_, array)) = self.locked_registers.get_mut(usize::from(held)) {
+                if let Some((_, array)) = self.locked_registers.get_mut(usize::from(lock_index)) {
                     array.set_narrow(index, value);
                 }
             }
             Op::CellRead {
                 index,
-                lock_index: held,
+                lock_index,
                 bit,
                 bits,
             } => {
-                if let Some((_, array)) = self.locked_registers.get(usize::from(held)) {
+                if let Some((_, array)) = self.locked_registers.get(usize::from(lock_index)) {
                     let (index, bit, bits) = (self.scratch.r(index), bit as usize, bits as usize);
                     read_wide(array, index, &mut self.context.arena, bit, bits);
                 }
@@ -572,11 +568,11 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Stores a request in 16-bit values, as simple_switch does.
+    /// Stores a request. As in simple_switch, clone sessions, field lists and digest ids are truncated to 16 bits.
     pub(super) fn request(&mut self, packet_request: PacketRequest, value: u64, second: u64) {
         let requests = &mut self.context.requests;
         match packet_request {
-            // The bit that marks a session as set is not part of the session id.
+            // The top bit indicates that the session is set; it is not part of the session id.
             PacketRequest::Clone => requests.clone = Some((value as u16 & 0x7fff, second as u16)),
             PacketRequest::Resubmit => requests.resubmit = value as u16,
             PacketRequest::Recirculate => requests.recirculate = value as u16,
@@ -637,65 +633,65 @@ impl<'a> Machine<'a> {
 
     /// Extracts a header of fixed size; false if the packet is too short.
     fn extract(&mut self, header: u32) -> bool {
-        let Some(place) = self.environment.executable.layout.headers.get(header as usize) else {
+        let Some(layout) = self.environment.executable.layout.headers.get(header as usize) else {
             return true;
         };
         let from = self.context.parsed;
-        let Some(bytes) = self.packet.get(from..from + place.bytes as usize) else {
+        let Some(bytes) = self.packet.get(from..from + layout.bytes as usize) else {
             self.parser_error(self.environment.errors.packet_too_short);
             return false;
         };
-        let start = place.start as usize;
+        let start = layout.start as usize;
         if let Some(target) = self.context.arena.get_mut(start..start + bytes.len()) {
             target.copy_from_slice(bytes);
         }
-        store1(&mut self.context.arena, place.valid, 1);
+        store1(&mut self.context.arena, layout.valid, 1);
         self.context.parsed += bytes.len();
         true
     }
 
     fn add_header(&mut self, header: u32) {
-        let Some(place) = self.environment.executable.layout.headers.get(header as usize) else {
+        let Some(layout) = self.environment.executable.layout.headers.get(header as usize) else {
             return;
         };
-        if load1(&self.context.arena, place.valid) != 0 {
+        if load1(&self.context.arena, layout.valid) != 0 {
             return;
         }
-        let range = place.start as usize..(place.start + place.bytes) as usize;
+        let range = layout.start as usize..(layout.start + layout.bytes) as usize;
         if let Some(bytes) = self.context.arena.get_mut(range) {
             bytes.fill(0);
         }
-        store1(&mut self.context.arena, place.valid, 1);
-        self.context.length += i64::from(place.bytes);
+        store1(&mut self.context.arena, layout.valid, 1);
+        self.context.length += i64::from(layout.bytes);
     }
 
     fn remove_header(&mut self, header: u32) {
-        let Some(place) = self.environment.executable.layout.headers.get(header as usize) else {
+        let Some(layout) = self.environment.executable.layout.headers.get(header as usize) else {
             return;
         };
-        if load1(&self.context.arena, place.valid) != 0 {
-            store1(&mut self.context.arena, place.valid, 0);
-            self.context.length -= i64::from(place.bytes);
+        if load1(&self.context.arena, layout.valid) != 0 {
+            store1(&mut self.context.arena, layout.valid, 0);
+            self.context.length -= i64::from(layout.bytes);
         }
     }
 
     /// Stores a value of at most 64 bits in a field.
-    pub fn store_field(&mut self, place: FieldLayout, value: u64) {
-        set(&mut self.context.arena, place, value);
+    pub fn store_field(&mut self, field: FieldLayout, value: u64) {
+        set(&mut self.context.arena, field, value);
     }
 
     /// Sets the return position and the arguments of an action call.
-    pub(super) fn call(&mut self, then: Pc, args: &'a [u8], places: &'a [(u32, u32)]) {
-        self.return_pc = then;
+    pub(super) fn call(&mut self, return_pc: Pc, args: &'a [u8], arg_layout: &'a [(u32, u32)]) {
+        self.return_pc = return_pc;
         self.args = args;
-        self.arg_layout = places;
+        self.arg_layout = arg_layout;
     }
 }
 
-/// Target of a taken branch.
+/// Returns the target of a taken branch.
 ///
-/// The compiler would use a conditional move, so all later operations would wait for the compared bytes. A branch is
-/// predicted and avoids this wait, which is a tenth of the cost of routing a packet.
+/// Without `black_box` the compiler would use a conditional move, so all later operations would wait for the compared
+/// bytes. A branch is predicted and avoids this wait, which is a tenth of the cost of routing a packet.
 #[inline(always)]
 fn branch_target(to: Pc) -> usize {
     black_box(to as usize)

@@ -129,7 +129,7 @@ pub enum Op {
         /// Target offset.
         at: u32,
     },
-    /// Stores all eight bytes, less the bits above `bits`.
+    /// Stores eight bytes; the bits above `bits` are 0.
     Store8 {
         /// Source.
         r: R,
@@ -191,7 +191,7 @@ pub enum Op {
     Arg {
         /// Target.
         r: R,
-        /// End offset in the argument bytes.
+        /// Offset of the eight bytes in the argument bytes.
         at: u32,
     },
     /// `w :=` an argument of the action.
@@ -203,7 +203,7 @@ pub enum Op {
         /// Number of bytes, at most 16.
         bytes: u8,
     },
-    /// Stores an argument of the action in eight bytes, less the bits above `bits`.
+    /// Stores an argument of the action in eight bytes; the bits above `bits` are 0.
     StoreArg {
         /// Offset of the eight bytes in the argument bytes.
         arg: u32,
@@ -318,7 +318,7 @@ pub enum Op {
         /// Number of significant bits.
         bits: u8,
     },
-    /// As [`Op::Clamp`].
+    /// Same as [`Op::Clamp`] in the 128-bit lane.
     WideClamp {
         /// Target and source.
         w: W,
@@ -364,7 +364,7 @@ pub enum Op {
         /// Branch target.
         to: Pc,
     },
-    /// Consumes fuel. Placed at every target of a backward jump, so every program terminates.
+    /// Consumes fuel. Every target of a backward jump has this operation, so every program terminates.
     Fuel,
     /// Branches if the test holds.
     Branch {
@@ -408,7 +408,7 @@ pub enum Op {
     BranchByte {
         /// Offset of the byte.
         at: u32,
-        /// Number of significant bits.
+        /// Mask of the compared bits.
         mask: u8,
         /// Lower bound.
         low: u8,
@@ -419,11 +419,11 @@ pub enum Op {
         /// Branch target.
         to: Pc,
     },
-    /// As [`Op::BranchByte`], with two bytes.
+    /// Same as [`Op::BranchByte`] with two bytes.
     BranchPair {
         /// Offset of the first byte.
         at: u32,
-        /// Number of significant bits.
+        /// Mask of the compared bits.
         mask: u16,
         /// Lower bound.
         low: u16,
@@ -447,7 +447,7 @@ pub enum Op {
     },
     /// Branches if a header is (not) valid.
     BranchValid {
-        /// Offset of the byte.
+        /// Offset of the validity byte.
         at: u32,
         /// Whether to branch if the header is valid.
         valid: bool,
@@ -485,7 +485,7 @@ pub enum Op {
         /// Index of the operation.
         op: Index,
     },
-    /// `r :=` lookahead bits; ends the parser with an error if the packet is too short.
+    /// `r :=` lookahead bits. `strict` determines what happens if the packet is too short.
     Peek {
         /// Target.
         r: R,
@@ -493,7 +493,7 @@ pub enum Op {
         offset: u32,
         /// Width, at most 64 bits.
         bits: u8,
-        /// Whether a short packet is an error; otherwise missing bits are 0.
+        /// Whether a packet that is too short ends the parser with an error; otherwise missing bits are 0.
         strict: bool,
     },
     /// Skips bytes, or ends the parser with an error.
@@ -523,7 +523,7 @@ pub enum Op {
     },
     /// Marks the packet as dropped.
     MarkToDrop {
-        /// Offset of `egress_spec`.
+        /// The header that contains `egress_spec`.
         spec: Index,
     },
     /// Applies a table: continues with the action and then with the table's successor.
@@ -551,7 +551,7 @@ pub enum Op {
     RegisterRead {
         /// Target.
         r: R,
-        /// Index.
+        /// Register with the index of the cell.
         index: R,
         /// Index among the locked arrays.
         lock_index: u8,
@@ -562,14 +562,14 @@ pub enum Op {
     RegisterWrite {
         /// Source.
         r: R,
-        /// Index.
+        /// Register with the index of the cell.
         index: R,
         /// Index among the locked arrays.
         lock_index: u8,
     },
     /// Arena bits `:=` a cell of more than 64 bits, truncated; unchanged if the cell does not exist.
     CellRead {
-        /// Index.
+        /// Register with the index of the cell.
         index: R,
         /// Index among the locked arrays.
         lock_index: u8,
@@ -582,14 +582,14 @@ pub enum Op {
     Count {
         /// Array.
         counter: Index,
-        /// Index.
+        /// Register with the index of the cell.
         index: R,
     },
     /// `r :=` the meter color of the packet.
     Meter {
         /// Target.
         r: R,
-        /// Index.
+        /// Register with the index of the cell.
         index: R,
         /// Array.
         meter: u16,
@@ -655,7 +655,7 @@ pub enum PacketRequest {
 }
 
 impl Op {
-    /// All jump targets, for the resolution of labels.
+    /// Returns all jump targets, which the resolution of labels replaces.
     pub fn targets_mut(&mut self) -> impl Iterator<Item = &mut Pc> {
         let (first, second) = match self {
             Self::Jump { to }

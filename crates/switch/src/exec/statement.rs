@@ -16,9 +16,9 @@ impl Machine<'_> {
     /// Executes a statement that is not a jump.
     pub(super) fn statement(&mut self, statement: &Statement) {
         match statement {
-            Statement::Assign(place, value) => {
+            Statement::Assign(target, value) => {
                 let value = self.data(value);
-                self.store(place, &value);
+                self.store(target, &value);
             }
             Statement::AssignVl(to, from) => self.assign_variable(to, from),
             Statement::AssignHeader(to, from) => {
@@ -74,27 +74,27 @@ impl Machine<'_> {
                     counter.count(self.context.ingress_length);
                 }
             }
-            Statement::Meter(meter, index, place) => {
+            Statement::Meter(meter, index, target) => {
                 if let Some(index) = self.data(index).to_u64()
                     && let Some(color) = self.meter(*meter, index)
                 {
-                    self.store(place, &BigInt::from(color));
+                    self.store(target, &BigInt::from(color));
                 }
             }
-            Statement::RegisterRead(place, register, index) => {
+            Statement::RegisterRead(target, register, index) => {
                 if let Some(index) = self.data(index).to_u64() {
-                    self.read_cell(place, *register, index);
+                    self.read_cell(target, *register, index);
                 }
             }
             Statement::RegisterWrite(register, index, value) => {
                 let (index, value) = (self.data(index), self.data(value));
                 self.set_cell(*register, &index, &value);
             }
-            Statement::Random(place, low, high) => {
+            Statement::Random(target, low, high) => {
                 let (low, high) = (low64(&self.data(low)), low64(&self.data(high)));
                 if low <= high {
                     let value = self.random.between(low, high);
-                    self.store(place, &BigInt::from(value));
+                    self.store(target, &BigInt::from(value));
                 }
             }
             Statement::Clone(_, session, list) => {
@@ -127,8 +127,8 @@ impl Machine<'_> {
         }
     }
 
-    fn store(&mut self, place: &LValue, value: &BigInt) {
-        match place {
+    fn store(&mut self, target: &LValue, value: &BigInt) {
+        match target {
             LValue::Field(field) => self.set_field(field.header, field.field, value),
             LValue::Access(header, field) => {
                 if let Some(header) = self.header(header) {
@@ -142,45 +142,45 @@ impl Machine<'_> {
         }
     }
 
-    /// Stores a register cell in `to`; does nothing if the cell does not exist.
-    fn read_cell(&mut self, to: &LValue, id: RegisterId, index: u64) {
-        let destination_bits = match to {
+    /// Stores the value of a register cell in `target`; does nothing if the cell does not exist.
+    fn read_cell(&mut self, target: &LValue, id: RegisterId, index: u64) {
+        let target_bits = match target {
             LValue::Field(field) => self.plain_bits(*field),
             _ => None,
         };
         // Values that need no arithmetic are copied from memory to memory.
-        if let Some((start, bits)) = destination_bits {
+        if let Some((start, bits)) = target_bits {
             let arena = &mut self.context.arena;
-            let mut read = |array: &Registers| read_wide(array, index, arena, start, bits);
-            let read = match self.locked_registers.iter().find(|(held, _)| *held == id) {
-                Some((_, array)) => read(array),
+            let mut copy_cell = |array: &Registers| read_wide(array, index, arena, start, bits);
+            let is_copied = match self.locked_registers.iter().find(|(locked, _)| *locked == id) {
+                Some((_, array)) => copy_cell(array),
                 None => self
                     .environment
                     .externs
                     .registers(id)
-                    .is_some_and(|array| read(&array)),
+                    .is_some_and(|array| copy_cell(&array)),
             };
-            if read {
+            if is_copied {
                 return;
             }
         }
         if let Some(value) = self.cell(id, index) {
-            self.store(to, &BigInt::from(value));
+            self.store(target, &BigInt::from(value));
         }
     }
 
-    /// Bit range of a field that truncates stored values to its width.
+    /// Returns start and width in bits of a field that truncates stored values; `None` for other fields.
     fn plain_bits(&self, field: FieldRef) -> Option<(usize, usize)> {
-        let place = self
+        let layout = self
             .header_layout(field.header)?
             .fields
             .get(field.field as usize)?;
-        let start = place.end as usize * 8 - usize::from(place.shift) - place.bits as usize;
-        (!place.variable && !place.saturating).then_some((start, place.bits as usize))
+        let start = layout.end as usize * 8 - usize::from(layout.shift) - layout.bits as usize;
+        (!layout.variable && !layout.saturating).then_some((start, layout.bits as usize))
     }
 
     fn cell(&mut self, id: RegisterId, index: u64) -> Option<BigUint> {
-        match self.locked_registers.iter().find(|(held, _)| *held == id) {
+        match self.locked_registers.iter().find(|(locked, _)| *locked == id) {
             Some((_, array)) => array.get(index),
             None => self.environment.externs.registers(id)?.get(index),
         }
@@ -197,7 +197,7 @@ impl Machine<'_> {
             .map_or(1, |array| array.bits);
         let low: BigInt = value & ((BigInt::from(1) << bits) - 1);
         let low = low.to_biguint().unwrap_or_default();
-        match self.locked_registers.iter_mut().find(|(held, _)| *held == id) {
+        match self.locked_registers.iter_mut().find(|(locked, _)| *locked == id) {
             Some((_, array)) => {
                 array.set(index, &low);
             }
@@ -214,14 +214,14 @@ impl Machine<'_> {
         if self.is_valid(header) {
             return;
         }
-        let Some(place) = self.environment.executable.layout.headers.get(header.index()) else {
+        let Some(layout) = self.environment.executable.layout.headers.get(header.index()) else {
             return;
         };
-        let range = place.start as usize..(place.start + place.bytes) as usize;
+        let range = layout.start as usize..(layout.start + layout.bytes) as usize;
         if let Some(bytes) = self.context.arena.get_mut(range) {
             bytes.fill(0);
         }
-        if let Some(variable) = place.variable {
+        if let Some(variable) = layout.variable {
             let range = variable.bytes as usize..(variable.bytes + variable.bits_max.div_ceil(8)) as usize;
             if let Some(bytes) = self.context.arena.get_mut(range) {
                 bytes.fill(0);
@@ -235,7 +235,7 @@ impl Machine<'_> {
         let Some(target) = self.header(&to.header) else {
             return;
         };
-        // A field outside of a stack is empty.
+        // The field of an element outside of the stack is empty.
         let source = self.header(&from.header);
         let bits = source.map_or(0, |source| self.variable_bits(source));
         let value = source.map_or_else(BigInt::zero, |source| self.field(source, from.field));
@@ -280,15 +280,15 @@ impl Machine<'_> {
         }
     }
 
-    /// Copies a union member by member; a union outside of a stack has no valid member.
+    /// Copies a union member by member; a union outside of the stack has no valid member.
     fn assign_union(&mut self, to: UnionId, from: Option<UnionId>) {
         let program = &self.environment.executable.program;
         let source = from.and_then(|from| program.unions.get(from.index()));
         let Some(target) = program.unions.get(to.index()) else {
             return;
         };
-        for (at, to) in target.headers.iter().enumerate() {
-            let from = source.and_then(|source| source.headers.get(at));
+        for (index, to) in target.headers.iter().enumerate() {
+            let from = source.and_then(|source| source.headers.get(index));
             self.assign_header(*to, from.copied());
         }
     }
@@ -322,13 +322,13 @@ impl Machine<'_> {
     }
 
     pub(super) fn union_stack_count(&self, stack: UnionStackId) -> u16 {
-        let at = self.environment.executable.layout.union_stack(stack);
-        at.map_or(0, |at| super::bits::load2(&self.context.arena, at))
+        let offset = self.environment.executable.layout.union_stack(stack);
+        offset.map_or(0, |offset| super::bits::load2(&self.context.arena, offset))
     }
 
     pub(super) fn set_union_stack_count(&mut self, stack: UnionStackId, count: u16) {
-        if let Some(at) = self.environment.executable.layout.union_stack(stack) {
-            super::bits::store2(&mut self.context.arena, at, count);
+        if let Some(offset) = self.environment.executable.layout.union_stack(stack) {
+            super::bits::store2(&mut self.context.arena, offset, count);
         }
     }
 
@@ -338,7 +338,7 @@ impl Machine<'_> {
             return;
         }
         let program = &self.environment.executable.program;
-        let rows: Vec<Vec<HeaderId>> = match stack {
+        let elements: Vec<Vec<HeaderId>> = match stack {
             AnyStack::Headers(id) => {
                 let Some(stack) = program.stacks.get(id.index()) else {
                     return;
@@ -358,27 +358,27 @@ impl Machine<'_> {
                 stack.unions.iter().filter_map(headers).collect()
             }
         };
-        let size = rows.len();
+        let size = elements.len();
         let count_before = match stack {
             AnyStack::Headers(id) => usize::from(self.stack_count(id)),
             AnyStack::Unions(id) => usize::from(self.union_stack_count(id)),
         };
-        let moved = count.min(size);
+        let distance = count.min(size);
         let order: Vec<usize> = match push {
-            true => (moved..size).rev().collect(),
-            false => (0..size - moved).collect(),
+            true => (distance..size).rev().collect(),
+            false => (0..size - distance).collect(),
         };
-        for at in order {
-            let from = if push { at - moved } else { at + moved };
-            if let (Some(to), Some(from)) = (rows.get(at), rows.get(from)) {
+        for index in order {
+            let from = if push { index - distance } else { index + distance };
+            if let (Some(to), Some(from)) = (elements.get(index), elements.get(from)) {
                 for (to, from) in to.iter().zip(from) {
                     self.swap(*to, *from);
                 }
             }
         }
-        let freed = if push { 0..moved } else { size - moved..size };
-        for row in rows.get(freed).unwrap_or(&[]) {
-            for header in row {
+        let freed = if push { 0..distance } else { size - distance..size };
+        for element in elements.get(freed).unwrap_or(&[]) {
+            for header in element {
                 self.set_valid(*header, false);
             }
         }
@@ -445,8 +445,8 @@ impl Machine<'_> {
         let mut line = String::new();
         let mut values = values.iter();
         let mut rest = format;
-        while let Some(at) = rest.find("{}") {
-            let (before, after) = rest.split_at(at);
+        while let Some(position) = rest.find("{}") {
+            let (before, after) = rest.split_at(position);
             line.push_str(before);
             match values.next() {
                 Some(value) => line.push_str(&self.data(value).to_string()),

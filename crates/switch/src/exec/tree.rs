@@ -14,7 +14,7 @@ use crate::program::ids::{HeaderId, RegisterId, StackId, UnionId};
 /// Left shifts by more bits give 0: no field is that wide.
 const SHIFT_MAX: u32 = 1 << 17;
 
-/// The low 64 bits in two's complement.
+/// Returns the low 64 bits in two's complement.
 pub fn low64(value: &BigInt) -> u64 {
     crate::lower::builder::low_bits(value) as u64
 }
@@ -22,18 +22,19 @@ pub fn low64(value: &BigInt) -> u64 {
 impl Machine<'_> {
     /// Layout of a header.
     pub(super) fn header_layout(&self, header: HeaderId) -> Option<&HeaderLayout> {
-        // The layout outlives the machine, but borrowing through `self` prevents mutation while the layout is in use.
+        // The layout outlives the machine, but the result borrows `self`. Code that changes the machine while it uses
+        // the layout takes the layout from `environment` instead.
         self.environment.executable.layout.headers.get(header.index())
     }
 
     pub(super) fn is_valid(&self, header: HeaderId) -> bool {
         self.header_layout(header)
-            .is_some_and(|place| place.metadata || load1(&self.context.arena, place.valid) != 0)
+            .is_some_and(|layout| layout.metadata || load1(&self.context.arena, layout.valid) != 0)
     }
 
     /// Current width of a variable-length field, bits.
     pub(super) fn variable_bits(&self, header: HeaderId) -> u32 {
-        let variable = self.header_layout(header).and_then(|place| place.variable);
+        let variable = self.header_layout(header).and_then(|layout| layout.variable);
         variable.map_or(0, |variable| {
             load4(&self.context.arena, variable.length).min(variable.bits_max)
         })
@@ -41,58 +42,58 @@ impl Machine<'_> {
 
     /// Current wire length of a header, bytes.
     pub(super) fn header_bytes(&self, header: HeaderId) -> u32 {
-        self.header_layout(header).map_or(0, |place| place.bytes) + self.variable_bits(header) / 8
+        self.header_layout(header).map_or(0, |layout| layout.bytes) + self.variable_bits(header) / 8
     }
 
     /// Bits of a field as an unsigned number.
-    pub(super) fn field_bits(&self, header: HeaderId, place: FieldLayout) -> BigUint {
+    pub(super) fn field_bits(&self, header: HeaderId, layout: FieldLayout) -> BigUint {
         let arena = &self.context.arena;
-        if place.variable {
+        if layout.variable {
             let bits = self.variable_bits(header) as usize;
-            let start = place.start() as usize * 8;
+            let start = layout.start() as usize * 8;
             return BigUint::from_bytes_be(&bits::read(arena, start, bits));
         }
-        let start = place.end as usize * 8 - usize::from(place.shift) - place.bits as usize;
-        BigUint::from_bytes_be(&bits::read(arena, start, place.bits as usize))
+        let start = layout.end as usize * 8 - usize::from(layout.shift) - layout.bits as usize;
+        BigUint::from_bytes_be(&bits::read(arena, start, layout.bits as usize))
     }
 
     /// Value of a field; 0 if the field does not exist.
     pub(super) fn field(&self, header: HeaderId, field: u32) -> BigInt {
-        let Some(place) = self
+        let Some(layout) = self
             .header_layout(header)
-            .and_then(|place| place.fields.get(field as usize))
+            .and_then(|layout| layout.fields.get(field as usize))
             .copied()
         else {
             return BigInt::zero();
         };
-        let value = BigInt::from(self.field_bits(header, place));
-        if place.signed && value.bit(u64::from(place.bits) - 1) {
-            return value - (BigInt::one() << place.bits);
+        let value = BigInt::from(self.field_bits(header, layout));
+        if layout.signed && value.bit(u64::from(layout.bits) - 1) {
+            return value - (BigInt::one() << layout.bits);
         }
         value
     }
 
     /// Stores a value in a field: wrapped to its width, or saturated.
     pub(super) fn set_field(&mut self, header: HeaderId, field: u32, value: &BigInt) {
-        let Some(place) = self
+        let Some(layout) = self
             .header_layout(header)
-            .and_then(|place| place.fields.get(field as usize))
+            .and_then(|layout| layout.fields.get(field as usize))
             .copied()
         else {
             return;
         };
-        let width = if place.variable {
+        let width = if layout.variable {
             self.variable_bits(header)
         } else {
-            place.bits
+            layout.bits
         };
-        let start = match place.variable {
-            true => place.start() as usize * 8,
-            false => place.end as usize * 8 - usize::from(place.shift) - place.bits as usize,
+        let start = match layout.variable {
+            true => layout.start() as usize * 8,
+            false => layout.end as usize * 8 - usize::from(layout.shift) - layout.bits as usize,
         };
         let mut value = Cow::Borrowed(value);
-        if place.saturating {
-            value = Cow::Owned(saturate(&value, place.bits, place.signed));
+        if layout.saturating {
+            value = Cow::Owned(saturate(&value, layout.bits, layout.signed));
         }
         if value.is_negative() {
             value = Cow::Owned(&*value & ((BigInt::one() << width) - 1));
@@ -100,7 +101,7 @@ impl Machine<'_> {
         bits::write_number(&mut self.context.arena, start, width as usize, value.magnitude());
     }
 
-    /// Header of an expression; `None` outside of a stack.
+    /// Returns the header of an expression; `None` if the element is outside of the stack.
     pub(super) fn header(&mut self, expression: &HeaderExpr) -> Option<HeaderId> {
         match expression {
             HeaderExpr::Header(header) => Some(*header),
@@ -161,43 +162,43 @@ impl Machine<'_> {
     }
 
     pub(super) fn stack_count(&self, stack: StackId) -> u16 {
-        let at = self.environment.executable.layout.stack(stack);
-        at.map_or(0, |at| load2(&self.context.arena, at))
+        let offset = self.environment.executable.layout.stack(stack);
+        offset.map_or(0, |offset| load2(&self.context.arena, offset))
     }
 
     pub(super) fn set_stack_count(&mut self, stack: StackId, count: u16) {
-        if let Some(at) = self.environment.executable.layout.stack(stack) {
-            store2(&mut self.context.arena, at, count);
+        if let Some(offset) = self.environment.executable.layout.stack(stack) {
+            store2(&mut self.context.arena, offset, count);
         }
     }
 
     /// Sets the validity of a header; a valid member of a union invalidates the other members.
     pub(super) fn set_valid(&mut self, header: HeaderId, valid: bool) {
         let executable = self.environment.executable;
-        let Some(place) = executable.layout.headers.get(header.index()) else {
+        let Some(layout) = executable.layout.headers.get(header.index()) else {
             return;
         };
-        if place.metadata {
+        if layout.metadata {
             return;
         }
-        store1(&mut self.context.arena, place.valid, u8::from(valid));
-        let Some(union) = place.union.filter(|_| valid) else {
+        store1(&mut self.context.arena, layout.valid, u8::from(valid));
+        let Some(union) = layout.union.filter(|_| valid) else {
             return;
         };
-        let others = executable
+        let members = executable
             .program
             .unions
             .get(union.index())
             .map_or(&[][..], |union| union.headers.as_slice());
-        for other in others.iter().filter(|other| **other != header) {
-            if let Some(place) = executable.layout.headers.get(other.index()) {
-                store1(&mut self.context.arena, place.valid, 0);
+        for member in members.iter().filter(|member| **member != header) {
+            if let Some(layout) = executable.layout.headers.get(member.index()) {
+                store1(&mut self.context.arena, layout.valid, 0);
             }
         }
     }
 
     pub(super) fn set_variable_bits(&mut self, header: HeaderId, count: u32) {
-        if let Some(variable) = self.header_layout(header).and_then(|place| place.variable) {
+        if let Some(variable) = self.header_layout(header).and_then(|layout| layout.variable) {
             store4(
                 &mut self.context.arena,
                 variable.length,
@@ -211,7 +212,7 @@ impl Machine<'_> {
         let Some(index) = index.to_u64() else {
             return BigInt::zero();
         };
-        if let Some((_, array)) = self.locked_registers.iter().find(|(held, _)| *held == id) {
+        if let Some((_, array)) = self.locked_registers.iter().find(|(locked, _)| *locked == id) {
             return BigInt::from(array.get(index).unwrap_or_default());
         }
         let array = self.environment.externs.registers(id);
@@ -219,8 +220,8 @@ impl Machine<'_> {
     }
 
     /// Argument of the running action.
-    fn argument(&self, at: u32) -> BigInt {
-        let Some((start, bytes)) = self.arg_layout.get(at as usize).copied() else {
+    fn argument(&self, index: u32) -> BigInt {
+        let Some((start, bytes)) = self.arg_layout.get(index as usize).copied() else {
             return BigInt::zero();
         };
         let range = start as usize..start as usize + bytes as usize;
@@ -240,7 +241,7 @@ impl Machine<'_> {
                 Some(header) => self.field(header, *field),
                 None => BigInt::zero(),
             },
-            Data::Param(at) => self.argument(*at),
+            Data::Param(index) => self.argument(*index),
             Data::Register(register, index) => {
                 let index = self.data(index);
                 self.register(*register, &index)
@@ -324,9 +325,9 @@ impl Machine<'_> {
         let (Some(a), Some(b)) = (self.valid_member(left), self.valid_member(right)) else {
             return false;
         };
-        let header = |union: UnionId, at: usize| {
+        let header = |union: UnionId, index: usize| {
             let union = self.environment.executable.program.unions.get(union.index())?;
-            union.headers.get(at).copied()
+            union.headers.get(index).copied()
         };
         match (header(left, a), header(right, b)) {
             (Some(left), Some(right)) => a == b && self.headers_equal(left, right),
@@ -367,13 +368,13 @@ fn binary(op: Binary, left: BigInt, right: &BigInt) -> BigInt {
         Binary::Or => left | right,
         Binary::Xor => left ^ right,
         Binary::Shl | Binary::Shr if right.is_negative() => BigInt::zero(),
-        Binary::Shl => match right.to_u32().filter(|by| *by <= SHIFT_MAX) {
-            Some(by) => left << by,
+        Binary::Shl => match right.to_u32().filter(|shift| *shift <= SHIFT_MAX) {
+            Some(shift) => left << shift,
             None => BigInt::zero(),
         },
         // Rounds toward negative infinity.
         Binary::Shr => match right.to_u32() {
-            Some(by) => left >> by,
+            Some(shift) => left >> shift,
             None if left.is_negative() => BigInt::from(-1),
             None => BigInt::zero(),
         },

@@ -64,7 +64,7 @@ impl Statements<'_> {
             return Ok(statement);
         }
         Ok(match op {
-            "assign" | "modify_field" => Statement::Assign(args.place(0)?, args.data(1)?),
+            "assign" | "modify_field" => Statement::Assign(args.lvalue(0)?, args.data(1)?),
             "assign_VL" => Statement::AssignVl(args.field_source(0)?, args.field_source(1)?),
             "assign_header" | "copy_header" => Statement::AssignHeader(args.header(0)?, args.header(1)?),
             "assign_union" => Statement::AssignUnion(args.union(0)?, args.union(1)?),
@@ -88,7 +88,7 @@ impl Statements<'_> {
             "resubmit" => Statement::Resubmit(args.data(0)?),
             "recirculate" => Statement::Recirculate(args.data(0)?),
             "modify_field_with_hash_based_offset" => Statement::Hash {
-                target: args.place(0)?,
+                target: args.lvalue(0)?,
                 base: args.data(1)?,
                 calculation: self.scope.calculation(args.text(2)?, node)?,
                 size: args.data(3)?,
@@ -97,10 +97,10 @@ impl Statements<'_> {
             "execute_meter" => Statement::Meter(
                 self.scope.meter(args.text(0)?, node)?,
                 args.data(1)?,
-                args.place(2)?,
+                args.lvalue(2)?,
             ),
             "register_read" => Statement::RegisterRead(
-                args.place(0)?,
+                args.lvalue(0)?,
                 self.scope.register(args.text(1)?, node)?,
                 args.data(2)?,
             ),
@@ -110,13 +110,13 @@ impl Statements<'_> {
                 args.data(2)?,
             ),
             "truncate" => Statement::Truncate(args.data(0)?),
-            "modify_field_rng_uniform" => Statement::Random(args.place(0)?, args.data(1)?, args.data(2)?),
+            "modify_field_rng_uniform" => Statement::Random(args.lvalue(0)?, args.data(1)?, args.data(2)?),
             "no_op" => Statement::Noop,
             other => return Err(node.error(format_args!("unknown primitive {other:?}"))),
         })
     }
 
-    /// Reads arithmetic primitives of P4_14 as assignments.
+    /// Reads an arithmetic primitive of P4_14 as an assignment; `None` for other primitives.
     fn two_operand(&self, op: &str, args: &Args<'_, '_>) -> LoadResult<Option<Statement>> {
         let binary = match op {
             "add" | "add_to_field" => Binary::Add,
@@ -128,13 +128,13 @@ impl Statements<'_> {
             "shift_right" => Binary::Shr,
             _ => return Ok(None),
         };
-        let place = args.place(0)?;
+        let target = args.lvalue(0)?;
         let (left, right) = match op {
             "add_to_field" | "subtract_from_field" => (args.data(0)?, args.data(1)?),
             _ => (args.data(1)?, args.data(2)?),
         };
         let value = Data::Binary(binary, Box::new(left), Box::new(right));
-        Ok(Some(Statement::Assign(place, value)))
+        Ok(Some(Statement::Assign(target, value)))
     }
 }
 
@@ -153,39 +153,39 @@ impl Args<'_, '_> {
         }
     }
 
-    fn expression(&self, at: usize) -> LoadResult<Expr> {
-        let node = self.list.item(at)?;
+    fn expression(&self, index: usize) -> LoadResult<Expr> {
+        let node = self.list.item(index)?;
         self.expressions().expression(&node)
     }
 
-    fn type_error(&self, at: usize, got: &Expr, expected: &str) -> LoadError {
+    fn type_error(&self, index: usize, actual: &Expr, expected: &str) -> LoadError {
         self.node.error(format_args!(
-            "argument {at} is {}: expected {expected}",
-            got.kind()
+            "argument {index} is {}: expected {expected}",
+            actual.kind()
         ))
     }
 
     /// Reads an integer.
-    fn data(&self, at: usize) -> LoadResult<Data> {
-        match self.expression(at)? {
+    fn data(&self, index: usize) -> LoadResult<Data> {
+        match self.expression(index)? {
             Expr::Data(data) => Ok(data),
-            other => Err(self.type_error(at, &other, "an integer")),
+            other => Err(self.type_error(index, &other, "an integer")),
         }
     }
 
     /// Reads an integer, or a condition as 0 or 1.
-    fn number(&self, at: usize) -> LoadResult<Data> {
-        match self.expression(at)? {
+    fn number(&self, index: usize) -> LoadResult<Data> {
+        match self.expression(index)? {
             Expr::Data(data) => Ok(data),
             Expr::Bool(condition) => Ok(Data::FromBool(Box::new(condition))),
-            other => Err(self.type_error(at, &other, "an integer")),
+            other => Err(self.type_error(index, &other, "an integer")),
         }
     }
 
-    fn header(&self, at: usize) -> LoadResult<HeaderExpr> {
-        match self.expression(at)? {
+    fn header(&self, index: usize) -> LoadResult<HeaderExpr> {
+        match self.expression(index)? {
             Expr::Header(header) => Ok(header),
-            other => Err(self.type_error(at, &other, "a header")),
+            other => Err(self.type_error(index, &other, "a header")),
         }
     }
 
@@ -199,18 +199,18 @@ impl Args<'_, '_> {
         }
     }
 
-    fn union(&self, at: usize) -> LoadResult<UnionExpr> {
-        match self.expression(at)? {
+    fn union(&self, index: usize) -> LoadResult<UnionExpr> {
+        match self.expression(index)? {
             Expr::Union(union) => Ok(union),
-            other => Err(self.type_error(at, &other, "a header union")),
+            other => Err(self.type_error(index, &other, "a header union")),
         }
     }
 
-    fn stack(&self, at: usize) -> LoadResult<AnyStack> {
-        match self.expression(at)? {
+    fn stack(&self, index: usize) -> LoadResult<AnyStack> {
+        match self.expression(index)? {
             Expr::Stack(stack) => Ok(AnyStack::Headers(stack)),
             Expr::UnionStack(stack) => Ok(AnyStack::Unions(stack)),
-            other => Err(self.type_error(at, &other, "a stack")),
+            other => Err(self.type_error(index, &other, "a stack")),
         }
     }
 
@@ -225,18 +225,18 @@ impl Args<'_, '_> {
     }
 
     /// Reads an assignable location.
-    fn place(&self, at: usize) -> LoadResult<LValue> {
-        match self.expression(at)? {
+    fn lvalue(&self, index: usize) -> LoadResult<LValue> {
+        match self.expression(index)? {
             Expr::Data(Data::Field(field)) => Ok(LValue::Field(field)),
             Expr::Data(Data::Access(header, field)) => Ok(LValue::Access(*header, field)),
             Expr::Data(Data::StackLast(stack, field)) => Ok(LValue::Access(HeaderExpr::Last(stack), field)),
             Expr::Data(Data::Register(register, index)) => Ok(LValue::Register(register, *index)),
-            other => Err(self.type_error(at, &other, "a field or a register cell")),
+            other => Err(self.type_error(index, &other, "a field or a register cell")),
         }
     }
 
-    fn field_source(&self, at: usize) -> LoadResult<FieldSource> {
-        match self.expression(at)? {
+    fn field_source(&self, index: usize) -> LoadResult<FieldSource> {
+        match self.expression(index)? {
             Expr::Data(Data::Field(field)) => Ok(FieldSource {
                 header: HeaderExpr::Header(field.header),
                 field: field.field,
@@ -249,23 +249,23 @@ impl Args<'_, '_> {
                 header: HeaderExpr::Last(stack),
                 field,
             }),
-            other => Err(self.type_error(at, &other, "a field")),
+            other => Err(self.type_error(index, &other, "a field")),
         }
     }
 
     /// Reads the name of an object: `{"type": "register_array", "value": "name"}`.
-    fn text(&self, at: usize) -> LoadResult<&str> {
+    fn text(&self, index: usize) -> LoadResult<&str> {
         self.list
             .value()
-            .get(at)
+            .get(index)
             .and_then(|item| item.get("value"))
             .and_then(|value| value.as_str())
-            .ok_or_else(|| self.node.error(format_args!("argument {at} is not a name")))
+            .ok_or_else(|| self.node.error(format_args!("argument {index} is not a name")))
     }
 
     /// Reads a jump target, at most the number of statements.
-    fn target(&self, at: usize) -> LoadResult<u32> {
-        let Data::Const(target) = self.data(at)? else {
+    fn target(&self, index: usize) -> LoadResult<u32> {
+        let Data::Const(target) = self.data(index)? else {
             return Err(self.node.error("jump target is not a constant"));
         };
         target

@@ -18,7 +18,7 @@ pub struct LoadError {
 #[derive(Clone, Copy)]
 pub struct Node<'a> {
     value: &'a Value,
-    at: Step<'a>,
+    step: Step<'a>,
 }
 
 #[derive(Clone, Copy)]
@@ -36,41 +36,41 @@ impl<'a> Node<'a> {
     pub fn root(value: &'a Value) -> Self {
         Self {
             value,
-            at: Step::Root,
+            step: Step::Root,
         }
     }
 
     /// Creates an error at this position.
     pub fn error(&self, problem: impl fmt::Display) -> LoadError {
-        let mut place = String::new();
-        self.describe(&mut place);
+        let mut location = String::new();
+        self.describe(&mut location);
         LoadError {
-            location: if place.is_empty() {
+            location: if location.is_empty() {
                 "the program".to_owned()
             } else {
-                place
+                location
             },
             problem: problem.to_string(),
         }
     }
 
-    fn describe(&self, place: &mut String) {
-        match self.at {
+    fn describe(&self, location: &mut String) {
+        match self.step {
             Step::Root => return,
             Step::Field(parent, name) => {
-                parent.describe(place);
-                if !place.is_empty() {
-                    place.push('.');
+                parent.describe(location);
+                if !location.is_empty() {
+                    location.push('.');
                 }
-                place.push_str(name);
+                location.push_str(name);
             }
-            Step::Item(parent, at) => {
-                parent.describe(place);
-                place.push_str(&format!("[{at}]"));
+            Step::Item(parent, index) => {
+                parent.describe(location);
+                location.push_str(&format!("[{index}]"));
             }
         }
         if let Some(name) = self.value.get("name").and_then(Value::as_str) {
-            place.push_str(&format!(" ({name})"));
+            location.push_str(&format!(" ({name})"));
         }
     }
 
@@ -82,7 +82,7 @@ impl<'a> Node<'a> {
             .ok_or_else(|| self.error(format_args!("member {name:?} is missing")))?;
         Ok(Self {
             value,
-            at: Step::Field(self, name),
+            step: Step::Field(self, name),
         })
     }
 
@@ -91,28 +91,28 @@ impl<'a> Node<'a> {
         let value = self.value.get(name).filter(|value| !value.is_null())?;
         Some(Self {
             value,
-            at: Step::Field(self, name),
+            step: Step::Field(self, name),
         })
     }
 
     /// Items of a list.
     pub fn items(&'a self) -> LoadResult<impl Iterator<Item = Node<'a>>> {
         let list = self.value.as_array().ok_or_else(|| self.error("is not a list"))?;
-        Ok(list.iter().enumerate().map(|(at, value)| Node {
+        Ok(list.iter().enumerate().map(|(index, value)| Node {
             value,
-            at: Step::Item(self, at),
+            step: Step::Item(self, index),
         }))
     }
 
     /// Item of a list by index.
-    pub fn item(&'a self, at: usize) -> LoadResult<Node<'a>> {
+    pub fn item(&'a self, index: usize) -> LoadResult<Node<'a>> {
         let value = self
             .value
-            .get(at)
-            .ok_or_else(|| self.error(format_args!("item {at} is missing")))?;
+            .get(index)
+            .ok_or_else(|| self.error(format_args!("item {index} is missing")))?;
         Ok(Node {
             value,
-            at: Step::Item(self, at),
+            step: Step::Item(self, index),
         })
     }
 

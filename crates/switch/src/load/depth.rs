@@ -10,17 +10,17 @@ pub const LEVELS_MAX: u32 = 1024;
 pub fn check(text: &[u8]) -> LoadResult<()> {
     let (mut levels, mut line, mut line_start) = (0u32, 1u32, 0);
     let (mut in_string, mut escaped) = (false, false);
-    for (at, byte) in text.iter().enumerate() {
+    for (offset, byte) in text.iter().enumerate() {
         match byte {
             _ if escaped => escaped = false,
             b'\\' => escaped = in_string,
             b'"' => in_string = !in_string,
-            b'\n' => (line, line_start) = (line.saturating_add(1), at + 1),
+            b'\n' => (line, line_start) = (line.saturating_add(1), offset + 1),
             b'[' | b'{' if !in_string => {
                 levels += 1;
                 if levels > LEVELS_MAX {
                     return Err(LoadError {
-                        location: format!("line {line}, column {}", at - line_start + 1),
+                        location: format!("line {line}, column {}", offset - line_start + 1),
                         problem: format!("nesting exceeds the maximum of {LEVELS_MAX} levels"),
                     });
                 }

@@ -8,7 +8,7 @@ use super::number;
 use super::scope::Scope;
 use crate::program::expr::{Binary, Bool, Cast, Compare, Data, Expr, HeaderExpr, UnionExpr};
 
-/// Maximum depth of an expression: deeper ones would exhaust the stack of the reading thread.
+/// Maximum depth of an expression: deeper expressions would exhaust the stack of the thread that reads them.
 const DEPTH_MAX: usize = 400;
 
 /// Meaning of `local` in an expression.
@@ -107,12 +107,12 @@ impl Expressions<'_> {
     }
 
     fn local(&self, value: &Node<'_>) -> LoadResult<Data> {
-        let at = value.u32()?;
+        let index = value.u32()?;
         match self.locals {
             Locals::None => Err(value.error("refers to an action parameter outside of an action")),
-            Locals::Count(count) if (at as usize) < count => Ok(Data::Param(at)),
+            Locals::Count(count) if (index as usize) < count => Ok(Data::Param(index)),
             Locals::Count(count) => Err(value.error(format_args!(
-                "parameter index {at} is out of range: there are {count} parameters"
+                "parameter index {index} is out of range: there are {count} parameters"
             ))),
         }
     }

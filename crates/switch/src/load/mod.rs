@@ -69,7 +69,7 @@ fn read(root: &Node<'_>) -> LoadResult<Program> {
     let mut counters = Vec::new();
     let mut meters = Vec::new();
     let mut registers = Vec::new();
-    let mut room = objects::CellBudget::default();
+    let mut budget = objects::CellBudget::default();
     if let Some(list) = root.optional("calculations") {
         for item in list.items()? {
             let id = CalculationId(next_index(calculations.len(), &item)?);
@@ -81,26 +81,26 @@ fn read(root: &Node<'_>) -> LoadResult<Program> {
         for item in list.items()? {
             let id = CounterId(next_index(counters.len(), &item)?);
             scope.counters.insert(item.str_at("name")?.to_owned(), id);
-            counters.push(objects::counter(&mut room, &item)?);
+            counters.push(objects::counter(&mut budget, &item)?);
         }
     }
     if let Some(list) = root.optional("meter_arrays") {
         for item in list.items()? {
             let id = MeterId(next_index(meters.len(), &item)?);
             scope.meters.insert(item.str_at("name")?.to_owned(), id);
-            meters.push(objects::meter(&mut room, &scope, &item)?);
+            meters.push(objects::meter(&mut budget, &scope, &item)?);
         }
     }
     if let Some(list) = root.optional("register_arrays") {
         for item in list.items()? {
             let id = RegisterId(next_index(registers.len(), &item)?);
             scope.registers.insert(item.str_at("name")?.to_owned(), id);
-            registers.push(objects::register(&mut room, &item)?);
+            registers.push(objects::register(&mut budget, &item)?);
         }
     }
     let (parsers, deparsers) = (root.field("parsers")?, root.field("deparsers")?);
-    let parser = parser::parser(&scope, &named(&parsers, "parser")?)?;
-    let deparser = deparser(&scope, &named(&deparsers, "deparser")?)?;
+    let parser = parser::parser(&scope, &item_named(&parsers, "parser")?)?;
+    let deparser = deparser(&scope, &item_named(&deparsers, "deparser")?)?;
     let mut actions = Vec::new();
     for item in root.field("actions")?.items()? {
         let id = ActionId(next_index(actions.len(), &item)?);
@@ -118,8 +118,8 @@ fn read(root: &Node<'_>) -> LoadResult<Program> {
         output: &mut tables,
         calculations: calculations.len(),
     };
-    let ingress = reader.pipeline(&named(&pipelines, "ingress")?)?;
-    let egress = reader.pipeline(&named(&pipelines, "egress")?)?;
+    let ingress = reader.pipeline(&item_named(&pipelines, "ingress")?)?;
+    let egress = reader.pipeline(&item_named(&pipelines, "egress")?)?;
     calculations.append(&mut tables.calculations);
     let checksums = list(root, "checksums", |item| objects::checksum(&scope, item))?;
     let digests = list(root, "learn_lists", |item| objects::digest(&scope, item))?;
@@ -182,8 +182,8 @@ fn check_numbers(root: &Node<'_>, name: &str, numbers: impl Iterator<Item = u32>
     parser::unique(numbers).map_err(|number| root.error(format_args!("duplicate id {number} in {name:?}")))
 }
 
-/// Item with this name; simple_switch has one parser, one deparser and two pipelines.
-fn named<'a>(list: &'a Node<'a>, name: &str) -> LoadResult<Node<'a>> {
+/// Returns the item with this name. simple_switch has one parser, one deparser and two pipelines.
+fn item_named<'a>(list: &'a Node<'a>, name: &str) -> LoadResult<Node<'a>> {
     for item in list.items()? {
         if item.str_at("name")? == name {
             return Ok(item);

@@ -32,15 +32,15 @@ pub fn header_types(scope: &mut Scope, node: &Node<'_>) -> LoadResult<()> {
             .items()?
             .map(|field| field_type(&field))
             .collect::<LoadResult<Vec<_>>>()?;
-        let fixed: u64 = fields.iter().map(|field| u64::from(field.bits)).sum();
-        if fixed > u64::from(BITS_MAX) * 8 {
+        let fixed_bits: u64 = fields.iter().map(|field| u64::from(field.bits)).sum();
+        if fixed_bits > u64::from(BITS_MAX) * 8 {
             return Err(item.error("header type is too wide"));
         }
         if fields.iter().filter(|field| field.variable).count() > 1 {
             return Err(item.error("header type has more than one variable-length field"));
         }
         if let Some(variable) = fields.iter_mut().find(|field| field.variable) {
-            variable.bits = variable_bits(max_bytes, fixed);
+            variable.bits = variable_bits(max_bytes, fixed_bits);
         }
         let variable_bits = match item.optional("length_exp") {
             Some(length) => {
@@ -66,7 +66,8 @@ pub fn header_types(scope: &mut Scope, node: &Node<'_>) -> LoadResult<()> {
     Ok(())
 }
 
-/// Maximum width of a variable-length field: the rest of the header's maximum length, or the general maximum.
+/// Returns the maximum width of a variable-length field: the maximum length of the header less the fixed-width fields, or
+/// 2048 bits if the header has no maximum length.
 fn variable_bits(max_bytes: u32, fixed_bits: u64) -> u32 {
     let limit = u64::from(max_bytes) * 8;
     let budget = if max_bytes == 0 {
@@ -78,11 +79,11 @@ fn variable_bits(max_bytes: u32, fixed_bits: u64) -> u32 {
 }
 
 fn field_type(node: &Node<'_>) -> LoadResult<Field> {
-    let flag = |at: usize| -> LoadResult<bool> {
-        if node.len() <= at {
+    let flag = |index: usize| -> LoadResult<bool> {
+        if node.len() <= index {
             return Ok(false);
         }
-        let item = node.item(at)?;
+        let item = node.item(index)?;
         // Older compilers write 0 and 1.
         match item.value().as_u64() {
             Some(number) => Ok(number != 0),
@@ -151,7 +152,7 @@ pub fn stacks(scope: &mut Scope, node: &Node<'_>) -> LoadResult<()> {
         let type_node = item.field("header_type")?;
         let header_type = scope.header_type(type_node.str()?, &type_node)?;
         let headers = header_ids(scope, &item)?;
-        let same = |header: &HeaderId| {
+        let has_type = |header: &HeaderId| {
             scope
                 .headers
                 .get(header.index())
@@ -161,7 +162,7 @@ pub fn stacks(scope: &mut Scope, node: &Node<'_>) -> LoadResult<()> {
         if headers.len() > usize::from(u16::MAX) {
             return Err(item.error("stack has more than 65535 headers"));
         }
-        if headers.is_empty() || !headers.iter().all(same) {
+        if headers.is_empty() || !headers.iter().all(has_type) {
             return Err(item.error("stack is empty or has headers of another type"));
         }
         let id = StackId(next_index(scope.stacks.len(), &item)?);
@@ -218,8 +219,8 @@ pub fn union_stacks(scope: &mut Scope, node: &Node<'_>) -> LoadResult<()> {
             .items()?
             .map(|union| {
                 let number = union.u32()?;
-                let found = scope.union_numbers.get(&number).copied();
-                found.ok_or_else(|| union.error(format_args!("unknown header union id {number}")))
+                let id = scope.union_numbers.get(&number).copied();
+                id.ok_or_else(|| union.error(format_args!("unknown header union id {number}")))
             })
             .collect::<LoadResult<Vec<_>>>()?;
         if unions.len() > usize::from(u16::MAX) {
@@ -238,9 +239,9 @@ pub fn union_stacks(scope: &mut Scope, node: &Node<'_>) -> LoadResult<()> {
 /// Reads a calculation or the selector of an action profile.
 pub fn calculation(scope: &Scope, node: &Node<'_>, inputs: &str) -> LoadResult<Calculation> {
     let list = node.field(inputs)?;
-    let mut read = Vec::new();
+    let mut calculation_inputs = Vec::new();
     for item in list.items()? {
-        read.push(match item.str_at("type")? {
+        calculation_inputs.push(match item.str_at("type")? {
             "field" => Input::Field(scope.field(&item.field("value")?)?),
             "hexstr" => {
                 let value = item.field("value")?;
@@ -248,7 +249,7 @@ pub fn calculation(scope: &Scope, node: &Node<'_>, inputs: &str) -> LoadResult<C
                     number::bytes(value.str()?).ok_or_else(|| value.error("is not a hexadecimal number"))?;
                 let bits = item.u32_at("bitwidth")?;
                 if bits > BITS_MAX || bits.div_ceil(8) as usize > bytes.len() {
-                    Input::Constant(wider(bytes, bits, &item)?, bits)
+                    Input::Constant(pad_constant(bytes, bits, &item)?, bits)
                 } else {
                     Input::Constant(bytes, bits)
                 }
@@ -268,11 +269,11 @@ pub fn calculation(scope: &Scope, node: &Node<'_>, inputs: &str) -> LoadResult<C
     Ok(Calculation {
         name: name.unwrap_or_default(),
         algorithm: node.str_at("algo")?.to_owned(),
-        inputs: read,
+        inputs: calculation_inputs,
     })
 }
 
-fn wider(bytes: Vec<u8>, bits: u32, node: &Node<'_>) -> LoadResult<Vec<u8>> {
+fn pad_constant(bytes: Vec<u8>, bits: u32, node: &Node<'_>) -> LoadResult<Vec<u8>> {
     if bits > BITS_MAX {
         return Err(node.error(format_args!(
             "width of {bits} bits exceeds the maximum of {BITS_MAX}"
@@ -305,7 +306,7 @@ impl CellBudget {
         }
         let bytes = u64::from(size) * cell_bytes as u64;
         match self.remaining_bytes.checked_sub(bytes) {
-            Some(left) => self.remaining_bytes = left,
+            Some(remaining) => self.remaining_bytes = remaining,
             None => {
                 return Err(node.error(format_args!(
                     "array needs {bytes} bytes: the limit for all arrays is {ARRAYS_BYTES_MAX}, {} are left",
@@ -393,7 +394,7 @@ pub fn checksum(scope: &Scope, node: &Node<'_>) -> LoadResult<Checksum> {
         }
         other => return Err(node.error(format_args!("unknown checksum type {other:?}"))),
     };
-    let on = |name: &str| -> LoadResult<bool> {
+    let flag_or_true = |name: &str| -> LoadResult<bool> {
         match node.optional(name) {
             Some(flag) => flag.bool(),
             None => Ok(true),
@@ -414,8 +415,8 @@ pub fn checksum(scope: &Scope, node: &Node<'_>) -> LoadResult<Checksum> {
         target: scope.field(&node.field("target")?)?,
         kind,
         condition,
-        verify: on("verify")?,
-        update: on("update")?,
+        verify: flag_or_true("verify")?,
+        update: flag_or_true("update")?,
     })
 }
 

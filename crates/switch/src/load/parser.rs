@@ -18,8 +18,11 @@ use crate::program::parser::{Extract, KeyPart, Match, Parser, ParserOp, State, T
 pub fn parser(scope: &Scope, node: &Node<'_>) -> LoadResult<Parser> {
     let list = node.field("parse_states")?;
     let mut names = HashMap::new();
-    for (at, state) in list.items()?.enumerate() {
-        names.insert(state.str_at("name")?.to_owned(), StateId(next_index(at, &state)?));
+    for (index, state) in list.items()?.enumerate() {
+        names.insert(
+            state.str_at("name")?.to_owned(),
+            StateId(next_index(index, &state)?),
+        );
     }
     let reader = Reader { scope, names };
     let mut states = Vec::new();
@@ -47,8 +50,8 @@ impl Reader<'_> {
     }
 
     fn state_id(&self, name: &str, node: &Node<'_>) -> LoadResult<StateId> {
-        let found = self.names.get(name).copied();
-        found.ok_or_else(|| node.error(format_args!("unknown parser state {name:?}")))
+        let id = self.names.get(name).copied();
+        id.ok_or_else(|| node.error(format_args!("unknown parser state {name:?}")))
     }
 
     fn state(&self, node: &Node<'_>) -> LoadResult<State> {
@@ -128,7 +131,7 @@ impl Reader<'_> {
             .map_or(1, |field| field.bits)
     }
 
-    /// Match of a transition; `None` for the default transition.
+    /// Reads the match of a transition; `None` for the default transition.
     fn transition(&self, node: &Node<'_>, widths: &[u32]) -> LoadResult<Option<Match>> {
         let kind = match node.optional("type") {
             Some(kind) => kind.str()?.to_owned(),
@@ -141,7 +144,7 @@ impl Reader<'_> {
         let Some(value) = value else {
             return Err(node.error("member \"value\" is missing"));
         };
-        let padded: usize = widths.iter().map(|bits| bits.div_ceil(8) as usize).sum();
+        let key_bytes: usize = widths.iter().map(|bits| bits.div_ceil(8) as usize).sum();
         let mask = match node.optional("mask") {
             Some(mask) => {
                 Some(number::bytes(mask.str()?).ok_or_else(|| mask.error("is not a hexadecimal number"))?)
@@ -153,10 +156,10 @@ impl Reader<'_> {
                 let bytes =
                     number::bytes(value.str()?).ok_or_else(|| value.error("is not a hexadecimal number"))?;
                 for part in std::iter::once(&bytes).chain(mask.as_ref()) {
-                    if part.len() != padded {
-                        let got = part.len();
+                    if part.len() != key_bytes {
+                        let actual = part.len();
                         return Err(node.error(format_args!(
-                            "value has {got} bytes: the key of the state has {padded}"
+                            "value has {actual} bytes: the key of the state has {key_bytes}"
                         )));
                     }
                 }
@@ -167,9 +170,9 @@ impl Reader<'_> {
             }
             "parse_vset" => {
                 let id = self.scope.value_set(value.str()?, &value)?;
-                if mask.as_ref().is_some_and(|mask| mask.len() != padded) {
+                if mask.as_ref().is_some_and(|mask| mask.len() != key_bytes) {
                     return Err(node.error(format_args!(
-                        "mask width differs from the key of the state: {padded} bytes"
+                        "mask width differs from the key of the state: {key_bytes} bytes"
                     )));
                 }
                 Ok(Some(Match::ValueSet(id, mask)))
@@ -272,14 +275,14 @@ impl Reader<'_> {
         };
         let header_type = header.and_then(|header| self.header_type(header));
         let has_field = header_type.is_some_and(|header_type| header_type.variable().is_some());
-        let own = header_type.and_then(|header_type| header_type.variable_bits.clone());
+        let type_length = header_type.and_then(|header_type| header_type.variable_bits.clone());
         let length = match (variable, has_field) {
             (true, true) => {
                 let length = params.item(1)?;
                 Some(self.expressions().data(&length)?)
             }
             (true, false) => return Err(node.error("length given for a header of fixed length")),
-            (false, true) if own.is_none() => {
+            (false, true) if type_length.is_none() => {
                 return Err(node.error("length is missing for a header of variable length"));
             }
             // The length expression of the header type is resolved at extraction.

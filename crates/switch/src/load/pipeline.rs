@@ -31,7 +31,7 @@ pub struct Pipelines<'s> {
     pub meters: &'s [MeterArray],
     /// Output for tables, profiles and selector calculations.
     pub output: &'s mut Tables,
-    /// Number of other calculations.
+    /// Number of calculations that are not in `output`.
     pub calculations: usize,
 }
 
@@ -64,10 +64,10 @@ impl Pipelines<'_> {
         }
         let flow = NodeNames { names };
         let mut nodes = Vec::new();
-        for (at, table) in tables.items()?.enumerate() {
+        for (index, table) in tables.items()?.enumerate() {
             let table = self.table(&table, &flow)?;
             self.output.tables.push(table);
-            nodes.push(FlowNode::Table(TableId(next_index(first_table + at, node)?)));
+            nodes.push(FlowNode::Table(TableId(next_index(first_table + index, node)?)));
         }
         for condition in conditions.items()? {
             nodes.push(self.condition(&condition, &flow)?);
@@ -159,11 +159,11 @@ impl Pipelines<'_> {
                 return Err(node.error("constant entries require a table of type simple"));
             }
             Some(entries) => {
-                let read = entries
+                let const_entries = entries
                     .items()?
                     .map(|entry| self.entry(&entry, &key))
                     .collect::<LoadResult<Vec<_>>>()?;
-                Some(read)
+                Some(const_entries)
             }
             None => None,
         };
@@ -237,12 +237,12 @@ impl Pipelines<'_> {
         if kind == "indirect" {
             return Ok(TableKind::Indirect(profile));
         }
-        let selects = self
+        let is_selector = self
             .output
             .profiles
             .get(profile.index())
             .is_some_and(|profile| profile.selector.is_some());
-        if !selects {
+        if !is_selector {
             return Err(node.error("action profile has no selector"));
         }
         Ok(TableKind::Selector(profile))
@@ -257,9 +257,9 @@ impl Pipelines<'_> {
             .items()?
             .map(|name| {
                 let action_name = name.str()?;
-                let at = self.actions.iter().position(|action| action.name == action_name);
-                let at = at.ok_or_else(|| name.error("unknown action name"))?;
-                Ok(ActionId(next_index(at, &name)?))
+                let index = self.actions.iter().position(|action| action.name == action_name);
+                let index = index.ok_or_else(|| name.error("unknown action name"))?;
+                Ok(ActionId(next_index(index, &name)?))
             })
             .collect()
     }
@@ -293,7 +293,7 @@ impl Pipelines<'_> {
     fn key_field(&self, node: &Node<'_>) -> LoadResult<KeyField> {
         let kind = match_kind(node.str_at("match_type")?, node)?;
         let target = node.field("target")?;
-        let (source, bits, own_name) = match kind {
+        let (source, bits, default_name) = match kind {
             MatchKind::Valid => {
                 let header = self.scope.header(target.str()?, &target)?;
                 (KeySource::Valid(header), 1, target.str()?.to_owned())
@@ -301,12 +301,16 @@ impl Pipelines<'_> {
             _ => {
                 let field = self.scope.field(&target)?;
                 let header_type = self.scope.type_of(field.header, &target)?;
-                let found = header_type.fields.get(field.field as usize);
-                if found.is_some_and(|field| field.variable) {
+                let definition = header_type.fields.get(field.field as usize);
+                if definition.is_some_and(|field| field.variable) {
                     return Err(target.error("variable-length field cannot be part of a key"));
                 }
                 let name = format!("{}.{}", target.item(0)?.str()?, target.item(1)?.str()?);
-                (KeySource::Field(field), found.map_or(1, |field| field.bits), name)
+                (
+                    KeySource::Field(field),
+                    definition.map_or(1, |field| field.bits),
+                    name,
+                )
             }
         };
         let mask = match node.optional("mask") {
@@ -322,7 +326,7 @@ impl Pipelines<'_> {
         };
         let name = match node.optional("name") {
             Some(name) => name.str()?.to_owned(),
-            None => own_name,
+            None => default_name,
         };
         Ok(KeyField {
             name,
@@ -464,7 +468,7 @@ struct NodeNames {
 }
 
 impl NodeNames {
-    /// Node named by a member; `None` at the end of the pipeline.
+    /// Returns the node that a member names; `None` if the pipeline ends.
     fn next(&self, node: &Node<'_>, member: &str) -> LoadResult<Option<NodeId>> {
         let Some(value) = node.value().get(member).filter(|value| !value.is_null()) else {
             return Ok(None);
@@ -472,9 +476,8 @@ impl NodeNames {
         let name = value
             .as_str()
             .ok_or_else(|| node.error(format_args!("member {member:?} is not a string")))?;
-        let found = self.names.get(name).copied();
-        found
-            .map(Some)
+        let id = self.names.get(name).copied();
+        id.map(Some)
             .ok_or_else(|| node.error(format_args!("member {member:?}: unknown node {name:?}")))
     }
 }

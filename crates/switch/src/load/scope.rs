@@ -10,7 +10,7 @@ use crate::program::ids::{
 };
 use crate::program::{Header, HeaderType, Stack, Union, UnionStack};
 
-/// Names by kind, filled in the order of dependencies.
+/// Elements of the program by kind and name, added in the order of dependencies.
 #[derive(Default)]
 pub struct Scope {
     pub types: Vec<HeaderType>,
@@ -33,7 +33,7 @@ pub struct Scope {
     pub registers: HashMap<String, RegisterId>,
     pub actions: HashMap<u32, ActionId>,
     pub profiles: HashMap<String, ProfileId>,
-    /// Fields and headers referenced so far by reads and writes.
+    /// Fields and headers that the loaded elements read or write.
     references: RefCell<References>,
 }
 
@@ -84,8 +84,8 @@ impl Scope {
     }
 
     pub fn action(&self, number: u32, node: &Node<'_>) -> LoadResult<ActionId> {
-        let found = self.actions.get(&number).copied();
-        found.ok_or_else(|| node.error(format_args!("unknown action id {number}")))
+        let id = self.actions.get(&number).copied();
+        id.ok_or_else(|| node.error(format_args!("unknown action id {number}")))
     }
 
     /// Resolves a whole header: all of its fields count as referenced.
@@ -95,10 +95,11 @@ impl Scope {
         Ok(header)
     }
 
-    /// Resolves a header of a stack or union: its fields are accessible through that name.
+    /// Resolves a header of a stack or union: all of its fields count as referenced, because they are accessible through the
+    /// stack or union.
     pub fn header_by_id(&self, number: u32, node: &Node<'_>) -> LoadResult<HeaderId> {
-        let found = self.header_numbers.get(&number).copied();
-        let header = found.ok_or_else(|| node.error(format_args!("unknown header id {number}")))?;
+        let id = self.header_numbers.get(&number).copied();
+        let header = id.ok_or_else(|| node.error(format_args!("unknown header id {number}")))?;
         self.references.borrow_mut().headers.insert(header);
         Ok(header)
     }
@@ -129,7 +130,7 @@ impl Scope {
         Ok(field)
     }
 
-    /// As [`Self::field`], without counting the field as referenced.
+    /// Same as [`Self::field`], but the field does not count as referenced.
     pub fn resolve_field(&self, node: &Node<'_>) -> LoadResult<FieldRef> {
         let header_node = node.item(0)?;
         let name_node = node.item(1)?;
@@ -169,23 +170,23 @@ impl Scope {
             .and_then(|stack| stack.unions.first())
             .and_then(|union| self.unions.get(union.index()))
             .ok_or_else(|| node.error("header union stack is empty"))?;
-        let at = union
+        let index = union
             .members
             .iter()
             .position(|member| member == name)
             .ok_or_else(|| node.error(format_args!("unknown union member {name:?}")))?;
         let header = union
             .headers
-            .get(at)
+            .get(index)
             .copied()
             .ok_or_else(|| node.error("union has fewer headers than its type"))?;
-        Ok((stack, next_index(at, node)?, header))
+        Ok((stack, next_index(index, node)?, header))
     }
 
     /// All referenced fields.
     pub fn referenced_fields(&self) -> BTreeSet<FieldRef> {
         let References { fields, headers } = &*self.references.borrow();
-        let all_of = |header: &HeaderId| {
+        let fields_of = |header: &HeaderId| {
             let header_type = self.headers.get(header.index());
             let header_type = header_type.and_then(|header| self.types.get(header.header_type.index()));
             let count = header_type.map_or(0, |header_type| header_type.fields.len());
@@ -195,7 +196,7 @@ impl Scope {
         fields
             .iter()
             .copied()
-            .chain(headers.iter().flat_map(all_of))
+            .chain(headers.iter().flat_map(fields_of))
             .collect()
     }
 }

@@ -1,4 +1,5 @@
-//! Resolution of header expressions: static ones to a header, dynamic ones to a representative of the same type.
+//! Resolution of header expressions: a static expression to its header, a dynamic expression to a representative of the
+//! same type.
 
 use num_traits::ToPrimitive;
 
@@ -6,7 +7,7 @@ use crate::program::Program;
 use crate::program::expr::{Bool, Data, HeaderExpr, UnionExpr};
 use crate::program::ids::{FieldRef, HeaderId, UnionId};
 
-/// Header of an expression if it is the same for every packet.
+/// Returns the header of an expression; `None` if the header may differ between packets.
 pub fn static_header(program: &Program, header: &HeaderExpr) -> Option<HeaderId> {
     match header {
         HeaderExpr::Header(header) => Some(*header),
@@ -34,7 +35,7 @@ pub fn static_header(program: &Program, header: &HeaderExpr) -> Option<HeaderId>
     }
 }
 
-/// Union of an expression if it is the same for every packet.
+/// Returns the union of an expression; `None` if the union may differ between packets.
 pub fn static_union(program: &Program, union: &UnionExpr) -> Option<UnionId> {
     match union {
         UnionExpr::Union(union) => Some(*union),
@@ -52,7 +53,7 @@ pub fn static_union(program: &Program, union: &UnionExpr) -> Option<UnionId> {
     }
 }
 
-/// Any possible header of the expression; all have the same type.
+/// Returns one of the possible headers of an expression; all possible headers have the same type.
 pub fn representative_header(program: &Program, header: &HeaderExpr) -> Option<HeaderId> {
     match header {
         HeaderExpr::Header(header) => Some(*header),
@@ -74,7 +75,7 @@ pub fn representative_header(program: &Program, header: &HeaderExpr) -> Option<H
     }
 }
 
-/// Substitutes the fields of one header in an expression over a header type.
+/// Converts an expression over the fields of a header type to an expression over the fields of one header.
 pub fn with_fields(data: &Data, header: HeaderId) -> Data {
     let inner = |data: &Data| Box::new(with_fields(data, header));
     match data {

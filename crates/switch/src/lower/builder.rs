@@ -56,7 +56,7 @@ pub enum LowerError {
     UnresolvedReference(String),
 }
 
-/// Label of a code position, bound now or later.
+/// Label of a code position; [`Builder::bind`] sets the position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Label(u32);
 
@@ -144,17 +144,17 @@ impl<'p> Builder<'p> {
     }
 
     pub fn bind(&mut self, label: Label) -> Result<(), LowerError> {
-        let here = self.current_pc()?;
-        if let Some(slot) = self.labels.get_mut(label.0 as usize) {
-            *slot = Some(here);
+        let pc = self.current_pc()?;
+        if let Some(position) = self.labels.get_mut(label.0 as usize) {
+            *position = Some(pc);
         }
         Ok(())
     }
 
     /// Binds a label to a known position.
-    pub fn bind_at(&mut self, label: Label, at: Pc) {
-        if let Some(slot) = self.labels.get_mut(label.0 as usize) {
-            *slot = Some(at);
+    pub fn bind_at(&mut self, label: Label, pc: Pc) {
+        if let Some(position) = self.labels.get_mut(label.0 as usize) {
+            *position = Some(pc);
         }
     }
 
@@ -178,11 +178,11 @@ impl<'p> Builder<'p> {
     }
 
     /// Current register allocation.
-    pub fn mark(&self) -> (u16, u16) {
+    pub fn allocation(&self) -> (u16, u16) {
         (self.r, self.w)
     }
 
-    /// Frees the registers allocated since the mark.
+    /// Frees the registers that were allocated after `(r, w)` was the current allocation.
     pub fn release(&mut self, (r, w): (u16, u16)) {
         self.r = r;
         self.w = w;
@@ -232,8 +232,8 @@ impl<'p> Builder<'p> {
     pub fn finish(mut self) -> Result<LoweredCode, LowerError> {
         for op in &mut self.code {
             for target in op.targets_mut() {
-                let bound = self.labels.get(*target as usize).copied().flatten();
-                *target = bound.ok_or_else(|| LowerError::UnresolvedReference(self.context.clone()))?;
+                let position = self.labels.get(*target as usize).copied().flatten();
+                *target = position.ok_or_else(|| LowerError::UnresolvedReference(self.context.clone()))?;
             }
         }
         thread_jumps(&mut self.code, &mut self.labels);
@@ -245,13 +245,13 @@ impl<'p> Builder<'p> {
     }
 }
 
-/// Jump threading: a jump to a jump or to an end is replaced by the final target.
+/// Jump threading: replaces each target by the final target of its chain of jumps, and a jump to an end by an end.
 fn thread_jumps(code: &mut [Op], labels: &mut [Option<Pc>]) {
     /// Maximum length of a jump chain to follow; cyclic chains exist.
     const JUMPS_MAX: usize = 8;
-    let ends: Vec<Pc> = (0..code.len() as Pc)
+    let final_targets: Vec<Pc> = (0..code.len() as Pc)
         .map(|start| {
-            let jump = |at: &Pc| match code.get(*at as usize) {
+            let jump = |pc: &Pc| match code.get(*pc as usize) {
                 Some(Op::Jump { to }) => Some(*to),
                 _ => None,
             };
@@ -261,14 +261,14 @@ fn thread_jumps(code: &mut [Op], labels: &mut [Option<Pc>]) {
                 .unwrap_or(start)
         })
         .collect();
-    let end_of = |at: Pc| ends.get(at as usize).copied().unwrap_or(at);
+    let final_target = |pc: Pc| final_targets.get(pc as usize).copied().unwrap_or(pc);
     for label in labels.iter_mut().flatten() {
-        *label = end_of(*label);
+        *label = final_target(*label);
     }
     let is_end: Vec<bool> = code.iter().map(|op| *op == Op::End).collect();
     for op in code {
         for target in op.targets_mut() {
-            *target = end_of(*target);
+            *target = final_target(*target);
         }
         if let Op::Jump { to } = op
             && is_end.get(*to as usize) == Some(&true)

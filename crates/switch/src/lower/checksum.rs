@@ -16,11 +16,11 @@ impl Builder<'_> {
                 continue;
             }
             let skip = self.label()?;
-            let there = Bool::Valid(Box::new(HeaderExpr::Header(checksum.target.header)));
+            let is_valid = Bool::Valid(Box::new(HeaderExpr::Header(checksum.target.header)));
             // A checksum of an invalid header is not an error. Only the IPv4 header checksum requires a valid header for
             // an update.
             if verify || checksum.kind == ChecksumKind::Ipv4 {
-                self.branch(&there, false, skip)?;
+                self.branch(&is_valid, false, skip)?;
             }
             if let Some(condition) = &checksum.condition {
                 self.branch(condition, false, skip)?;

@@ -10,9 +10,9 @@ use crate::program::ids::FieldRef;
 impl Builder<'_> {
     /// Emits a branch to the label, taken if the condition equals `expected`.
     pub fn branch(&mut self, condition: &Bool, expected: bool, to: Label) -> Result<(), LowerError> {
-        let mark = self.mark();
+        let allocation = self.allocation();
         self.branch_inner(condition, expected, to)?;
-        self.release(mark);
+        self.release(allocation);
         Ok(())
     }
 
@@ -27,8 +27,8 @@ impl Builder<'_> {
                 Ok(())
             }
             Bool::Not(inner) => self.branch(inner, !expected, to),
-            Bool::And(left, right) => self.both(left, right, true, expected, to),
-            Bool::Or(left, right) => self.both(left, right, false, expected, to),
+            Bool::And(left, right) => self.and_or(left, right, true, expected, to),
+            Bool::Or(left, right) => self.and_or(left, right, false, expected, to),
             Bool::Compare(compare, left, right) => {
                 self.compare(condition, (*compare, left, right), expected, to)
             }
@@ -39,13 +39,13 @@ impl Builder<'_> {
             Bool::Valid(header) => self.valid(condition, header, expected, to),
             Bool::ValidUnion(union) => self.valid_union(condition, union, expected, to),
             Bool::Select(choice, left, right) => {
-                let (other, end) = (self.label()?, self.label()?);
-                self.branch(choice, false, other)?;
+                let (alternative, end) = (self.label()?, self.label()?);
+                self.branch(choice, false, alternative)?;
                 self.branch(left, expected, to)?;
                 self.emit(Op::Jump {
                     to: Self::label_pc(end),
                 });
-                self.bind(other)?;
+                self.bind(alternative)?;
                 self.branch(right, expected, to)?;
                 self.bind(end)
             }
@@ -65,17 +65,17 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Lowers `left and right` (`all`) or `left or right`.
-    fn both(
+    /// Lowers `left and right` if `is_and`, else `left or right`.
+    fn and_or(
         &mut self,
         left: &Bool,
         right: &Bool,
-        all: bool,
+        is_and: bool,
         expected: bool,
         to: Label,
     ) -> Result<(), LowerError> {
-        if all == expected {
-            // The first failing operand decides against the jump.
+        if is_and == expected {
+            // If the first operand has the opposite value, the jump is not taken.
             let end = self.label()?;
             self.branch(left, !expected, end)?;
             self.branch(right, expected, to)?;
@@ -93,11 +93,12 @@ impl Builder<'_> {
         expected: bool,
         to: Label,
     ) -> Result<(), LowerError> {
-        let place = access::static_header(self.program, header).and_then(|header| self.layout.header(header));
-        match place {
-            Some(place) if place.metadata => self.branch(&Bool::Const(true), expected, to),
-            Some(place) => {
-                let at = place.valid;
+        let layout =
+            access::static_header(self.program, header).and_then(|header| self.layout.header(header));
+        match layout {
+            Some(layout) if layout.metadata => self.branch(&Bool::Const(true), expected, to),
+            Some(layout) => {
+                let at = layout.valid;
                 self.emit(Op::BranchValid {
                     at,
                     valid: expected,
@@ -124,13 +125,13 @@ impl Builder<'_> {
             .unions
             .get(union.index())
             .map_or(&[][..], |union| union.headers.as_slice());
-        let places: Vec<u32> = headers
+        let offsets: Vec<u32> = headers
             .iter()
             .filter_map(|header| self.layout.header(*header))
-            .map(|place| place.valid)
+            .map(|layout| layout.valid)
             .collect();
         if expected {
-            for at in places {
+            for at in offsets {
                 self.emit(Op::BranchValid {
                     at,
                     valid: true,
@@ -140,7 +141,7 @@ impl Builder<'_> {
             return Ok(());
         }
         let end = self.label()?;
-        for at in places {
+        for at in offsets {
             self.emit(Op::BranchValid {
                 at,
                 valid: true,
@@ -249,29 +250,29 @@ impl Builder<'_> {
         inside: bool,
         to: Label,
     ) -> Option<Op> {
-        let place = self.layout.field(field)?;
-        if place.variable || place.signed || place.bits == 0 || place.bits > 16 {
+        let layout = self.layout.field(field)?;
+        if layout.variable || layout.signed || layout.bits == 0 || layout.bits > 16 {
             return None;
         }
-        let most = u16::MAX >> (16 - place.bits);
+        let value_max = u16::MAX >> (16 - layout.bits);
         let to = Self::label_pc(to);
-        if high > most {
+        if high > value_max {
             return None;
         }
-        match place.bits + u32::from(place.shift) {
+        match layout.bits + u32::from(layout.shift) {
             ..=8 => Some(Op::BranchByte {
-                at: place.end - 1,
-                mask: (most << place.shift) as u8,
-                low: (low << place.shift) as u8,
-                high: (high << place.shift) as u8,
+                at: layout.end - 1,
+                mask: (value_max << layout.shift) as u8,
+                low: (low << layout.shift) as u8,
+                high: (high << layout.shift) as u8,
                 inside,
                 to,
             }),
             9..=16 => Some(Op::BranchPair {
-                at: place.end - 2,
-                mask: most << place.shift,
-                low: low << place.shift,
-                high: high << place.shift,
+                at: layout.end - 2,
+                mask: value_max << layout.shift,
+                low: low << layout.shift,
+                high: high << layout.shift,
                 inside,
                 to,
             }),
@@ -280,7 +281,7 @@ impl Builder<'_> {
     }
 }
 
-/// Test for a comparison with the expected result, and whether the operands are swapped.
+/// Returns the test for a comparison with the expected result, and whether the operands are swapped.
 fn test(compare: Compare, expected: bool, signed: bool) -> (Test, bool) {
     let less = if signed { Test::Less } else { Test::Below };
     let less_eq = if signed { Test::LessEq } else { Test::BelowEq };

@@ -41,7 +41,7 @@ pub struct ParserSelect {
     pub key: Vec<KeyPart>,
     /// Matches with the next operation.
     pub cases: Vec<(Match, Pc)>,
-    /// Next operation without a match.
+    /// Next operation if no match applies.
     pub default: Pc,
 }
 
@@ -123,38 +123,38 @@ pub fn lower(program: Program) -> Result<Executable, LowerError> {
         .iter()
         .map(|action| builder.action(action))
         .collect::<Result<Vec<_>, _>>()?;
-    let mut selections = Vec::new();
-    let parser = builder.parser(&mut selections)?;
+    let mut unresolved_selects = Vec::new();
+    let parser = builder.parser(&mut unresolved_selects)?;
     let verify = builder.checksums(true)?;
     let update = builder.checksums(false)?;
-    let mut onward = Vec::new();
-    let ingress = builder.pipeline(&program.ingress, &actions, &mut onward)?;
-    let egress = builder.pipeline(&program.egress, &actions, &mut onward)?;
+    let mut successor_labels = Vec::new();
+    let ingress = builder.pipeline(&program.ingress, &actions, &mut successor_labels)?;
+    let egress = builder.pipeline(&program.egress, &actions, &mut successor_labels)?;
     builder.context = "the deparser".to_owned();
     let deparser = builder.current_pc()?;
     builder.body(&program.deparser.statements)?;
     builder.emit(Op::End);
     let LoweredCode {
         code,
-        side_tables: side,
+        side_tables,
         labels,
     } = builder.finish()?;
-    let mut by_table = vec![TableSuccessors::default(); program.tables.len()];
-    for table in &onward {
-        if let Some(slot) = by_table.get_mut(table.table as usize) {
-            *slot = table.resolve(&labels)?;
+    let mut table_successors = vec![TableSuccessors::default(); program.tables.len()];
+    for table in &successor_labels {
+        if let Some(successors) = table_successors.get_mut(table.table as usize) {
+            *successors = table.resolve(&labels)?;
         }
     }
-    let choices = selections
+    let parser_selects = unresolved_selects
         .iter()
-        .map(|selection| resolve_select(selection, &labels))
+        .map(|select| resolve_select(select, &labels))
         .collect::<Result<Vec<_>, _>>()?;
     Ok(Executable {
         layout,
         standard_metadata: standard,
         code,
-        side_tables: side,
-        parser_selects: choices,
+        side_tables,
+        parser_selects,
         parser,
         verify,
         update,
@@ -162,7 +162,7 @@ pub fn lower(program: Program) -> Result<Executable, LowerError> {
         egress,
         deparser,
         actions,
-        table_successors: by_table,
+        table_successors,
         keys,
         inputs,
         sums,
@@ -171,19 +171,19 @@ pub fn lower(program: Program) -> Result<Executable, LowerError> {
     })
 }
 
-fn resolve_select(selection: &UnresolvedSelect, labels: &[Option<Pc>]) -> Result<ParserSelect, LowerError> {
+fn resolve_select(select: &UnresolvedSelect, labels: &[Option<Pc>]) -> Result<ParserSelect, LowerError> {
     let position = |label: builder::Label| {
-        let found = label.position(labels);
-        found.ok_or_else(|| LowerError::UnresolvedReference("parser state".to_owned()))
+        let pc = label.position(labels);
+        pc.ok_or_else(|| LowerError::UnresolvedReference("parser state".to_owned()))
     };
-    let cases = selection
+    let cases = select
         .cases
         .iter()
         .map(|(matches, label)| Ok((matches.clone(), position(*label)?)))
         .collect::<Result<Vec<_>, LowerError>>()?;
     Ok(ParserSelect {
-        key: selection.key.clone(),
+        key: select.key.clone(),
         cases,
-        default: position(selection.default)?,
+        default: position(select.default)?,
     })
 }

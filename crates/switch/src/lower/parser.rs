@@ -15,13 +15,13 @@ pub struct UnresolvedSelect {
     pub key: Vec<KeyPart>,
     /// Matches with their targets.
     pub cases: Vec<(Match, Label)>,
-    /// Target without a match.
+    /// Target if no match applies.
     pub default: Label,
 }
 
 impl Builder<'_> {
-    /// Lowers the parser; select expressions that are evaluated as trees are added to `selections`.
-    pub fn parser(&mut self, selections: &mut Vec<UnresolvedSelect>) -> Result<u32, LowerError> {
+    /// Lowers the parser; select expressions that are evaluated as trees are added to `selects`.
+    pub fn parser(&mut self, selects: &mut Vec<UnresolvedSelect>) -> Result<u32, LowerError> {
         let start = self.current_pc()?;
         let program = self.program;
         let states = &program.parser.states;
@@ -33,8 +33,8 @@ impl Builder<'_> {
         let target = |state: Option<StateId>| match state {
             None => Ok(end),
             Some(id) => {
-                let found = labels.get(id.index()).copied();
-                found.ok_or_else(|| LowerError::UnresolvedReference("parser state".to_owned()))
+                let label = labels.get(id.index()).copied();
+                label.ok_or_else(|| LowerError::UnresolvedReference("parser state".to_owned()))
             }
         };
         let first = program.parser.init.map(StateId::index);
@@ -45,7 +45,7 @@ impl Builder<'_> {
             .collect();
         match first {
             Some(first) => match order.get_mut(..=first) {
-                Some(upto) => upto.rotate_right(1),
+                Some(front) => front.rotate_right(1),
                 None => {
                     return Err(LowerError::UnresolvedReference(
                         "start state of the parser".to_owned(),
@@ -54,20 +54,20 @@ impl Builder<'_> {
             },
             None => self.emit(Op::End),
         }
-        for ((state, label), loops) in order {
+        for ((state, label), is_loop) in order {
             self.context = format!("parser state {}", state.name);
             self.bind(*label)?;
-            if loops {
+            if is_loop {
                 self.emit(Op::Fuel);
             }
             for op in &state.ops {
-                let mark = self.mark();
+                let allocation = self.allocation();
                 self.parser_operation(op)?;
-                self.release(mark);
+                self.release(allocation);
             }
-            let mark = self.mark();
-            self.transitions(state, &target, selections)?;
-            self.release(mark);
+            let allocation = self.allocation();
+            self.transitions(state, &target, selects)?;
+            self.release(allocation);
         }
         self.bind(end)?;
         self.emit(Op::End);
@@ -77,8 +77,8 @@ impl Builder<'_> {
     fn parser_operation(&mut self, op: &ParserOp) -> Result<(), LowerError> {
         match op {
             ParserOp::Extract(Extract::Header(header), None) => {
-                let place = self.layout.header(*header);
-                if place.is_some_and(|place| place.union.is_none() && place.variable.is_none()) {
+                let layout = self.layout.header(*header);
+                if layout.is_some_and(|layout| layout.union.is_none() && layout.variable.is_none()) {
                     self.emit(Op::Extract { header: header.0 });
                     return Ok(());
                 }
@@ -118,7 +118,7 @@ impl Builder<'_> {
         &mut self,
         state: &State,
         target: &impl Fn(Option<StateId>) -> Result<Label, LowerError>,
-        selections: &mut Vec<UnresolvedSelect>,
+        selects: &mut Vec<UnresolvedSelect>,
     ) -> Result<(), LowerError> {
         let default = target(state.default)?;
         if state.key.is_empty() {
@@ -134,18 +134,22 @@ impl Builder<'_> {
             });
             return Ok(());
         }
-        let plain = state
+        let has_values = state
             .transitions
             .iter()
             .all(|case| matches!(case.matches, Match::Value { .. }));
-        let key = if plain { self.narrow_key(&state.key)? } else { None };
+        let key = if has_values {
+            self.narrow_key(&state.key)?
+        } else {
+            None
+        };
         let Some(key) = key else {
             let mut cases = Vec::new();
             for case in &state.transitions {
                 cases.push((case.matches.clone(), target(case.next)?));
             }
-            let index = super::builder::number(selections.len())?;
-            selections.push(UnresolvedSelect {
+            let index = super::builder::number(selects.len())?;
+            selects.push(UnresolvedSelect {
                 key: state.key.clone(),
                 cases,
                 default,
@@ -173,7 +177,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Cases of a key that is one field of up to two bytes, one operation each; `None` for other keys.
+    /// Lowers the cases of a key that is one field of up to two bytes to one operation for each case; `None` for other keys.
     fn plain_cases(
         &self,
         state: &State,
@@ -242,22 +246,22 @@ impl Builder<'_> {
             };
             full_key = Some(match full_key {
                 None => r,
-                Some(so_far) => {
-                    let joined = self.r()?;
+                Some(previous) => {
+                    let combined = self.r()?;
                     let shift = u64::from(bits.next_multiple_of(8));
                     self.emit(Op::AluConst {
                         op: Alu::Shl,
-                        r: joined,
-                        a: so_far,
+                        r: combined,
+                        a: previous,
                         value: shift,
                     });
                     self.emit(Op::Alu {
                         op: Alu::Or,
-                        r: joined,
-                        a: joined,
+                        r: combined,
+                        a: combined,
                         b: r,
                     });
-                    joined
+                    combined
                 }
             });
         }
@@ -268,11 +272,11 @@ impl Builder<'_> {
     fn key_field(&mut self, field: FieldRef, bits: u32) -> Result<Option<R>, LowerError> {
         let data = Data::Field(field);
         if self.range(&data).is_some_and(|range| range.is_negative()) {
-            let Some(mut place) = self.layout.field(field) else {
+            let Some(mut layout) = self.layout.field(field) else {
                 return Ok(None);
             };
-            place.signed = false;
-            return Ok(match self.load(place)? {
+            layout.signed = false;
+            return Ok(match self.load(layout)? {
                 Some(super::value::Reg::Narrow(r)) => Some(r),
                 _ => None,
             });
@@ -281,9 +285,9 @@ impl Builder<'_> {
     }
 }
 
-/// For each state, whether a back edge leads to it: every cycle has such a state.
+/// Returns for each state whether a back edge leads to the state. Every cycle contains at least one of these states.
 fn loop_states(parser: &Parser) -> Vec<bool> {
-    let following = |state: usize| {
+    let successors = |state: usize| {
         let state = parser.states.get(state);
         let transitions = state.map_or(&[][..], |state| state.transitions.as_slice());
         let next = transitions.iter().map(|case| case.next);
@@ -295,28 +299,28 @@ fn loop_states(parser: &Parser) -> Vec<bool> {
     let mut path: Vec<(usize, Vec<StateId>)> = Vec::new();
     let first = parser.init.map(StateId::index);
     if let Some(first) = first {
-        path.push((first, following(first).collect()));
+        path.push((first, successors(first).collect()));
     }
-    if let Some(known) = first.and_then(|first| visited.get_mut(first)) {
-        *known = (true, true);
+    if let Some(visit) = first.and_then(|first| visited.get_mut(first)) {
+        *visit = (true, true);
     }
-    while let Some((state, left)) = path.last_mut() {
-        let Some(next) = left.pop().map(StateId::index) else {
-            if let Some(known) = visited.get_mut(*state) {
-                known.1 = false;
+    while let Some((state, pending)) = path.last_mut() {
+        let Some(next) = pending.pop().map(StateId::index) else {
+            if let Some(visit) = visited.get_mut(*state) {
+                visit.1 = false;
             }
             path.pop();
             continue;
         };
         match visited.get_mut(next) {
             Some((true, on_path)) => {
-                if *on_path && let Some(loops) = loops.get_mut(next) {
-                    *loops = true;
+                if *on_path && let Some(is_loop) = loops.get_mut(next) {
+                    *is_loop = true;
                 }
             }
-            Some(known) => {
-                *known = (true, true);
-                path.push((next, following(next).collect()));
+            Some(visit) => {
+                *visit = (true, true);
+                path.push((next, successors(next).collect()));
             }
             None => {}
         }

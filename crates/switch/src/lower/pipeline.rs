@@ -12,11 +12,11 @@ use crate::program::pipeline::{Next, Node, Pipeline, Table};
 /// Successors of a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TableSuccessors {
-    /// After a hit, by action; one element if all actions have the same successor.
+    /// After a hit, by action.
     pub hit: Vec<Pc>,
     /// After a miss, by action.
     pub miss: Vec<Pc>,
-    /// After a miss without an action.
+    /// After a lookup without an action: a miss without a default action, or an empty group.
     pub no_action: Pc,
 }
 
@@ -29,12 +29,12 @@ pub struct TableSuccessorLabels {
 }
 
 impl Builder<'_> {
-    /// Lowers a pipeline. The successors of its tables are added to `onward`.
+    /// Lowers a pipeline. The successors of its tables are added to `successor_labels`.
     pub fn pipeline(
         &mut self,
         pipeline: &Pipeline,
         actions: &[ActionCode],
-        onward: &mut Vec<TableSuccessorLabels>,
+        successor_labels: &mut Vec<TableSuccessorLabels>,
     ) -> Result<Pc, LowerError> {
         self.context = format!("pipeline {}", pipeline.name);
         let order = order(self.program, pipeline)?;
@@ -48,8 +48,8 @@ impl Builder<'_> {
         let target = |node: Option<NodeId>| match node {
             None => Ok(end),
             Some(id) => {
-                let found = labels.get(id.index()).copied();
-                found.ok_or_else(|| LowerError::UnresolvedReference("pipeline node".to_owned()))
+                let label = labels.get(id.index()).copied();
+                label.ok_or_else(|| LowerError::UnresolvedReference("pipeline node".to_owned()))
             }
         };
         for (position, node) in order.iter().enumerate() {
@@ -57,45 +57,46 @@ impl Builder<'_> {
                 continue;
             };
             self.bind(*label)?;
-            let following = order
+            let next_label = order
                 .get(position + 1)
                 .and_then(|next| labels.get(next.index()))
                 .copied();
             match pipeline.nodes.get(node.index()) {
                 Some(Node::Table(table)) => {
                     self.emit(Op::Apply { table: table.0 });
-                    let found = self.program.tables.get(table.index());
-                    let found = found.ok_or_else(|| LowerError::UnresolvedReference("table".to_owned()))?;
-                    onward.push(self.table_successors(table.0, found, &target)?);
+                    let definition = self.program.tables.get(table.index());
+                    let definition =
+                        definition.ok_or_else(|| LowerError::UnresolvedReference("table".to_owned()))?;
+                    successor_labels.push(self.table_successors(table.0, definition, &target)?);
                 }
                 Some(Node::Condition {
                     condition,
                     on_true,
                     on_false,
                 }) => {
-                    let mark = self.mark();
+                    let allocation = self.allocation();
                     let (yes, no) = (target(*on_true)?, target(*on_false)?);
-                    if following == Some(yes) {
+                    if next_label == Some(yes) {
                         self.branch(condition, false, no)?;
                     } else {
                         self.branch(condition, true, yes)?;
-                        if following != Some(no) {
+                        if next_label != Some(no) {
                             self.emit(Op::Jump {
                                 to: Self::label_pc(no),
                             });
                         }
                     }
-                    self.release(mark);
+                    self.release(allocation);
                 }
                 Some(Node::Action { action, next }) => {
                     let code = actions.get(action.index());
                     let code =
                         code.ok_or_else(|| LowerError::UnresolvedReference("action call".to_owned()))?;
-                    let at = self.label()?;
-                    self.bind_at(at, code.start);
+                    let action_label = self.label()?;
+                    self.bind_at(action_label, code.start);
                     let then = target(*next)?;
                     self.emit(Op::Call {
-                        action: Self::label_pc(at),
+                        action: Self::label_pc(action_label),
                         then: Self::label_pc(then),
                     });
                 }
@@ -110,18 +111,18 @@ impl Builder<'_> {
     fn table_successors(
         &self,
         table: u32,
-        found: &Table,
+        definition: &Table,
         target: &impl Fn(Option<NodeId>) -> Result<Label, LowerError>,
     ) -> Result<TableSuccessorLabels, LowerError> {
-        let none = target(found.next_without_action)?;
+        let no_action = target(definition.next_without_action)?;
         let count = self.program.actions.len();
-        let (hit, miss) = match &found.next {
+        let (hit, miss) = match &definition.next {
             Next::ByHit { hit, miss } => (vec![target(*hit)?; count], vec![target(*miss)?; count]),
             Next::ByAction(list) => {
-                let mut by_action = vec![none; count];
+                let mut by_action = vec![no_action; count];
                 for (action, next) in list {
-                    if let Some(slot) = by_action.get_mut(action.index()) {
-                        *slot = target(*next)?;
+                    if let Some(label) = by_action.get_mut(action.index()) {
+                        *label = target(*next)?;
                     }
                 }
                 (by_action.clone(), by_action)
@@ -131,7 +132,7 @@ impl Builder<'_> {
             table,
             hit,
             miss,
-            no_action: none,
+            no_action,
         })
     }
 }
@@ -140,8 +141,8 @@ impl TableSuccessorLabels {
     /// Resolves the labels to positions.
     pub fn resolve(&self, labels: &[Option<Pc>]) -> Result<TableSuccessors, LowerError> {
         let position = |label: &Label| {
-            let found = label.position(labels);
-            found.ok_or_else(|| LowerError::UnresolvedReference("successor of a table".to_owned()))
+            let pc = label.position(labels);
+            pc.ok_or_else(|| LowerError::UnresolvedReference("successor of a table".to_owned()))
         };
         Ok(TableSuccessors {
             hit: self.hit.iter().map(position).collect::<Result<_, _>>()?,
@@ -151,7 +152,7 @@ impl TableSuccessorLabels {
     }
 }
 
-/// Reachable nodes in topological order.
+/// Returns the reachable nodes in topological order.
 fn order(program: &Program, pipeline: &Pipeline) -> Result<Vec<NodeId>, LowerError> {
     #[derive(Clone, Copy, PartialEq)]
     enum VisitState {
@@ -159,37 +160,37 @@ fn order(program: &Program, pipeline: &Pipeline) -> Result<Vec<NodeId>, LowerErr
         Open,
         Done,
     }
-    let mut marks = vec![VisitState::Unvisited; pipeline.nodes.len()];
-    let mut finished = Vec::new();
+    let mut visits = vec![VisitState::Unvisited; pipeline.nodes.len()];
+    let mut sorted = Vec::new();
     let mut stack: Vec<(NodeId, bool)> = pipeline.init.map(|node| (node, false)).into_iter().collect();
-    while let Some((node, leaving)) = stack.pop() {
-        let Some(mark) = marks.get_mut(node.index()) else {
+    while let Some((node, is_leaving)) = stack.pop() {
+        let Some(visit) = visits.get_mut(node.index()) else {
             return Err(LowerError::UnresolvedReference(format!(
                 "pipeline {}",
                 pipeline.name
             )));
         };
-        if leaving {
-            *mark = VisitState::Done;
-            finished.push(node);
+        if is_leaving {
+            *visit = VisitState::Done;
+            sorted.push(node);
             continue;
         }
-        match *mark {
+        match *visit {
             VisitState::Done => continue,
             VisitState::Open => return Err(LowerError::ControlFlowCycle(pipeline.name.clone())),
-            VisitState::Unvisited => *mark = VisitState::Open,
+            VisitState::Unvisited => *visit = VisitState::Open,
         }
         stack.push((node, true));
         for next in successors(program, pipeline, node) {
-            match marks.get(next.index()) {
+            match visits.get(next.index()) {
                 Some(VisitState::Open) => return Err(LowerError::ControlFlowCycle(pipeline.name.clone())),
                 Some(VisitState::Unvisited) => stack.push((next, false)),
                 _ => {}
             }
         }
     }
-    finished.reverse();
-    Ok(finished)
+    sorted.reverse();
+    Ok(sorted)
 }
 
 fn successors(program: &Program, pipeline: &Pipeline, node: NodeId) -> Vec<NodeId> {

@@ -59,37 +59,37 @@ pub fn key(layout: &Layout, table: &Table) -> Result<KeyPlan, LowerError> {
     let dangling = || LowerError::UnresolvedReference(format!("key of table {}", table.name));
     let mut plan = KeyPlan::default();
     let mut mask = Vec::new();
-    let mut masked = false;
+    let mut has_mask = false;
     for field in &table.key {
         let bytes = field.bits.div_ceil(8);
         let step = match field.source {
             KeySource::Valid(header) => {
-                let place = layout.header(header).ok_or_else(dangling)?;
+                let header_layout = layout.header(header).ok_or_else(dangling)?;
                 KeyStep::Copy {
                     valid: None,
-                    at: place.valid,
+                    at: header_layout.valid,
                     bytes: 1,
                 }
             }
             KeySource::Field(source) => {
-                let place = layout.field(source).ok_or_else(dangling)?;
+                let field_layout = layout.field(source).ok_or_else(dangling)?;
                 let header = layout.header(source.header).ok_or_else(dangling)?;
                 let metadata = header.metadata;
-                let hidden = source.field as usize + 1 == header.fields.len();
-                let valid = (!metadata && !hidden).then_some(header.valid);
+                let is_hidden = source.field as usize + 1 == header.fields.len();
+                let valid = (!metadata && !is_hidden).then_some(header.valid);
                 // The bits above a metadata field are always 0.
-                if place.whole_bytes() || metadata {
+                if field_layout.whole_bytes() || metadata {
                     KeyStep::Copy {
                         valid,
-                        at: place.end - bytes,
+                        at: field_layout.end - bytes,
                         bytes,
                     }
                 } else {
-                    let bit = place.end * 8 - u32::from(place.shift) - place.bits;
+                    let bit = field_layout.end * 8 - u32::from(field_layout.shift) - field_layout.bits;
                     KeyStep::Bits {
                         valid,
                         bit,
-                        bits: place.bits,
+                        bits: field_layout.bits,
                     }
                 }
             }
@@ -98,20 +98,20 @@ pub fn key(layout: &Layout, table: &Table) -> Result<KeyPlan, LowerError> {
         plan.bytes += bytes as usize;
         match &field.mask {
             Some(bits) => {
-                masked = true;
+                has_mask = true;
                 mask.extend_from_slice(bits);
             }
             None => mask.extend(std::iter::repeat_n(0xff, bytes as usize)),
         }
     }
-    plan.mask = masked.then_some(mask);
+    plan.mask = has_mask.then_some(mask);
     Ok(plan)
 }
 
 /// Input step of a calculation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum InputStep {
-    /// Bits of a valid header.
+    /// Bits of a header; skipped if the header is invalid.
     Bits {
         /// Offset of the header's validity; `None` for metadata.
         valid: Option<u32>,
@@ -120,7 +120,7 @@ pub enum InputStep {
         /// Length.
         bits: u32,
     },
-    /// Variable-length field of a valid header.
+    /// Variable-length field of a header; skipped if the header is invalid.
     Variable {
         /// Offset of the header's validity.
         valid: u32,
@@ -129,9 +129,9 @@ pub enum InputStep {
         /// Offset of the bytes.
         bytes: u32,
     },
-    /// The last bits of a constant's bytes.
+    /// Constant: bytes, and the number of bits to use from their end.
     Constant(Vec<u8>, u32),
-    /// Whole header, if valid.
+    /// Whole header; skipped if invalid.
     Header(crate::program::ids::HeaderId),
     /// Payload.
     Payload,
@@ -158,20 +158,20 @@ pub fn inputs(
         };
         if let (
             Some(InputStep::Bits {
-                valid: before,
+                valid: previous_valid,
                 bit,
                 bits,
             }),
             InputStep::Bits {
                 valid,
-                bit: next,
-                bits: more,
+                bit: next_bit,
+                bits: next_bits,
             },
         ) = (steps.last_mut(), &step)
-            && before == valid
-            && *bit + *bits == *next
+            && previous_valid == valid
+            && *bit + *bits == *next_bit
         {
-            *bits += more;
+            *bits += next_bits;
             continue;
         }
         steps.push(step);
@@ -182,7 +182,7 @@ pub fn inputs(
     Ok(steps)
 }
 
-/// Range of whole 16-bit words of a header, if valid.
+/// Range of whole 16-bit words of a header; skipped if the header is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct WordRange {
     /// Offset of the header's validity; `None` for metadata.
@@ -193,7 +193,8 @@ pub struct WordRange {
     pub end: u32,
 }
 
-/// Word ranges for an Internet checksum in place; `None` if the input has other parts than whole words.
+/// Returns the word ranges to compute an Internet checksum without a copy; `None` for other algorithms, or if a part of the
+/// input does not consist of whole words.
 pub fn word_ranges(calculation: &Calculation, inputs: &[InputStep]) -> Option<Vec<WordRange>> {
     if Algorithm::from_name(&calculation.algorithm)? != Algorithm::Checksum16 {
         return None;
@@ -222,10 +223,10 @@ fn field_step(layout: &Layout, field: FieldRef) -> Option<InputStep> {
             bytes: variable.bytes,
         });
     }
-    let place = layout.field(field)?;
+    let field_layout = layout.field(field)?;
     Some(InputStep::Bits {
         valid: (!header.metadata).then_some(header.valid),
-        bit: place.end * 8 - u32::from(place.shift) - place.bits,
-        bits: place.bits,
+        bit: field_layout.end * 8 - u32::from(field_layout.shift) - field_layout.bits,
+        bits: field_layout.bits,
     })
 }

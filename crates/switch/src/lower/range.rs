@@ -61,21 +61,21 @@ impl Range {
     }
 
     fn corners(&self, other: &Self, op: impl Fn(&BigInt, &BigInt) -> BigInt) -> Self {
-        let all = [
+        let values = [
             op(&self.low, &other.low),
             op(&self.low, &other.high),
             op(&self.high, &other.low),
             op(&self.high, &other.high),
         ];
-        let mut range = Self::single(all[0].clone());
-        for value in all {
+        let mut range = Self::single(values[0].clone());
+        for value in values {
             range = range.join(&Self::single(value));
         }
         range
     }
 }
 
-/// Bits of the largest absolute value.
+/// Returns the number of bits of the largest absolute value.
 fn magnitude(range: &Range) -> u32 {
     let bits = range.low.bits().max(range.high.bits());
     u32::try_from(bits).unwrap_or(u32::MAX)
@@ -90,7 +90,7 @@ pub fn of_field(program: &Program, field: FieldRef) -> Range {
     }
 }
 
-/// Range of an expression; `None` without a useful bound. `args` are the widths of the action's
+/// Returns the range of an expression; `None` if no useful bound is known. `args` are the widths of the action's
 /// parameters.
 pub fn of(program: &Program, args: &[u32], data: &Data) -> Option<Range> {
     let of = |data: &Data| of(program, args, data);
@@ -117,7 +117,7 @@ pub fn of(program: &Program, args: &[u32], data: &Data) -> Option<Range> {
                 },
             )
         }
-        Data::Param(at) => Range::unsigned(*args.get(*at as usize)?),
+        Data::Param(index) => Range::unsigned(*args.get(*index as usize)?),
         Data::Register(register, _) => Range::unsigned(program.registers.get(register.index())?.bits),
         Data::Binary(op, left, right) => binary(*op, &of(left)?, &of(right)?)?,
         Data::Not(value) => {
@@ -132,7 +132,7 @@ pub fn of(program: &Program, args: &[u32], data: &Data) -> Option<Range> {
                 Cast::TwoCompMod | Cast::Saturate => Range::signed(*bits),
                 Cast::SaturateUnsigned => Range::unsigned(*bits),
             };
-            // A value that needs no cast keeps its range, which determines how it is widened.
+            // A value that needs no cast keeps its range, which determines how the value is widened.
             match of(value) {
                 Some(range) if range.within(&target) => range,
                 _ => target,
@@ -180,10 +180,10 @@ fn binary(op: Binary, left: &Range, right: &Range) -> Option<Range> {
             }
         }
         Binary::Shl => {
-            let most = right.high.to_u32().filter(|bits| *bits <= SHIFT_MAX)?;
-            let high = (&left.high << most).max(BigInt::zero());
+            let shift_max = right.high.to_u32().filter(|bits| *bits <= SHIFT_MAX)?;
+            let high = (&left.high << shift_max).max(BigInt::zero());
             Range {
-                low: (&left.low << most).min(BigInt::zero()),
+                low: (&left.low << shift_max).min(BigInt::zero()),
                 high,
             }
         }

@@ -22,8 +22,8 @@ const QUEUEING: [&str; 4] = [
     "queueing_metadata.deq_timedelta",
     "queueing_metadata.deq_qdepth",
 ];
-/// Locations of the standard metadata. A field that the program lacks or never references is `None` and is not set: most
-/// programs use few of these fields, and setting all would be a tenth of the cost of a packet.
+/// Locations of the standard metadata. A field that the program does not have or does not reference is `None` and is not
+/// set: most programs use few of these fields, and setting all fields would be a tenth of the cost of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct StandardMetadata {
     /// Egress port requested by ingress.
@@ -75,45 +75,45 @@ impl StandardMetadata {
         // As in simple_switch, queueing metadata is set only if all of its fields exist.
         let has_queues = QUEUEING.iter().all(|name| find(name).is_some());
         let find = |name: &'static str| {
-            let found = find(name);
-            found.filter(|_| has_queues || !name.starts_with("queueing_metadata."))
+            let field = find(name);
+            field.filter(|_| has_queues || !name.starts_with("queueing_metadata."))
         };
         let [spec, ..] = REQUIRED;
         let egress_spec = find(spec).and_then(|field| layout.field(field));
         let egress_spec = egress_spec.ok_or(LowerError::MissingField(spec))?;
-        let mut known: Vec<FieldRef> = find(spec).into_iter().collect();
+        let mut switch_fields: Vec<FieldRef> = find(spec).into_iter().collect();
         Self::fill(egress_spec, |name| {
-            known.extend(find(name));
+            switch_fields.extend(find(name));
             None
         });
         Ok(Self::fill(egress_spec, |name| {
             let field = find(name)?;
             // A field may be an alias of another field that the switch reads.
-            let is_shared = known.iter().filter(|other| **other == field).count() > 1;
-            let is_kept = is_shared || program.referenced_fields.contains(&field);
-            is_kept.then(|| layout.field(field)).flatten()
+            let is_shared = switch_fields.iter().filter(|other| **other == field).count() > 1;
+            let is_used = is_shared || program.referenced_fields.contains(&field);
+            is_used.then(|| layout.field(field)).flatten()
         }))
     }
 
-    fn fill(egress_spec: FieldLayout, mut place: impl FnMut(&'static str) -> Option<FieldLayout>) -> Self {
+    fn fill(egress_spec: FieldLayout, mut locate: impl FnMut(&'static str) -> Option<FieldLayout>) -> Self {
         Self {
             egress_spec,
-            ingress_port: place("standard_metadata.ingress_port"),
-            egress_port: place("standard_metadata.egress_port"),
-            instance_type: place("standard_metadata.instance_type"),
-            packet_length: place("standard_metadata.packet_length"),
-            parser_error: place("standard_metadata.parser_error"),
-            checksum_error: place("standard_metadata.checksum_error"),
-            mcast_grp: place("intrinsic_metadata.mcast_grp"),
-            egress_rid: place("intrinsic_metadata.egress_rid"),
-            ingress_global_timestamp: place("intrinsic_metadata.ingress_global_timestamp"),
-            egress_global_timestamp: place("intrinsic_metadata.egress_global_timestamp"),
-            enq_timestamp: place("queueing_metadata.enq_timestamp"),
-            enq_qdepth: place("queueing_metadata.enq_qdepth"),
-            deq_timedelta: place("queueing_metadata.deq_timedelta"),
-            deq_qdepth: place("queueing_metadata.deq_qdepth"),
-            qid: place("queueing_metadata.qid"),
-            priority: place("intrinsic_metadata.priority"),
+            ingress_port: locate("standard_metadata.ingress_port"),
+            egress_port: locate("standard_metadata.egress_port"),
+            instance_type: locate("standard_metadata.instance_type"),
+            packet_length: locate("standard_metadata.packet_length"),
+            parser_error: locate("standard_metadata.parser_error"),
+            checksum_error: locate("standard_metadata.checksum_error"),
+            mcast_grp: locate("intrinsic_metadata.mcast_grp"),
+            egress_rid: locate("intrinsic_metadata.egress_rid"),
+            ingress_global_timestamp: locate("intrinsic_metadata.ingress_global_timestamp"),
+            egress_global_timestamp: locate("intrinsic_metadata.egress_global_timestamp"),
+            enq_timestamp: locate("queueing_metadata.enq_timestamp"),
+            enq_qdepth: locate("queueing_metadata.enq_qdepth"),
+            deq_timedelta: locate("queueing_metadata.deq_timedelta"),
+            deq_qdepth: locate("queueing_metadata.deq_qdepth"),
+            qid: locate("queueing_metadata.qid"),
+            priority: locate("intrinsic_metadata.priority"),
         }
     }
 }

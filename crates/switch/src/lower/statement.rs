@@ -26,18 +26,19 @@ pub struct ActionCode {
     pub arg_bytes: u32,
 }
 
-/// Layout of the arguments of an action: 8 bytes for arguments of up to 64 bits, the needed length for wider ones.
+/// Returns offset and length of each argument of an action, and the length of all arguments. Arguments of up to 64 bits have
+/// 8 bytes, wider arguments the required number of bytes.
 pub fn layout_args(widths: impl Iterator<Item = u32>) -> (Vec<(u32, u32)>, u32) {
-    let mut at = 0u32;
+    let mut offset = 0u32;
     let args = widths
         .map(|bits| {
             let bytes = if bits <= 64 { 8 } else { bits.div_ceil(8) };
-            let place = (at, bytes);
-            at += bytes;
-            place
+            let location = (offset, bytes);
+            offset += bytes;
+            location
         })
         .collect();
-    (args, at)
+    (args, offset)
 }
 
 impl Builder<'_> {
@@ -46,12 +47,12 @@ impl Builder<'_> {
         self.context = format!("action {}", action.name);
         self.params = action.params.iter().map(|param| param.bits).collect();
         let (args, arg_bytes) = layout_args(self.params.iter().copied());
-        self.args = args.iter().map(|(at, _)| *at).collect();
+        self.args = args.iter().map(|(offset, _)| *offset).collect();
         let start = self.current_pc()?;
         self.locked_registers = registers_of(&action.body).into_iter().collect();
         if !self.locked_registers.is_empty() {
-            let held = self.locked_registers.clone();
-            let set = self.lock_set(&held)?;
+            let registers = self.locked_registers.clone();
+            let set = self.lock_set(&registers)?;
             self.emit(Op::Lock { set });
         }
         self.body(&action.body)?;
@@ -71,22 +72,22 @@ impl Builder<'_> {
         let labels = (0..=body.len())
             .map(|_| self.label())
             .collect::<Result<Vec<_>, _>>()?;
-        let behind: BTreeSet<u32> = body
+        let backward_targets: BTreeSet<u32> = body
             .iter()
             .zip(0u32..)
-            .filter_map(|(statement, at)| match statement {
-                Statement::Jump(to) | Statement::JumpIfZero(_, to) if *to <= at => Some(*to),
+            .filter_map(|(statement, index)| match statement {
+                Statement::Jump(to) | Statement::JumpIfZero(_, to) if *to <= index => Some(*to),
                 _ => None,
             })
             .collect();
-        for (at, (statement, label)) in (0u32..).zip(body.iter().zip(&labels)) {
+        for (index, (statement, label)) in (0u32..).zip(body.iter().zip(&labels)) {
             self.bind(*label)?;
-            if behind.contains(&at) {
+            if backward_targets.contains(&index) {
                 self.emit(Op::Fuel);
             }
-            let mark = self.mark();
+            let allocation = self.allocation();
             self.statement(statement, &labels)?;
-            self.release(mark);
+            self.release(allocation);
         }
         match labels.last() {
             Some(end) => self.bind(*end),
@@ -96,8 +97,8 @@ impl Builder<'_> {
 
     fn statement(&mut self, statement: &Statement, labels: &[Label]) -> Result<(), LowerError> {
         let label = |to: u32| {
-            let found = labels.get(to as usize).copied();
-            found.ok_or_else(|| LowerError::UnresolvedReference("jump target".to_owned()))
+            let label = labels.get(to as usize).copied();
+            label.ok_or_else(|| LowerError::UnresolvedReference("jump target".to_owned()))
         };
         match statement {
             Statement::Jump(to) => {
@@ -121,7 +122,7 @@ impl Builder<'_> {
 
     /// Lowers a statement that is not a jump.
     pub fn plain(&mut self, statement: &Statement) -> Result<(), LowerError> {
-        let done = match statement {
+        let is_lowered = match statement {
             Statement::Assign(LValue::Field(field), value) => self.assign(*field, value)?,
             Statement::Assign(LValue::Access(header, field), value) => {
                 match access::static_header(self.program, header) {
@@ -138,7 +139,9 @@ impl Builder<'_> {
             Statement::Assign(LValue::Register(register, index), value) => {
                 self.register_write(*register, index, value)?
             }
-            Statement::RegisterRead(place, register, index) => self.register_read(place, *register, index)?,
+            Statement::RegisterRead(target, register, index) => {
+                self.register_read(target, *register, index)?
+            }
             Statement::RegisterWrite(register, index, value) => {
                 self.register_write(*register, index, value)?
             }
@@ -163,14 +166,14 @@ impl Builder<'_> {
                 }
                 None => false,
             },
-            Statement::Meter(meter, index, place) => self.meter(*meter, index, place)?,
+            Statement::Meter(meter, index, target) => self.meter(*meter, index, target)?,
             Statement::Hash {
                 target,
                 base,
                 calculation,
                 size,
             } => self.hash(target, base, calculation.0, size)?,
-            Statement::Random(place, low, high) => self.random(place, low, high)?,
+            Statement::Random(target, low, high) => self.random(target, low, high)?,
             Statement::Clone(kind, session, list) => {
                 // Both kinds set the same request; the end of the current pipeline executes it.
                 debug_assert!(matches!(kind, CloneKind::Ingress | CloneKind::Egress));
@@ -187,7 +190,7 @@ impl Builder<'_> {
             }
             _ => false,
         };
-        if !done {
+        if !is_lowered {
             self.tree(statement)?;
         }
         Ok(())
@@ -221,11 +224,11 @@ impl Builder<'_> {
         let Some(header) = access::static_header(self.program, header) else {
             return false;
         };
-        let Some(place) = self.layout.header(header) else {
+        let Some(header_layout) = self.layout.header(header) else {
             return false;
         };
         // Unions and variable-length fields are rare and are executed as trees.
-        if place.union.is_some() || place.variable.is_some() || place.metadata {
+        if header_layout.union.is_some() || header_layout.variable.is_some() || header_layout.metadata {
             return false;
         }
         self.emit(match valid {
@@ -235,18 +238,21 @@ impl Builder<'_> {
         true
     }
 
-    /// Location of a field that a plain store supports: at most 64 bits including the bits below.
+    /// Returns the layout of a field that a plain store supports: at most 64 bits, including the bits below the field in its
+    /// last byte.
     fn stores_narrow(&self, field: FieldRef) -> Option<layout::FieldLayout> {
-        let place = self.layout.field(field)?;
-        let plain = !place.variable && !place.saturating && place.bits + u32::from(place.shift) <= 64;
-        plain.then_some(place)
+        let field_layout = self.layout.field(field)?;
+        let is_supported = !field_layout.variable
+            && !field_layout.saturating
+            && field_layout.bits + u32::from(field_layout.shift) <= 64;
+        is_supported.then_some(field_layout)
     }
 
     /// Emits a store of a register's low bits in a field; false if a plain store is not possible.
     pub fn store(&mut self, field: FieldRef, r: R) -> bool {
         match self.stores_narrow(field) {
-            Some(place) => {
-                self.emit(narrow_store(r, place));
+            Some(field_layout) => {
+                self.emit(narrow_store(r, field_layout));
                 true
             }
             None => false,
@@ -273,7 +279,7 @@ impl Builder<'_> {
     }
 
     /// Emits a store of an action argument in a field of whole bytes or with separate bytes.
-    fn store_arg(&mut self, place: layout::FieldLayout, value: &Data) -> bool {
+    fn store_arg(&mut self, field_layout: layout::FieldLayout, value: &Data) -> bool {
         let Data::Param(param) = value else { return false };
         let (Some(width), Some(arg)) = (
             self.params.get(*param as usize),
@@ -281,20 +287,20 @@ impl Builder<'_> {
         ) else {
             return false;
         };
-        if *width > 64 || place.bits > 64 {
+        if *width > 64 || field_layout.bits > 64 {
             return false;
         }
-        let op = if place.has_own_word {
+        let op = if field_layout.has_own_word {
             Op::StoreArg {
                 arg,
-                at: place.end - 8,
-                bits: place.bits as u8,
+                at: field_layout.end - 8,
+                bits: field_layout.bits as u8,
             }
-        } else if place.whole_bytes() {
+        } else if field_layout.whole_bytes() {
             Op::CopyArg {
                 arg,
-                at: place.start(),
-                bytes: (place.bits / 8) as u8,
+                at: field_layout.start(),
+                bytes: (field_layout.bits / 8) as u8,
             }
         } else {
             return false;
@@ -305,31 +311,31 @@ impl Builder<'_> {
 
     /// Emits an assignment to a field; false if only a tree supports it.
     pub fn assign(&mut self, field: FieldRef, value: &Data) -> Result<bool, LowerError> {
-        let Some(place) = self.layout.field(field) else {
+        let Some(field_layout) = self.layout.field(field) else {
             return Ok(false);
         };
-        if place.variable || place.saturating {
+        if field_layout.variable || field_layout.saturating {
             return Ok(false);
         }
-        if self.copy(field, place, value) || self.store_arg(place, value) {
+        if self.copy(field, field_layout, value) || self.store_arg(field_layout, value) {
             return Ok(true);
         }
-        let span = place.bits + u32::from(place.shift);
+        let span = field_layout.bits + u32::from(field_layout.shift);
         if span <= 64 {
             let first = self.code.len();
-            let Some(r) = self.narrow(value, Precision::Low(place.bits))? else {
+            let Some(r) = self.narrow(value, Precision::Low(field_layout.bits))? else {
                 return Ok(false);
             };
-            self.emit(narrow_store(r, place));
+            self.emit(narrow_store(r, field_layout));
             self.merge_byte_addition(first);
             return Ok(true);
         }
         if let Data::Const(value) = value
-            && place.whole_bytes()
+            && field_layout.whole_bytes()
         {
-            let constant = self.bytes(constant_bytes(value, place.bits))?;
+            let constant = self.bytes(constant_bytes(value, field_layout.bits))?;
             self.emit(Op::Fill {
-                at: place.start(),
+                at: field_layout.start(),
                 constant,
             });
             return Ok(true);
@@ -337,7 +343,7 @@ impl Builder<'_> {
         if span > 128 {
             return Ok(false);
         }
-        let Some(reg) = self.value(value, Precision::Low(place.bits))? else {
+        let Some(reg) = self.value(value, Precision::Low(field_layout.bits))? else {
             return Ok(false);
         };
         let w = match reg {
@@ -351,39 +357,42 @@ impl Builder<'_> {
         };
         self.emit(Op::WideStore {
             w,
-            at: place.end - 16,
-            shift: place.shift,
-            bits: place.bits as u8,
+            at: field_layout.end - 16,
+            shift: field_layout.shift,
+            bits: field_layout.bits as u8,
         });
         Ok(true)
     }
 
     /// Emits a byte copy between fields of whole bytes.
-    fn copy(&mut self, to: FieldRef, place: layout::FieldLayout, value: &Data) -> bool {
+    fn copy(&mut self, to: FieldRef, target: layout::FieldLayout, value: &Data) -> bool {
         let Data::Field(from) = value else { return false };
         let Some(source) = self.layout.field(*from) else {
             return false;
         };
-        let same =
-            source.bits == place.bits && source.whole_bytes() && place.whole_bytes() && !source.variable;
+        let is_byte_copy =
+            source.bits == target.bits && source.whole_bytes() && target.whole_bytes() && !source.variable;
         // Loads and stores are as fast for values that fit in a register.
-        if !same || place.bits <= 64 || to == *from {
+        if !is_byte_copy || target.bits <= 64 || to == *from {
             return false;
         }
         self.emit(Op::Copy {
             from: source.start(),
-            to: place.start(),
-            bytes: place.bits / 8,
+            to: target.start(),
+            bytes: target.bits / 8,
         });
         true
     }
 
     fn lock_index(&self, register: RegisterId) -> Option<u8> {
-        let at = self.locked_registers.iter().position(|held| *held == register)?;
-        u8::try_from(at).ok()
+        let index = self
+            .locked_registers
+            .iter()
+            .position(|locked| *locked == register)?;
+        u8::try_from(index).ok()
     }
 
-    fn narrow_register(&self, register: RegisterId) -> bool {
+    fn is_narrow_register(&self, register: RegisterId) -> bool {
         self.program
             .registers
             .get(register.index())
@@ -392,15 +401,15 @@ impl Builder<'_> {
 
     fn register_read(
         &mut self,
-        place: &LValue,
+        target: &LValue,
         register: RegisterId,
         index: &Data,
     ) -> Result<bool, LowerError> {
-        let (LValue::Field(field), Some(held)) = (place, self.lock_index(register)) else {
+        let (LValue::Field(field), Some(lock_index)) = (target, self.lock_index(register)) else {
             return Ok(false);
         };
-        if !self.narrow_register(register) {
-            return self.wide_register_read(*field, held, index);
+        if !self.is_narrow_register(register) {
+            return self.wide_register_read(*field, lock_index, index);
         }
         if self.stores_narrow(*field).is_none() {
             return Ok(false);
@@ -413,7 +422,7 @@ impl Builder<'_> {
         self.emit(Op::RegisterRead {
             r,
             index,
-            lock_index: held,
+            lock_index,
             missing: Self::label_pc(missing),
         });
         self.store(*field, r);
@@ -422,9 +431,16 @@ impl Builder<'_> {
     }
 
     /// Emits a wide read into a field that truncates to its width.
-    fn wide_register_read(&mut self, field: FieldRef, held: u8, index: &Data) -> Result<bool, LowerError> {
-        let place = self.layout.field(field);
-        let Some(place) = place.filter(|place| !place.variable && !place.saturating) else {
+    fn wide_register_read(
+        &mut self,
+        field: FieldRef,
+        lock_index: u8,
+        index: &Data,
+    ) -> Result<bool, LowerError> {
+        let field_layout = self.layout.field(field);
+        let Some(field_layout) =
+            field_layout.filter(|field_layout| !field_layout.variable && !field_layout.saturating)
+        else {
             return Ok(false);
         };
         let Some(index) = self.narrow(index, Precision::Exact)? else {
@@ -432,9 +448,9 @@ impl Builder<'_> {
         };
         self.emit(Op::CellRead {
             index,
-            lock_index: held,
-            bit: place.end * 8 - u32::from(place.shift) - place.bits,
-            bits: place.bits,
+            lock_index,
+            bit: field_layout.end * 8 - u32::from(field_layout.shift) - field_layout.bits,
+            bits: field_layout.bits,
         });
         Ok(true)
     }
@@ -445,7 +461,7 @@ impl Builder<'_> {
         index: &Data,
         value: &Data,
     ) -> Result<bool, LowerError> {
-        let (Some(held), true) = (self.lock_index(register), self.narrow_register(register)) else {
+        let (Some(lock_index), true) = (self.lock_index(register), self.is_narrow_register(register)) else {
             return Ok(false);
         };
         let bits = self
@@ -459,11 +475,7 @@ impl Builder<'_> {
         ) else {
             return Ok(false);
         };
-        self.emit(Op::RegisterWrite {
-            r,
-            index,
-            lock_index: held,
-        });
+        self.emit(Op::RegisterWrite { r, index, lock_index });
         Ok(true)
     }
 
@@ -471,9 +483,9 @@ impl Builder<'_> {
         &mut self,
         meter: crate::program::ids::MeterId,
         index: &Data,
-        place: &LValue,
+        target: &LValue,
     ) -> Result<bool, LowerError> {
-        let (LValue::Field(field), Ok(meter)) = (place, u16::try_from(meter.0)) else {
+        let (LValue::Field(field), Ok(meter)) = (target, u16::try_from(meter.0)) else {
             return Ok(false);
         };
         if self.stores_narrow(*field).is_none() {
@@ -515,22 +527,22 @@ impl Builder<'_> {
         ) else {
             return Ok(false);
         };
-        let (hash, one, r) = (self.r()?, self.r()?, self.r()?);
+        let (hash, divisor, r) = (self.r()?, self.r()?, self.r()?);
         let nonzero = self.label()?;
         self.emit(Op::Hash { r: hash, calculation });
-        self.emit(Op::Move { r: one, a: size });
+        self.emit(Op::Move { r: divisor, a: size });
         self.emit(Op::BranchNe {
-            a: one,
+            a: divisor,
             to: Self::label_pc(nonzero),
             value: 0,
         });
-        self.emit(Op::Const { r: one, value: 1 });
+        self.emit(Op::Const { r: divisor, value: 1 });
         self.bind(nonzero)?;
         self.emit(Op::Alu {
             op: Alu::Mod,
             r,
             a: hash,
-            b: one,
+            b: divisor,
         });
         self.emit(Op::Alu {
             op: Alu::Add,
@@ -541,8 +553,8 @@ impl Builder<'_> {
         Ok(self.store(*field, r))
     }
 
-    fn random(&mut self, place: &LValue, low: &Data, high: &Data) -> Result<bool, LowerError> {
-        let LValue::Field(field) = place else {
+    fn random(&mut self, target: &LValue, low: &Data, high: &Data) -> Result<bool, LowerError> {
+        let LValue::Field(field) = target else {
             return Ok(false);
         };
         if self.stores_narrow(*field).is_none() {
@@ -583,24 +595,24 @@ fn constant_bytes(value: &BigInt, bits: u32) -> Vec<u8> {
     bytes
 }
 
-/// Register arrays that the statements access, in order.
+/// Returns the register arrays that the statements access, in order.
 pub fn registers_of(body: &[Statement]) -> BTreeSet<RegisterId> {
-    let mut found = BTreeSet::new();
+    let mut registers = BTreeSet::new();
     for statement in body {
         super::walk::statement(statement, &mut |data| {
             if let Data::Register(register, _) = data {
-                found.insert(*register);
+                registers.insert(*register);
             }
         });
         match statement {
             Statement::RegisterRead(_, register, _) | Statement::RegisterWrite(register, ..) => {
-                found.insert(*register);
+                registers.insert(*register);
             }
             Statement::Assign(LValue::Register(register, _), _) => {
-                found.insert(*register);
+                registers.insert(*register);
             }
             _ => {}
         }
     }
-    found
+    registers
 }

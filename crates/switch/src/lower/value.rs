@@ -1,6 +1,6 @@
 //! Lowering of expressions to 64 and 128 bits.
 //!
-//! An expression is lowered for its exact value or only for its low bits (if a mask or field discards the rest). The
+//! An expression is lowered for its exact value, or only for its low bits if a mask or field discards the high bits. The
 //! low bits of sums, differences, products, left shifts and bitwise operations depend only on the operands' low
 //! bits. Right shifts, quotients, comparisons and saturation need exact operands.
 
@@ -109,7 +109,7 @@ impl Builder<'_> {
         let Some(lane) = self.lane(data, precision) else {
             return Ok(None);
         };
-        let found = match data {
+        let reg = match data {
             Data::Const(value) => Some(self.constant(value, lane)?),
             Data::Field(field) => self.field(*field, precision)?,
             Data::Access(header, field) => match access::static_header(self.program, header) {
@@ -122,7 +122,7 @@ impl Builder<'_> {
                 )?,
                 None => None,
             },
-            Data::Param(at) => self.param(*at)?,
+            Data::Param(index) => self.param(*index)?,
             Data::Size(stack) => self.count(self.layout.stack(*stack))?,
             Data::LastIndex(stack) => match self.count(self.layout.stack(*stack))? {
                 Some(Reg::Narrow(r)) => {
@@ -143,8 +143,8 @@ impl Builder<'_> {
             Data::Select(condition, left, right) => self.select(condition, left, right, precision, lane)?,
             Data::StackLast(..) | Data::Register(..) => None,
         };
-        if found.is_some() {
-            return Ok(found);
+        if reg.is_some() {
+            return Ok(reg);
         }
         // Only the rare part becomes a tree; the surrounding expression stays fast.
         if lane == Lane::Narrow && self.range(data).is_some() {
@@ -185,26 +185,26 @@ impl Builder<'_> {
     }
 
     fn field(&mut self, field: FieldRef, precision: Precision) -> LowerResult<Reg> {
-        let Some(mut place) = self.layout.field(field).filter(|place| !place.variable) else {
+        let Some(mut layout) = self.layout.field(field).filter(|layout| !layout.variable) else {
             return Ok(None);
         };
         if let Precision::Low(bits) = precision
-            && bits < place.bits
+            && bits < layout.bits
         {
-            place.bits = bits;
-            place.signed = false;
+            layout.bits = bits;
+            layout.signed = false;
         }
-        self.load(place)
+        self.load(layout)
     }
 
     /// Emits a load of a field; `None` if the field is too wide.
-    pub fn load(&mut self, place: FieldLayout) -> LowerResult<Reg> {
-        let bits = place.bits;
-        let span = bits + u32::from(place.shift);
+    pub fn load(&mut self, field: FieldLayout) -> LowerResult<Reg> {
+        let bits = field.bits;
+        let span = bits + u32::from(field.shift);
         if span <= 64 {
             let r = self.r()?;
-            self.emit(narrow_load(r, place));
-            if place.signed && bits < 64 {
+            self.emit(narrow_load(r, field));
+            if field.signed && bits < 64 {
                 self.emit(Op::SignExtend { r, bits: bits as u8 });
             }
             return Ok(Some(Reg::Narrow(r)));
@@ -215,11 +215,11 @@ impl Builder<'_> {
         let w = self.w()?;
         self.emit(Op::WideLoad {
             w,
-            at: place.end - 16,
-            shift: place.shift,
+            at: field.end - 16,
+            shift: field.shift,
             bits: bits as u8,
         });
-        if place.signed && bits < 128 {
+        if field.signed && bits < 128 {
             self.emit(Op::WideSignExtend { w, bits: bits as u8 });
         }
         if bits <= 64 {
@@ -230,14 +230,15 @@ impl Builder<'_> {
         Ok(Some(Reg::Wide(w)))
     }
 
-    fn param(&mut self, at: u32) -> LowerResult<Reg> {
-        let (Some(bits), Some(place)) = (self.params.get(at as usize), self.args.get(at as usize)) else {
+    fn param(&mut self, index: u32) -> LowerResult<Reg> {
+        let index = index as usize;
+        let (Some(bits), Some(offset)) = (self.params.get(index), self.args.get(index)) else {
             return Ok(None);
         };
-        let (bits, place) = (*bits, *place);
+        let (bits, offset) = (*bits, *offset);
         if bits <= 64 {
             let r = self.r()?;
-            self.emit(Op::Arg { r, at: place });
+            self.emit(Op::Arg { r, at: offset });
             return Ok(Some(Reg::Narrow(r)));
         }
         if bits > 128 {
@@ -246,7 +247,7 @@ impl Builder<'_> {
         let w = self.w()?;
         self.emit(Op::WideArg {
             w,
-            at: place,
+            at: offset,
             bytes: bits.div_ceil(8) as u8,
         });
         Ok(Some(Reg::Wide(w)))
@@ -310,7 +311,7 @@ impl Builder<'_> {
         self.range(&result).is_some_and(|range| range.fits(lane.bits()))
     }
 
-    /// Emits `value & mask` for a constant mask: only the masked bits of the value matter.
+    /// Emits `value & mask` for a constant mask: bits of the value above the highest bit of the mask do not matter.
     fn masked(&mut self, value: &Data, mask: &BigInt, lane: Lane) -> LowerResult<Reg> {
         let bits = u32::try_from(mask.bits()).unwrap_or(u32::MAX);
         if bits == 0 {
@@ -401,10 +402,10 @@ impl Builder<'_> {
         precision: Precision,
         lane: Lane,
     ) -> LowerResult<Reg> {
-        let Some(by) = self.range(right) else {
+        let Some(shift) = self.range(right) else {
             return Ok(None);
         };
-        if by.is_negative() || !by.fits(64) {
+        if shift.is_negative() || !shift.fits(64) {
             return Ok(None);
         }
         let bits = match precision {
@@ -412,18 +413,18 @@ impl Builder<'_> {
             _ => lane.bits(),
         };
         // Bits that a constant shift discards are not computed.
-        let needed = match right {
-            Data::Const(by) => bits.saturating_sub(by.to_u32().unwrap_or(u32::MAX)).max(1),
+        let needed_bits = match right {
+            Data::Const(shift) => bits.saturating_sub(shift.to_u32().unwrap_or(u32::MAX)).max(1),
             _ => bits,
         };
-        self.shift(Alu::Shl, left, Precision::Low(needed), right, lane)
+        self.shift(Alu::Shl, left, Precision::Low(needed_bits), right, lane)
     }
 
     fn shift_right(&mut self, left: &Data, right: &Data) -> LowerResult<Reg> {
-        let (Some(value), Some(by)) = (self.range(left), self.range(right)) else {
+        let (Some(value), Some(shift)) = (self.range(left), self.range(right)) else {
             return Ok(None);
         };
-        if by.is_negative() || !by.fits(64) {
+        if shift.is_negative() || !shift.fits(64) {
             return Ok(None);
         }
         let Some(lane) = lane_of(&value) else {
@@ -444,30 +445,30 @@ impl Builder<'_> {
         let Some(a) = self.in_lane(left, precision, lane)? else {
             return Ok(None);
         };
-        if let (Reg::Narrow(a), Data::Const(by)) = (a, right) {
+        if let (Reg::Narrow(a), Data::Const(amount)) = (a, right) {
             let r = self.r()?;
             self.emit(Op::AluConst {
                 op,
                 r,
                 a,
-                value: low_bits(by) as u64,
+                value: low_bits(amount) as u64,
             });
             return Ok(Some(Reg::Narrow(r)));
         }
-        let Some(by) = self.narrow(right, Precision::Exact)? else {
+        let Some(amount) = self.narrow(right, Precision::Exact)? else {
             return Ok(None);
         };
         Ok(Some(match a {
             Reg::Narrow(a) => {
                 let r = self.r()?;
-                self.emit(Op::Alu { op, r, a, b: by });
+                self.emit(Op::Alu { op, r, a, b: amount });
                 Reg::Narrow(r)
             }
             Reg::Wide(a) => {
                 let (b, w) = (self.w()?, self.w()?);
                 self.emit(Op::Widen {
                     w: b,
-                    a: by,
+                    a: amount,
                     signed: false,
                 });
                 self.emit(Op::WideAlu { op, w, a, b });
@@ -507,8 +508,8 @@ impl Builder<'_> {
             Cast::SaturateUnsigned => Range::unsigned(bits),
             Cast::TwoCompMod | Cast::Saturate => Range::signed(bits),
         };
-        let from = self.range(value);
-        if from.as_ref().is_some_and(|range| range.within(&target)) {
+        let source = self.range(value);
+        if source.as_ref().is_some_and(|range| range.within(&target)) {
             return self.value(value, Precision::Exact);
         }
         if cast == Cast::TwoCompMod {
@@ -531,12 +532,12 @@ impl Builder<'_> {
                 None => None,
             });
         }
-        let Some(from) = from else { return Ok(None) };
+        let Some(source) = source else { return Ok(None) };
         // Value and bounds must be in one lane, all signed or all unsigned.
-        let Some(lane) = lane_of(&from.join(&target)) else {
+        let Some(lane) = lane_of(&source.join(&target)) else {
             return Ok(None);
         };
-        let (signed, to_signed) = (from.is_negative(), cast == Cast::Saturate);
+        let (signed, to_signed) = (source.is_negative(), cast == Cast::Saturate);
         let result = self.in_lane(value, Precision::Exact, lane)?;
         let clamped = match result {
             Some(Reg::Narrow(a)) => {
@@ -595,21 +596,21 @@ impl Builder<'_> {
         if self.lane(left, precision).is_none() || self.lane(right, precision).is_none() {
             return Ok(None);
         }
-        let (other, end) = (self.label()?, self.label()?);
+        let (alternative, end) = (self.label()?, self.label()?);
         let (r, w) = (self.r()?, self.w()?);
         let move_to = |builder: &mut Self, from: Reg| match from {
             Reg::Narrow(a) => builder.emit(Op::Move { r, a }),
             Reg::Wide(a) => builder.emit(Op::WideMove { w, a }),
         };
-        self.branch(condition, false, other)?;
+        self.branch(condition, false, alternative)?;
         let Some(first) = self.in_lane(left, precision, lane)? else {
-            return self.abandon(&[other, end]);
+            return self.abandon(&[alternative, end]);
         };
         move_to(self, first);
         self.emit(Op::Jump {
             to: Self::label_pc(end),
         });
-        self.bind(other)?;
+        self.bind(alternative)?;
         let Some(second) = self.in_lane(right, precision, lane)? else {
             return self.abandon(&[end]);
         };
@@ -639,7 +640,7 @@ fn mask_of<'d>(left: &'d Data, right: &'d Data, lane: Lane) -> Option<(&'d Data,
     (!mask.is_negative() && mask.bits() <= u64::from(lane.bits())).then_some((value, mask))
 }
 
-/// Narrowest lane that holds a range.
+/// Returns the narrowest lane for the values of a range; `None` if no lane is wide enough.
 pub fn lane_of(range: &Range) -> Option<Lane> {
     if range.fits(64) {
         Some(Lane::Narrow)
@@ -650,42 +651,43 @@ pub fn lane_of(range: &Range) -> Option<Lane> {
     }
 }
 
-fn narrow_load(r: R, place: FieldLayout) -> Op {
-    if place.shift == 0 {
-        match place.bits {
-            8 => return Op::Load1 { r, at: place.end - 1 },
-            16 => return Op::Load2 { r, at: place.end - 2 },
-            32 => return Op::Load4 { r, at: place.end - 4 },
-            64 => return Op::Load8 { r, at: place.end - 8 },
+fn narrow_load(r: R, field: FieldLayout) -> Op {
+    if field.shift == 0 {
+        match field.bits {
+            8 => return Op::Load1 { r, at: field.end - 1 },
+            16 => return Op::Load2 { r, at: field.end - 2 },
+            32 => return Op::Load4 { r, at: field.end - 4 },
+            64 => return Op::Load8 { r, at: field.end - 8 },
             _ => {}
         }
     }
     Op::Load {
         r,
-        at: place.end - 8,
-        shift: place.shift,
-        bits: place.bits as u8,
+        at: field.end - 8,
+        shift: field.shift,
+        bits: field.bits as u8,
     }
 }
 
-/// Operation that stores a register in a field of at most 64 bits including the bits below.
-pub fn narrow_store(r: R, place: FieldLayout) -> Op {
-    if place.has_own_word {
+/// Returns the operation that stores a register in a field of at most 64 bits, including the bits below the field in its last
+/// byte.
+pub fn narrow_store(r: R, field: FieldLayout) -> Op {
+    if field.has_own_word {
         return Op::Store8 {
             r,
-            at: place.end - 8,
-            bits: place.bits as u8,
+            at: field.end - 8,
+            bits: field.bits as u8,
         };
     }
-    if place.shift == 0 {
-        match place.bits {
-            8 => return Op::Store1 { r, at: place.end - 1 },
-            16 => return Op::Store2 { r, at: place.end - 2 },
-            32 => return Op::Store4 { r, at: place.end - 4 },
+    if field.shift == 0 {
+        match field.bits {
+            8 => return Op::Store1 { r, at: field.end - 1 },
+            16 => return Op::Store2 { r, at: field.end - 2 },
+            32 => return Op::Store4 { r, at: field.end - 4 },
             64 => {
                 return Op::Store8 {
                     r,
-                    at: place.end - 8,
+                    at: field.end - 8,
                     bits: 64,
                 };
             }
@@ -694,8 +696,8 @@ pub fn narrow_store(r: R, place: FieldLayout) -> Op {
     }
     Op::Store {
         r,
-        at: place.end - 8,
-        shift: place.shift,
-        bits: place.bits as u8,
+        at: field.end - 8,
+        shift: field.shift,
+        bits: field.bits as u8,
     }
 }

@@ -3,24 +3,24 @@
 use crate::program::action::{LValue, Statement};
 use crate::program::expr::{Bool, Data, HeaderExpr, UnionExpr};
 
-/// Calls `see` for every integer expression in a statement.
-pub fn statement(statement: &Statement, see: &mut dyn FnMut(&Data)) {
+/// Calls `visit` for every integer expression in a statement.
+pub fn statement(statement: &Statement, visit: &mut dyn FnMut(&Data)) {
     match statement {
         Statement::Assign(target, value) => {
-            place(target, see);
-            data(value, see);
+            lvalue(target, visit);
+            data(value, visit);
         }
         Statement::AssignVl(to, from) => {
-            header(&to.header, see);
-            header(&from.header, see);
+            header(&to.header, visit);
+            header(&from.header, visit);
         }
         Statement::AssignHeader(to, from) => {
-            header(to, see);
-            header(from, see);
+            header(to, visit);
+            header(from, visit);
         }
         Statement::AssignUnion(to, from) => {
-            union(to, see);
-            union(from, see);
+            union(to, visit);
+            union(from, visit);
         }
         Statement::Push(_, value)
         | Statement::Pop(_, value)
@@ -30,32 +30,32 @@ pub fn statement(statement: &Statement, see: &mut dyn FnMut(&Data)) {
         | Statement::Resubmit(value)
         | Statement::Recirculate(value)
         | Statement::Count(_, value)
-        | Statement::Truncate(value) => data(value, see),
-        Statement::LogMsg(_, values) => values.iter().for_each(|value| data(value, see)),
-        Statement::AddHeader(target) | Statement::RemoveHeader(target) => header(target, see),
+        | Statement::Truncate(value) => data(value, visit),
+        Statement::LogMsg(_, values) => values.iter().for_each(|value| data(value, visit)),
+        Statement::AddHeader(target) | Statement::RemoveHeader(target) => header(target, visit),
         Statement::Clone(_, first, second) | Statement::RegisterWrite(_, first, second) => {
-            data(first, see);
-            data(second, see);
+            data(first, visit);
+            data(second, visit);
         }
         Statement::Hash {
             target, base, size, ..
         } => {
-            place(target, see);
-            data(base, see);
-            data(size, see);
+            lvalue(target, visit);
+            data(base, visit);
+            data(size, visit);
         }
         Statement::Meter(_, index, target) => {
-            data(index, see);
-            place(target, see);
+            data(index, visit);
+            lvalue(target, visit);
         }
         Statement::RegisterRead(target, _, index) => {
-            place(target, see);
-            data(index, see);
+            lvalue(target, visit);
+            data(index, visit);
         }
         Statement::Random(target, low, high) => {
-            place(target, see);
-            data(low, see);
-            data(high, see);
+            lvalue(target, visit);
+            data(low, visit);
+            data(high, visit);
         }
         Statement::AssignStack(..)
         | Statement::AssignUnionStack(..)
@@ -67,42 +67,42 @@ pub fn statement(statement: &Statement, see: &mut dyn FnMut(&Data)) {
     }
 }
 
-fn place(target: &LValue, see: &mut dyn FnMut(&Data)) {
+fn lvalue(target: &LValue, visit: &mut dyn FnMut(&Data)) {
     match target {
         LValue::Field(_) => {}
-        LValue::Access(inner, _) => header(inner, see),
-        LValue::Register(_, index) => data(index, see),
+        LValue::Access(inner, _) => header(inner, visit),
+        LValue::Register(_, index) => data(index, visit),
     }
 }
 
-fn header(expression: &HeaderExpr, see: &mut dyn FnMut(&Data)) {
+fn header(expression: &HeaderExpr, visit: &mut dyn FnMut(&Data)) {
     match expression {
         HeaderExpr::Header(_) | HeaderExpr::Last(_) => {}
-        HeaderExpr::Element(_, index) => data(index, see),
-        HeaderExpr::Member(inner, _) => union(inner, see),
+        HeaderExpr::Element(_, index) => data(index, visit),
+        HeaderExpr::Member(inner, _) => union(inner, visit),
     }
 }
 
-fn union(expression: &UnionExpr, see: &mut dyn FnMut(&Data)) {
+fn union(expression: &UnionExpr, visit: &mut dyn FnMut(&Data)) {
     if let UnionExpr::Element(_, index) = expression {
-        data(index, see);
+        data(index, visit);
     }
 }
 
-fn data(expression: &Data, see: &mut dyn FnMut(&Data)) {
-    see(expression);
+fn data(expression: &Data, visit: &mut dyn FnMut(&Data)) {
+    visit(expression);
     match expression {
         Data::Binary(_, left, right) => {
-            data(left, see);
-            data(right, see);
+            data(left, visit);
+            data(right, visit);
         }
-        Data::Not(value) | Data::Cast(_, value, _) | Data::Register(_, value) => data(value, see),
-        Data::Access(inner, _) => header(inner, see),
-        Data::FromBool(inner) => condition(inner, see),
+        Data::Not(value) | Data::Cast(_, value, _) | Data::Register(_, value) => data(value, visit),
+        Data::Access(inner, _) => header(inner, visit),
+        Data::FromBool(inner) => condition(inner, visit),
         Data::Select(choice, left, right) => {
-            condition(choice, see);
-            data(left, see);
-            data(right, see);
+            condition(choice, visit);
+            data(left, visit);
+            data(right, visit);
         }
         Data::Const(_)
         | Data::Field(_)
@@ -113,33 +113,33 @@ fn data(expression: &Data, see: &mut dyn FnMut(&Data)) {
     }
 }
 
-fn condition(expression: &Bool, see: &mut dyn FnMut(&Data)) {
+fn condition(expression: &Bool, visit: &mut dyn FnMut(&Data)) {
     match expression {
         Bool::Const(_) => {}
         Bool::Compare(_, left, right) => {
-            data(left, see);
-            data(right, see);
+            data(left, visit);
+            data(right, visit);
         }
         Bool::HeaderEq(left, right) => {
-            header(left, see);
-            header(right, see);
+            header(left, visit);
+            header(right, visit);
         }
         Bool::UnionEq(left, right) => {
-            union(left, see);
-            union(right, see);
+            union(left, visit);
+            union(right, visit);
         }
         Bool::Eq(left, right) | Bool::And(left, right) | Bool::Or(left, right) => {
-            condition(left, see);
-            condition(right, see);
+            condition(left, visit);
+            condition(right, visit);
         }
-        Bool::Not(inner) => condition(inner, see),
-        Bool::Valid(inner) => header(inner, see),
-        Bool::ValidUnion(inner) => union(inner, see),
-        Bool::FromData(inner) => data(inner, see),
+        Bool::Not(inner) => condition(inner, visit),
+        Bool::Valid(inner) => header(inner, visit),
+        Bool::ValidUnion(inner) => union(inner, visit),
+        Bool::FromData(inner) => data(inner, visit),
         Bool::Select(choice, left, right) => {
-            condition(choice, see);
-            condition(left, see);
-            condition(right, see);
+            condition(choice, visit);
+            condition(left, visit);
+            condition(right, visit);
         }
     }
 }

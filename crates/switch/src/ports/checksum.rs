@@ -1,7 +1,7 @@
 //! Checksums of TCP, UDP and SCTP: location, coverage, and completion of a partial checksum that a sender's network stack
 //! left for its hardware.
 
-/// Bytes of a VLAN tag, TPID and TCI.
+/// Length of a VLAN tag (TPID and TCI), bytes.
 pub(super) const TAG_BYTES: usize = 4;
 pub(super) const TCP: u8 = 6;
 pub(super) const UDP: u8 = 17;
@@ -9,7 +9,8 @@ pub(super) const SCTP: u8 = 132;
 
 const ETHERNET_HEADER_BYTES: usize = 14;
 
-/// Completes a partial checksum: the field already holds the sum over the pseudo-header.
+/// Completes a partial checksum: the field already contains the sum over the pseudo-header. `None` if the frame is too
+/// short.
 pub(super) fn complete(frame: &mut [u8], start: usize, offset: usize) -> Option<()> {
     const SCTP_CHECKSUM: usize = 8;
     if offset == SCTP_CHECKSUM
@@ -37,7 +38,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Parses a frame; `None` unless it holds a complete, unfragmented IP packet addressed to its final destination.
+    /// Parses a frame; `None` unless the frame contains an unfragmented IP packet addressed to its final destination.
     pub(super) fn of(frame: &[u8]) -> Option<Self> {
         const VLANS_MAX: usize = 4;
         let mut l3 = ETHERNET_HEADER_BYTES;
@@ -101,7 +102,7 @@ impl Layout {
         })
     }
 
-    /// Sum over the pseudo-header without the length (RFC 9293 3.1, RFC 8200 8.1).
+    /// Computes the sum over the pseudo-header without the length (RFC 9293 3.1, RFC 8200 8.1).
     pub(super) fn pseudo_sum(self, frame: &[u8]) -> Option<u64> {
         let addresses = if self.ipv6 {
             frame.get(self.l3 + 8..self.l3 + 40)?
@@ -121,7 +122,8 @@ pub(super) fn set_be16(bytes: &mut [u8], at: usize, value: u16) -> Option<()> {
     Some(())
 }
 
-/// Sum of the 16-bit words (RFC 1071), an odd last byte padded with zero; below 2^33 for frames of 64 KiB.
+/// Computes the sum of the 16-bit words (RFC 1071); a single last byte is padded with zero. The sum of a frame of 64 KiB is
+/// below 2^33.
 pub(super) fn ones_sum(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<4>();
     let sum: u64 = words
@@ -150,7 +152,7 @@ pub(super) fn not_zero(sum: u16) -> u16 {
     if sum == 0 { 0xffff } else { sum }
 }
 
-/// CRC-32C of SCTP (RFC 9260 appendix A), bytewise. A sender can trigger this computation.
+/// Computes the CRC-32C of SCTP (RFC 9260 appendix A) with one table access for each byte.
 pub(super) fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0u32, |crc, byte| {
         let [low, ..] = crc.to_le_bytes();
@@ -162,7 +164,7 @@ pub(super) fn crc32c(bytes: &[u8]) -> u32 {
 /// CRC of each byte value.
 static CRC32C: [u32; 256] = crc32c_table();
 
-#[allow(clippy::indexing_slicing, reason = "evaluated when it is compiled")]
+#[allow(clippy::indexing_slicing, reason = "evaluated at compile time")]
 const fn crc32c_table() -> [u32; 256] {
     const REFLECTED_POLYNOMIAL: u32 = 0x82f6_3b78;
     let mut table = [0u32; 256];

@@ -2,7 +2,7 @@
 
 use super::{TCP, UDP};
 
-/// RFC 1071, word by word; a packet with a correct checksum sums to 0xffff.
+/// Computes the sum of RFC 1071, word by word; the sum of a packet with a correct checksum is 0xffff.
 pub(in super::super) fn plain_sum(parts: &[&[u8]]) -> u16 {
     let mut sum = 0u32;
     for part in parts {
@@ -14,17 +14,18 @@ pub(in super::super) fn plain_sum(parts: &[&[u8]]) -> u16 {
     sum as u16
 }
 
-/// Link header and the length of its tags.
-pub(in super::super) fn link(tags: usize, ipv6: bool) -> Vec<u8> {
-    let mut link = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+/// Creates an Ethernet header with this number of VLAN tags.
+pub(in super::super) fn ethernet_header(tags: usize, ipv6: bool) -> Vec<u8> {
+    let mut header = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
     for tag in 0..tags {
-        link.extend([0x81, 0, 0, 7 + tag as u8]);
+        header.extend([0x81, 0, 0, 7 + tag as u8]);
     }
-    link.extend(if ipv6 { [0x86, 0xdd] } else { [0x08, 0x00] });
-    link
+    header.extend(if ipv6 { [0x86, 0xdd] } else { [0x08, 0x00] });
+    header
 }
 
-/// Frame as a sender passes it to its hardware: IPv4 with options, IPv6 with a hop-by-hop header.
+/// Creates an oversized frame that a sender passes to its hardware: IPv4 with options, or IPv6 with a hop-by-hop header.
+/// Returns the frame and the offset of the L4 header.
 pub(in super::super) fn oversized(
     tags: usize,
     ipv6: bool,
@@ -32,7 +33,7 @@ pub(in super::super) fn oversized(
     flags: u8,
     payload: &[u8],
 ) -> (Vec<u8>, usize) {
-    let mut frame = link(tags, ipv6);
+    let mut frame = ethernet_header(tags, ipv6);
     let l4_header = if udp { 8 } else { 32 };
     let protocol = if udp { UDP } else { TCP };
     if ipv6 {
@@ -56,7 +57,7 @@ pub(in super::super) fn oversized(
     (frame, l4)
 }
 
-pub(in super::super) fn assert_right_sums(frame: &[u8], l3: usize, l4: usize, ipv6: bool, protocol: u8) {
+pub(in super::super) fn assert_valid_sums(frame: &[u8], l3: usize, l4: usize, ipv6: bool, protocol: u8) {
     let covered = &frame[l4..];
     let length = (covered.len() as u32).to_be_bytes();
     let addresses = if ipv6 {

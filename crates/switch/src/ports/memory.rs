@@ -1,4 +1,5 @@
-//! In-memory port: each end receives what the other end sends. Used for tests, benchmarks and packet-outs.
+//! In-memory port: each end receives what the other end sends. The port is used for tests, benchmarks and
+//! packet-outs.
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd as _;
@@ -32,7 +33,7 @@ impl Queue {
         })
     }
 
-    /// A panic under the lock leaves complete frames.
+    /// Locks the queue, even after a panic of another thread: a panic leaves complete frames.
     fn lock(&self) -> MutexGuard<'_, Frames> {
         self.frames.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -63,16 +64,16 @@ pub struct MemoryPeer {
 }
 
 impl MemoryPeer {
-    /// Sends a frame to the switch. False if the queue is full; the frame is counted as dropped.
+    /// Sends a frame to the switch. False if the queue is full; the frame is then counted as dropped.
     #[must_use]
     pub fn send(&self, frame: &[u8]) -> bool {
         let mut frames = self.to_switch.lock();
-        let taken = frames.push(self.to_switch.capacity, frame, &[]);
-        // The wake-up happens under the lock; otherwise a receiver that has emptied the queue could be woken repeatedly without need.
-        if taken && frames.queued.len() == 1 {
+        let is_queued = frames.push(self.to_switch.capacity, frame, &[]);
+        // The wake-up happens under the lock; otherwise the sender could wake a receiver that has already emptied the queue.
+        if is_queued && frames.queued.len() == 1 {
             self.waker.wake();
         }
-        taken
+        is_queued
     }
 
     /// Next frame sent by the switch, if any.
@@ -92,15 +93,15 @@ impl MemoryPeer {
         count
     }
 
-    /// Next frame sent by the switch; waits at most `wait`.
+    /// Next frame sent by the switch; waits until the timeout.
     #[must_use]
-    pub fn receive(&self, wait: Duration) -> Option<Vec<u8>> {
+    pub fn receive(&self, timeout: Duration) -> Option<Vec<u8>> {
         let frames = self.from_switch.lock();
-        let waited = self
+        let result = self
             .from_switch
             .frame_arrived
-            .wait_timeout_while(frames, wait, |frames| frames.queued.is_empty());
-        let (mut frames, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            .wait_timeout_while(frames, timeout, |frames| frames.queued.is_empty());
+        let (mut frames, _) = result.unwrap_or_else(PoisonError::into_inner);
         frames.queued.pop_front()
     }
 }
@@ -150,7 +151,7 @@ impl Receive for MemoryReceiver {
                 return Ok(0);
             }
             self.burst.extend(frames.queued.drain(..count));
-            // Cleared under the lock while the queue is empty, so a later frame wakes the receiver again.
+            // The waker is cleared under the lock while the queue is empty, so the next frame wakes the receiver.
             if frames.queued.is_empty() {
                 self.waker.clear();
             }

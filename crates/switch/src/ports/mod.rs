@@ -158,7 +158,7 @@ fn permission_hint(source: &io::Error) -> &'static str {
     }
 }
 
-/// Way to wait for received frames.
+/// Condition under which a receiver may have received frames.
 #[derive(Clone, Copy, Debug)]
 pub enum Readiness<'a> {
     /// Poll this descriptor for input.
@@ -180,7 +180,7 @@ pub struct RxCounters {
     pub bytes: u64,
     /// Frames dropped because the ring was full.
     pub dropped_full: u64,
-    /// Frames dropped because they exceeded the ring's slots and could not be read from the socket.
+    /// Frames dropped because they exceeded the slot size of the ring and could not be read from the socket.
     pub dropped_truncated: u64,
     /// Frames dropped because a segmentation or checksum offload could not be done in software.
     pub dropped_offload: u64,
@@ -205,7 +205,7 @@ pub struct TxCounters {
     pub dropped_short: u64,
     /// Frames dropped because the interface was down or removed.
     pub dropped_down: u64,
-    /// Number of times the queue was full.
+    /// Number of attempts to send that found the queue full.
     pub queue_full_retries: u64,
 }
 
@@ -221,18 +221,18 @@ pub struct PortCounters {
 /// Receiving half of a port.
 pub trait Receive: Send + fmt::Debug {
     /// Passes up to about `limit` received frames to `take`, in order, without blocking. The segments of one oversized
-    /// frame may exceed the limit. Returns the number of processed arrivals, including dropped ones; 0 if none were
+    /// frame may exceed the limit. Returns the number of processed arrivals, including dropped frames; 0 if no frame was
     /// available.
     ///
     /// # Errors
     /// The port can receive no more frames.
     fn receive(&mut self, limit: usize, take: &mut dyn FnMut(&[u8])) -> Result<usize, PortError>;
 
-    /// What to wait for after [`Self::receive`] returned 0.
+    /// Condition to wait for after [`Self::receive`] returned 0.
     fn readiness(&self) -> Readiness<'_>;
 
-    /// Checks that the port still exists, and clears a pending error. Called when the descriptor of [`Self::readiness`]
-    /// reports an error, and periodically while no frames arrive.
+    /// Checks that the port still exists, and clears a pending error. The worker calls this method when the descriptor of
+    /// [`Self::readiness`] reports an error, and periodically while no frames arrive.
     ///
     /// # Errors
     /// The port can receive no more frames.

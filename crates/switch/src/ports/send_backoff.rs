@@ -4,14 +4,14 @@ use std::time::{Duration, Instant};
 
 use super::sys;
 
-/// Maximum wait between two flushes: about 10,000 frames of Gigabit Ethernet, longer than a temporarily full queue
-/// needs.
+/// Maximum wait between two flushes. Gigabit Ethernet sends about 15,000 frames of 64 bytes in this time, so a
+/// temporarily full queue has space before the timeout.
 const WAIT_MAX: Duration = Duration::from_millis(10);
 /// Pause between two attempts. A driver sends no notification when its queue has space again.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// Waits for a temporarily full queue, but not for a queue that stays full because its link is slower than the traffic: that
-/// would slow down all other ports.
+/// Waits for a temporarily full queue, but not for a queue that stays full because its link is slower than the traffic:
+/// waiting for such a queue would slow down all other ports.
 #[derive(Debug, Default)]
 pub(super) struct SendBackoff {
     full_since: Option<Instant>,
@@ -32,7 +32,8 @@ impl SendBackoff {
         !self.exhausted && sys::poll(&mut [], Some(PAUSE)).is_ok()
     }
 
-    /// Called after a flush. Waiting is allowed again only if this flush did not wait.
+    /// Resets the backoff after a flush. After a timeout, [`Self::pause`] waits again only after a flush in which the queue
+    /// was not full.
     pub(super) fn reset(&mut self) {
         self.exhausted &= self.was_full;
         self.was_full = false;

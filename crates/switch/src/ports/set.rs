@@ -10,8 +10,8 @@ use super::{PORT_IDS, Port, PortCounters, PortError, PortId, Readiness, Receive,
 
 /// Maximum number of frames of one port before the next port is served.
 pub const BURST_FRAMES: usize = 64;
-/// Number of rounds without a frame before the worker sleeps. With two ports they take 5 µs, about the cost of sleeping and
-/// waking up.
+/// Number of rounds without a frame before the worker sleeps. With two ports these rounds take 5 µs, about the cost of
+/// sleeping and waking up.
 const SPIN_ROUNDS: u32 = 256;
 /// Interval of the check that idle ports still exist: an XDP socket does not report the removal of its
 /// interface.
@@ -65,7 +65,8 @@ impl Waker {
 /// Sending halves of all ports.
 #[derive(Debug)]
 pub struct Senders {
-    slots: Box<[Option<Box<dyn Transmit>>]>,
+    /// Senders by port number.
+    by_port: Box<[Option<Box<dyn Transmit>>]>,
     /// Ports with frames since their last flush.
     unflushed: Vec<PortId>,
     failed: Vec<(PortId, PortError)>,
@@ -75,7 +76,7 @@ pub struct Senders {
 impl Senders {
     fn new() -> Self {
         Self {
-            slots: std::iter::repeat_with(|| None).take(PORT_IDS).collect(),
+            by_port: std::iter::repeat_with(|| None).take(PORT_IDS).collect(),
             unflushed: Vec::new(),
             failed: Vec::new(),
             unknown_port_frames: 0,
@@ -85,7 +86,7 @@ impl Senders {
     /// Sends a frame, given in two parts, at the end of the round at the latest. The port's counters show the result.
     /// Frames to a port that does not exist are dropped, as in simple_switch.
     pub fn send(&mut self, port: PortId, headers: &[u8], payload: &[u8]) {
-        let Some(sender) = self.slots.get_mut(port.index()).and_then(Option::as_mut) else {
+        let Some(sender) = self.by_port.get_mut(port.index()).and_then(Option::as_mut) else {
             self.unknown_port_frames += 1;
             return;
         };
@@ -100,7 +101,7 @@ impl Senders {
     /// Flushes all ports. The end of each round also flushes.
     pub fn flush(&mut self) {
         for port in self.unflushed.drain(..) {
-            if let Some(sender) = self.slots.get_mut(port.index()).and_then(Option::as_mut)
+            if let Some(sender) = self.by_port.get_mut(port.index()).and_then(Option::as_mut)
                 && let Err(error) = sender.flush()
             {
                 self.failed.push((port, error));
@@ -162,9 +163,9 @@ impl PortSet {
     /// # Errors
     /// The port number is in use.
     pub fn add(&mut self, id: PortId, port: Port) -> Result<(), PortSetError> {
-        let slot = self.senders.slots.get_mut(id.index());
-        match slot {
-            Some(slot @ None) => *slot = Some(port.sender),
+        let entry = self.senders.by_port.get_mut(id.index());
+        match entry {
+            Some(entry @ None) => *entry = Some(port.sender),
             _ => return Err(PortSetError::PortInUse(id)),
         }
         self.receivers.push((id, port.receiver));
@@ -173,12 +174,12 @@ impl PortSet {
 
     /// Flushes and removes a port.
     pub fn remove(&mut self, id: PortId) -> Option<Port> {
-        let place = self.receivers.iter().position(|(port, _)| *port == id)?;
-        let mut sender = self.senders.slots.get_mut(id.index())?.take()?;
+        let index = self.receivers.iter().position(|(port, _)| *port == id)?;
+        let mut sender = self.senders.by_port.get_mut(id.index())?.take()?;
         // An error of the flush is ignored: the port is removed anyway.
         let _ = sender.flush();
         self.senders.unflushed.retain(|port| *port != id);
-        let (_, receiver) = self.receivers.remove(place);
+        let (_, receiver) = self.receivers.remove(index);
         Some(Port { receiver, sender })
     }
 
@@ -198,7 +199,7 @@ impl PortSet {
     /// Counters of a port; `None` if the port does not exist.
     pub fn counters(&mut self, id: PortId) -> Option<PortCounters> {
         let (_, receiver) = self.receivers.iter_mut().find(|(port, _)| *port == id)?;
-        let sender = self.senders.slots.get(id.index())?.as_ref()?;
+        let sender = self.senders.by_port.get(id.index())?.as_ref()?;
         Some(PortCounters {
             rx: receiver.counters(),
             tx: sender.counters(),
@@ -214,10 +215,10 @@ impl PortSet {
     }
 
     /// Runs one round: passes a burst of each port to `take` and flushes at the end. Returns the number of arrivals as
-    /// defined by [`Receive::receive`]. Never blocks.
+    /// defined by [`Receive::receive`]. The function does not wait for frames; a flush may wait for a full queue.
     ///
     /// # Errors
-    /// A port failed. It was removed, and the next call continues with the other ports.
+    /// A port failed. The port was removed, and the next call continues with the other ports.
     pub fn round(
         &mut self,
         take: &mut impl FnMut(PortId, &[u8], &mut Senders),
@@ -225,10 +226,10 @@ impl PortSet {
         let ports = self.receivers.len();
         let mut frames = 0;
         let senders = &mut self.senders;
-        let (before, from) = self.receivers.split_at_mut(self.next_receiver.min(ports));
-        for (id, receiver) in from.iter_mut().chain(before) {
+        let (front, back) = self.receivers.split_at_mut(self.next_receiver.min(ports));
+        for (id, receiver) in back.iter_mut().chain(front) {
             match receiver.receive(BURST_FRAMES, &mut |frame| take(*id, frame, senders)) {
-                Ok(taken) => frames += taken,
+                Ok(count) => frames += count,
                 Err(error) => senders.failed.push((*id, error)),
             }
         }
@@ -246,14 +247,14 @@ impl PortSet {
     /// expires (`None`: no timeout). Returns the number of arrivals of the last round.
     ///
     /// # Errors
-    /// As [`Self::round`], or waiting failed.
+    /// A port failed, as in [`Self::round`], or waiting failed.
     pub fn serve(
         &mut self,
-        wait: Option<Duration>,
+        timeout: Option<Duration>,
         mut take: impl FnMut(PortId, &[u8], &mut Senders),
     ) -> Result<usize, PortSetError> {
         let had_ended = self.ended();
-        let rounds = if wait == Some(Duration::ZERO) {
+        let rounds = if timeout == Some(Duration::ZERO) {
             0
         } else {
             self.spin_rounds
@@ -267,7 +268,7 @@ impl PortSet {
         if self.ended() && !had_ended {
             return Ok(0);
         }
-        self.sleep(wait)?;
+        self.sleep(timeout)?;
         self.round(&mut take)
     }
 
@@ -275,15 +276,15 @@ impl PortSet {
     ///
     /// # Errors
     /// A port failed, as in [`Self::round`], or waiting failed.
-    pub fn sleep(&mut self, wait: Option<Duration>) -> Result<(), PortSetError> {
+    pub fn sleep(&mut self, timeout: Option<Duration>) -> Result<(), PortSetError> {
         let start = Instant::now();
-        let wait = self.prepare_poll(wait);
+        let timeout = self.prepare_poll(timeout);
         loop {
-            let left = wait.map(|wait| wait.saturating_sub(start.elapsed()));
-            let slice = left.map_or(CHECK_EVERY, |left| left.min(CHECK_EVERY));
-            let ready = sys::poll(&mut self.poll, Some(slice)).map_err(PortSetError::PollFailed)?;
+            let remaining = timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
+            let poll_timeout = remaining.map_or(CHECK_EVERY, |remaining| remaining.min(CHECK_EVERY));
+            let ready = sys::poll(&mut self.poll, Some(poll_timeout)).map_err(PortSetError::PollFailed)?;
             for ((id, receiver), poll) in self.receivers.iter_mut().zip(self.poll.iter().skip(1)) {
-                let timed_out = ready == 0 && slice == CHECK_EVERY;
+                let timed_out = ready == 0 && poll_timeout == CHECK_EVERY;
                 if (timed_out || poll.revents & libc::POLLERR != 0)
                     && let Err(error) = receiver.check()
                 {
@@ -291,20 +292,21 @@ impl PortSet {
                 }
             }
             self.report()?;
-            if ready > 0 || left.is_some_and(|left| left <= slice) {
+            if ready > 0 || remaining.is_some_and(|remaining| remaining <= poll_timeout) {
                 self.waker.clear();
                 return Ok(());
             }
         }
     }
 
-    /// Prepares the poll list: the waker, then one entry for each receiver. Returns the maximum wait.
-    fn prepare_poll(&mut self, mut wait: Option<Duration>) -> Option<Duration> {
+    /// Prepares the poll list: the waker, then one entry for each receiver. Returns the timeout until the first receiver may
+    /// have frames, at most `timeout`.
+    fn prepare_poll(&mut self, mut timeout: Option<Duration>) -> Option<Duration> {
         self.poll.clear();
         self.poll
             .push(sys::poll_interest(self.waker.file().as_fd(), libc::POLLIN));
         for (_, receiver) in &self.receivers {
-            let (fd, at_most) = match receiver.readiness() {
+            let (fd, receiver_timeout) = match receiver.readiness() {
                 Readiness::Fd(fd) => (Some(fd), None),
                 Readiness::Now => (None, Some(Duration::ZERO)),
                 Readiness::At(time) => (None, Some(time.saturating_duration_since(Instant::now()))),
@@ -318,12 +320,12 @@ impl PortSet {
             };
             self.poll
                 .push(fd.map_or(ignored, |fd| sys::poll_interest(fd, libc::POLLIN)));
-            wait = match (wait, at_most) {
-                (Some(one), Some(other)) => Some(one.min(other)),
-                (one, other) => one.or(other),
+            timeout = match (timeout, receiver_timeout) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
             };
         }
-        wait
+        timeout
     }
 
     /// Removes a failed port and returns its error.
@@ -331,7 +333,9 @@ impl PortSet {
         let Some((port, source)) = self.senders.failed.pop() else {
             return Ok(());
         };
-        self.senders.failed.retain(|(other, _)| *other != port);
+        self.senders
+            .failed
+            .retain(|(failed_port, _)| *failed_port != port);
         self.remove(port);
         Err(PortSetError::PortFailed { port, source })
     }

@@ -6,16 +6,16 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::ptr::NonNull;
 use std::time::Duration;
 
-fn check(returned: libc::c_int) -> io::Result<libc::c_int> {
-    if returned < 0 {
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 {
         Err(io::Error::last_os_error())
     } else {
-        Ok(returned)
+        Ok(result)
     }
 }
 
-fn owned(returned: libc::c_int) -> io::Result<OwnedFd> {
-    let fd = check(returned)?;
+fn owned(result: libc::c_int) -> io::Result<OwnedFd> {
+    let fd = check(result)?;
     // SAFETY: the kernel has just created this descriptor, so there is no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
@@ -116,8 +116,8 @@ pub(super) fn receive_queues(any_socket: &OwnedFd, interface: &str) -> io::Resul
         ..EthtoolChannels::default()
     };
     // SAFETY: the structure matches the command.
-    let known = unsafe { ethtool(any_socket, interface, &mut channels) }?;
-    Ok(if known {
+    let is_supported = unsafe { ethtool(any_socket, interface, &mut channels) }?;
+    Ok(if is_supported {
         (channels.rx_count + channels.combined_count).max(1)
     } else {
         1
@@ -179,7 +179,7 @@ pub(super) fn set_option<T: Copy>(
 /// Plain structure of integers that the kernel fills: every byte pattern is valid.
 ///
 /// # Safety
-/// Implement it only for such types.
+/// Implement the trait only for structures of integers.
 pub(super) unsafe trait PlainData: Copy {}
 
 // SAFETY: two u32.
@@ -199,7 +199,7 @@ pub(super) fn get_option<T: PlainData>(
     level: libc::c_int,
     option: libc::c_int,
 ) -> io::Result<T> {
-    // SAFETY: a type of integers, by its trait.
+    // SAFETY: `PlainData` guarantees that every byte pattern is valid.
     let mut value: T = unsafe { std::mem::zeroed() };
     let mut length = size_of::<T>() as libc::socklen_t;
     // SAFETY: the value and its length live through the call and agree.
@@ -286,12 +286,12 @@ pub(super) fn receive_packet(
     let header = unsafe { first.read() };
     let expected = (libc::SOL_PACKET, libc::PACKET_AUXDATA);
     // SAFETY: takes only a length.
-    let complete =
+    let is_complete =
         header.cmsg_len >= unsafe { libc::CMSG_LEN(size_of::<libc::tpacket_auxdata>() as u32) } as usize;
-    if (header.cmsg_level, header.cmsg_type) != expected || !complete {
+    if (header.cmsg_level, header.cmsg_type) != expected || !is_complete {
         return Ok((length, None));
     }
-    // SAFETY: by its type and length the message holds this structure of integers, wherever it is aligned.
+    // SAFETY: the type and length of the message show that it contains this structure of integers, at any alignment.
     let auxiliary = unsafe {
         libc::CMSG_DATA(first)
             .cast::<libc::tpacket_auxdata>()
@@ -300,10 +300,10 @@ pub(super) fn receive_packet(
     Ok((length, Some(auxiliary)))
 }
 
-/// Makes the kernel process a ring of an XDP socket, without blocking.
+/// Makes the kernel process the transmit ring of a packet socket or XDP socket, without blocking.
 pub(super) fn kick(fd: &OwnedFd) -> io::Result<()> {
     // SAFETY: no data and no address are passed, as an XDP socket requires.
-    let sent = unsafe {
+    let result = unsafe {
         libc::sendto(
             fd.as_raw_fd(),
             std::ptr::null(),
@@ -313,7 +313,7 @@ pub(super) fn kick(fd: &OwnedFd) -> io::Result<()> {
             0,
         )
     };
-    if sent < 0 {
+    if result < 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(())
@@ -327,7 +327,7 @@ pub(super) fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::R
         tv_nsec: timeout.subsec_nanos().into(),
     });
     let pointer = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: the number of descriptors is passed; they and the timeout live through the call.
+    // SAFETY: the number of descriptors is passed; the descriptors and the timeout live through the call.
     let ready = unsafe {
         libc::ppoll(
             fds.as_mut_ptr(),
@@ -385,15 +385,16 @@ impl Mapping {
     fn map(fd: libc::c_int, bytes: usize, offset: libc::off_t, flags: libc::c_int) -> io::Result<Self> {
         let rights = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: creates a new mapping at an address that the kernel chooses.
-        let mapped = unsafe { libc::mmap(std::ptr::null_mut(), bytes, rights, flags, fd, offset) };
-        if mapped == libc::MAP_FAILED {
+        let address = unsafe { libc::mmap(std::ptr::null_mut(), bytes, rights, flags, fd, offset) };
+        if address == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let base = NonNull::new(mapped.cast()).ok_or_else(|| io::Error::other("mmap returned null"))?;
+        let base = NonNull::new(address.cast()).ok_or_else(|| io::Error::other("mmap returned null"))?;
         Ok(Self { base, bytes })
     }
 
-    /// Pointer to `bytes` bytes at an offset; `None` if the range is not inside of the mapping. Valid while the mapping lives.
+    /// Pointer to `bytes` bytes at an offset; `None` if the range is not inside of the mapping. The pointer is valid while the
+    /// mapping lives.
     pub(super) fn at(&self, offset: usize, bytes: usize) -> Option<NonNull<u8>> {
         let end = offset.checked_add(bytes)?;
         // SAFETY: offset + bytes is inside the mapping.

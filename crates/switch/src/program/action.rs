@@ -62,9 +62,9 @@ pub enum Statement {
     AssignStack(StackId, StackId),
     /// Copies a header union stack element by element.
     AssignUnionStack(UnionStackId, UnionStackId),
-    /// Shifts stack elements to the back and invalidates the first ones.
+    /// Shifts stack elements to the back and invalidates the first elements.
     Push(AnyStack, Data),
-    /// Shifts stack elements to the front and invalidates the last ones.
+    /// Shifts stack elements to the front and invalidates the last elements.
     Pop(AnyStack, Data),
     /// Jumps to a statement.
     Jump(u32),
@@ -88,9 +88,9 @@ pub enum Statement {
     RemoveHeader(HeaderExpr),
     /// Requests a clone: session, and field list by its id in the JSON.
     Clone(CloneKind, Data, Data),
-    /// Requests a resubmission; field list as above, 0 for none.
+    /// Requests a resubmission: field list by its id in the JSON, 0 for no field list.
     Resubmit(Data),
-    /// Requests a recirculation; field list as above, 0 for none.
+    /// Requests a recirculation: field list by its id in the JSON, 0 for no field list.
     Recirculate(Data),
     /// Stores `base + hash % size`.
     Hash {

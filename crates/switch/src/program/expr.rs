@@ -1,7 +1,7 @@
 //! Typed expressions: integers, conditions, headers and unions.
 //!
-//! Values are signed arbitrary-precision integers, as in BMv2. They wrap only where the compiler requests it (`&` with a
-//! mask, [`Cast::TwoCompMod`], saturating casts) and when a value is stored in a field.
+//! Values are signed arbitrary-precision integers, as in BMv2. Values wrap only where the compiler requests it (`&`
+//! with a mask, [`Cast::TwoCompMod`], saturating casts) and when a value is stored in a field.
 
 use num_bigint::BigInt;
 
@@ -20,7 +20,7 @@ pub enum Binary {
     Mul,
     /// Quotient; 0 if the divisor is 0 or an operand is negative, which P4 leaves undefined.
     Div,
-    /// Remainder; 0 as for [`Binary::Div`].
+    /// Remainder; 0 in the same cases as [`Binary::Div`].
     Mod,
     /// Bitwise AND.
     And,

@@ -49,7 +49,7 @@ ids! {
     MeterId;
     /// Digest (BMv2: learn list).
     DigestId;
-    /// Field list, kept by clones, resubmitted and recirculated packets.
+    /// Field list: fields that clones, resubmitted and recirculated packets keep.
     FieldListId;
     /// Control flow node of a pipeline.
     NodeId;

@@ -45,7 +45,7 @@ pub struct HeaderType {
     /// Fields.
     pub fields: Vec<Field>,
     /// Width of the variable-length field in bits, computed from fields of the same header ([`Data::Param`] is the index
-    /// of a field); `None` if the extraction gives the length.
+    /// of a field); `None` if the extract operation contains the length.
     pub variable_bits: Option<Data>,
     /// Maximum length of the header, bytes; 0 if only the field has a limit.
     pub max_bytes: u32,
@@ -67,7 +67,7 @@ impl HeaderType {
         self.fields
             .iter()
             .position(|field| field.name == name)
-            .and_then(|at| u32::try_from(at).ok())
+            .and_then(|index| u32::try_from(index).ok())
     }
 
     /// Total width of the fixed-width fields, bits.
@@ -131,7 +131,7 @@ pub struct UnionStack {
 pub enum Input {
     /// Field; skipped if its header is invalid.
     Field(FieldRef),
-    /// The last bits of a constant's bytes.
+    /// Constant: bytes, and the number of bits to use from their end.
     Constant(Vec<u8>, u32),
     /// Whole header; skipped if invalid.
     Header(HeaderId),
@@ -301,8 +301,8 @@ pub struct Program {
     /// Field lists.
     pub field_lists: Vec<FieldList>,
     /// Fields that the program reads or writes, directly or through their whole header (`mark_to_drop` references only
-    /// `egress_spec`). The program cannot observe other fields. `lower` adds fields that the switch reads through an
-    /// alias.
+    /// `egress_spec`). The program cannot observe other fields. `lower` also counts fields that the switch reads through
+    /// an alias.
     #[serde(skip)]
     pub referenced_fields: BTreeSet<FieldRef>,
 }
@@ -330,11 +330,14 @@ impl Program {
     /// Finds a field by `header.field` or an alias.
     #[must_use]
     pub fn field_named(&self, header: &str, field: &str) -> Option<FieldRef> {
-        if let Some(found) = self.aliases.get(&format!("{header}.{field}")) {
-            return Some(*found);
+        if let Some(alias) = self.aliases.get(&format!("{header}.{field}")) {
+            return Some(*alias);
         }
-        let at = self.headers.iter().position(|known| known.name == header)?;
-        let header = HeaderId(u32::try_from(at).ok()?);
+        let index = self
+            .headers
+            .iter()
+            .position(|candidate| candidate.name == header)?;
+        let header = HeaderId(u32::try_from(index).ok()?);
         let field = self.type_of(header)?.field(field)?;
         Some(FieldRef { header, field })
     }
@@ -342,11 +345,11 @@ impl Program {
     /// Stack that a header is an element of.
     #[must_use]
     pub fn stack_of(&self, header: HeaderId) -> Option<StackId> {
-        let at = self
+        let index = self
             .stacks
             .iter()
             .position(|stack| stack.headers.contains(&header))?;
-        Some(StackId(u32::try_from(at).ok()?))
+        Some(StackId(u32::try_from(index).ok()?))
     }
 }
 

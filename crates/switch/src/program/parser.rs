@@ -26,7 +26,7 @@ pub struct State {
     pub key: Vec<KeyPart>,
     /// Transitions; the first match wins.
     pub transitions: Vec<Transition>,
-    /// Next state without a match.
+    /// Next state if no transition matches.
     pub default: Option<StateId>,
 }
 
@@ -87,7 +87,7 @@ pub struct Transition {
 /// Match of a transition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Match {
-    /// The masked key equals the value (already masked).
+    /// The masked key equals the value, which is already masked.
     Value {
         /// Value.
         value: Vec<u8>,
@@ -105,6 +105,6 @@ pub struct ValueSet {
     pub name: String,
     /// Width of a member without padding, bits.
     pub bits: u32,
-    /// Capacity in members; `None` if the program sets none.
+    /// Capacity in members; `None` if the program sets no limit.
     pub size: Option<u32>,
 }

@@ -10,17 +10,17 @@ use crate::program::ids::{CalculationId, HeaderId};
 use crate::program::{Checksum, ChecksumKind, Input, Program};
 
 /// Offset of the checksum in an IPv4 header, bytes.
-const IPV4_CHECKSUM_AT: usize = 10;
+const IPV4_CHECKSUM_OFFSET: usize = 10;
 
-/// Result of a calculation over a packet.
+/// Returns the result of a calculation over a packet.
 pub fn output(
     program: &Program,
     calculations: &[calculations::Calculation],
     packet: &Packet<'_>,
     id: CalculationId,
 ) -> u64 {
-    let known = program.calculations.get(id.index());
-    let inputs = known.map_or(&[][..], |calculation| &calculation.inputs);
+    let definition = program.calculations.get(id.index());
+    let inputs = definition.map_or(&[][..], |calculation| &calculation.inputs);
     let input = gather(packet, inputs);
     let calculation = calculations.get(id.index());
     calculation.map_or(0, |calculation| calculation.compute(&input))
@@ -51,12 +51,12 @@ fn gather(packet: &Packet<'_>, inputs: &[Input]) -> Vec<u8> {
     bytes
 }
 
-/// Checksum of a whole header with the checksum field as 0.
+/// Computes the checksum of a whole header whose checksum field counts as 0.
 fn ipv4(packet: &Packet<'_>, header: HeaderId) -> u64 {
     let mut bits = Bits::default();
     packet.headers.emit(header, &mut bits);
     let mut bytes = bits.into_bytes();
-    for byte in bytes.iter_mut().skip(IPV4_CHECKSUM_AT).take(2) {
+    for byte in bytes.iter_mut().skip(IPV4_CHECKSUM_OFFSET).take(2) {
         *byte = 0;
     }
     u64::from(checksum16(&bytes))
@@ -89,11 +89,11 @@ impl<'a> Interpreter<'a> {
 
     fn update_checksums(&self, packet: &mut Packet<'a>) {
         for checksum in self.program.checksums.iter().filter(|checksum| checksum.update) {
-            let counts = match checksum.kind {
+            let has_target = match checksum.kind {
                 ChecksumKind::Ipv4 => packet.headers.is_valid(Some(checksum.target.header)),
                 ChecksumKind::Calculation(_) => true,
             };
-            if counts && self.applies(packet, checksum) {
+            if has_target && self.applies(packet, checksum) {
                 let value = BigInt::from(self.checksum(packet, checksum));
                 packet.headers.set(checksum.target, &value);
             }

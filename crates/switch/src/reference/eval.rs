@@ -9,7 +9,7 @@ use crate::externs::Externs;
 use crate::program::expr::{Binary, Bool, Cast, Compare, Data, HeaderExpr, UnionExpr};
 use crate::program::ids::{HeaderId, RegisterId, UnionId};
 
-/// Maximum left shift; beyond, the result is 0. No field is wider.
+/// Maximum left shift, bits. A larger shift gives 0: no field is wider.
 pub const SHIFT_MAX_BITS: u32 = 1 << 16;
 
 /// Scope of an expression.
@@ -31,7 +31,7 @@ impl Scope<'_, '_> {
             Data::Field(field) => self.headers.field(*field),
             Data::StackLast(stack, field) => self.headers.read(self.headers.last(*stack), *field),
             Data::Access(header, field) => self.headers.read(self.header(header), *field),
-            Data::Param(at) => self.args.get(*at as usize).cloned().unwrap_or_default(),
+            Data::Param(index) => self.args.get(*index as usize).cloned().unwrap_or_default(),
             Data::Register(register, index) => {
                 register_cell(self.externs, *register, &self.data(index)).unwrap_or_default()
             }
@@ -79,7 +79,7 @@ impl Scope<'_, '_> {
         }
     }
 
-    /// Resolves a header; `None` outside of a stack.
+    /// Resolves a header; `None` if the element is outside of the stack.
     pub fn header(&self, header: &HeaderExpr) -> Option<HeaderId> {
         match header {
             HeaderExpr::Header(header) => Some(*header),
@@ -89,7 +89,7 @@ impl Scope<'_, '_> {
         }
     }
 
-    /// Resolves a union; `None` outside of a stack.
+    /// Resolves a union; `None` if the element is outside of the stack.
     pub fn union(&self, union: &UnionExpr) -> Option<UnionId> {
         match union {
             UnionExpr::Union(union) => Some(*union),
@@ -117,12 +117,12 @@ fn binary_of(binary: Binary, left: &BigInt, right: &BigInt) -> BigInt {
         Binary::Or => left | right,
         Binary::Xor => left ^ right,
         Binary::Shl => match right.to_u32() {
-            Some(by) if by <= SHIFT_MAX_BITS => left << by,
+            Some(shift) if shift <= SHIFT_MAX_BITS => left << shift,
             _ => BigInt::zero(),
         },
         Binary::Shr if right.is_negative() => BigInt::zero(),
         Binary::Shr => match right.to_u64() {
-            Some(by) => left >> by,
+            Some(shift) => left >> shift,
             None if left.is_negative() => -BigInt::one(),
             None => BigInt::zero(),
         },

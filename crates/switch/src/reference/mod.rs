@@ -18,21 +18,22 @@
 //! * an extraction or lookahead (`SetLookahead`) beyond the packet is `PacketTooShort`; in a transition key, bits beyond
 //!   the packet are 0. A negative length is also `PacketTooShort`. A length computed from the header's fields has the
 //!   same checks;
-//! * a truncation in the parser does not affect parsing, and the payload for hashes in the parser is the unparsed rest,
-//!   not the whole packet;
+//! * a truncation in the parser does not affect parsing, and the payload for hashes in the parser is the unparsed part of
+//!   the packet, not the whole packet;
 //! * a stack push or pop by a negative number has no effect;
 //! * a checksum in a signed field is compared by its bits;
 //! * a failed assertion drops the packet;
 //! * a parser, pipeline or action that exceeds [`STEPS_MAX`] steps drops the packet;
 //! * a packet has at most [`PASSES_MAX`] resubmitted and recirculated passes and at most [`COPIES_MAX`] copies; further
-//!   ones are dropped;
+//!   passes and copies are dropped;
 //! * all fields of a new packet are 0, without data of previous packets. Copies keep the values of invalid
 //!   headers;
 //! * a signed field holds a number in its range: BMv2 keeps a number of `2^(n-1)..2^n` until the field is extracted
 //!   again (p4c casts before a store, so programs cannot observe the difference);
 //! * push and pop of a header union stack invalidate the same elements as for a header stack; BMv2 rotates
-//!   them;
-//! * a repeated extraction of a variable-length header requires only the new length, not also the old length;
+//!   the elements;
+//! * a repeated extraction of a variable-length header requires that the packet has the new length; BMv2 also requires the
+//!   old length;
 //! * after an empty group of an action selector the pipeline continues as after a miss without an action.
 //!
 //! # Order of packets
@@ -75,7 +76,8 @@ pub const WAITING_MAX: usize = 1_024;
 pub struct ReferenceConfig {
     /// Drop port (`--drop-port`).
     pub drop_port: u32,
-    /// Number of priority queues of a port (`--priority-queues`). Packets with this priority or higher are dropped.
+    /// Number of priority queues of a port (`--priority-queues`). Packets whose priority is at least this number are
+    /// dropped.
     pub priority_queues: u32,
 }
 

@@ -80,9 +80,9 @@ pub fn to_bytes(value: &BigUint, bits: u32) -> Vec<u8> {
 /// Reads bits of a byte string as a number; bits beyond its end are 0.
 pub fn bits_of(bytes: &[u8], first_bit: usize, bits: u32) -> BigInt {
     let mut value = BigInt::zero();
-    for at in first_bit..first_bit + bits as usize {
-        let byte = bytes.get(at / 8).copied().unwrap_or(0);
-        value = (value << 1) + BigInt::from(byte >> (7 - at % 8) & 1);
+    for position in first_bit..first_bit + bits as usize {
+        let byte = bytes.get(position / 8).copied().unwrap_or(0);
+        value = (value << 1) + BigInt::from(byte >> (7 - position % 8) & 1);
     }
     value
 }
@@ -109,7 +109,7 @@ impl Bits {
             .chunks(8)
             .map(|chunk| {
                 let set = chunk.iter().enumerate().filter(|(_, bit)| **bit);
-                set.fold(0, |byte, (at, _)| byte | 0x80 >> at)
+                set.fold(0, |byte, (index, _)| byte | 0x80 >> index)
             })
             .collect()
     }

@@ -12,7 +12,7 @@ use crate::program::expr::Data;
 use crate::program::ids::{FieldRef, HeaderId, StateId};
 use crate::program::parser::{Extract, KeyPart, Match, ParserOp, State};
 
-/// Core errors, in BMv2's order for errors without a code in the JSON.
+/// Errors that core.p4 declares, in the order in which BMv2 assigns codes to errors without a code in the JSON.
 const CORE_ERRORS: [&str; 7] = [
     "NoError",
     "PacketTooShort",
@@ -43,17 +43,20 @@ impl ParserStop {
     }
 }
 
-/// Code of an error.
+/// Returns the code of an error that core.p4 declares. Errors without a code in the JSON have the codes after the
+/// last code in the JSON.
 fn core_error(program: &Program, name: &str) -> u32 {
-    if let Some(known) = program.errors.get(name) {
-        return *known;
+    if let Some(code) = program.errors.get(name) {
+        return *code;
     }
-    let first = program.errors.values().max().map_or(0, |last| last + 1);
-    let unknown = CORE_ERRORS
+    let first_code = program.errors.values().max().map_or(0, |last| last + 1);
+    let errors_without_code = CORE_ERRORS
         .iter()
         .filter(|error| !program.errors.contains_key(**error));
-    let numbered = (first..).zip(unknown).find(|(_, error)| **error == name);
-    numbered.map_or(first, |(number, _)| number)
+    let error = (first_code..)
+        .zip(errors_without_code)
+        .find(|(_, error)| **error == name);
+    error.map_or(first_code, |(code, _)| code)
 }
 
 impl<'a> Interpreter<'a> {
@@ -62,14 +65,14 @@ impl<'a> Interpreter<'a> {
         let program = self.program;
         packet.parser_error = BigInt::from(core_error(program, "NoError"));
         packet.checksum_error = false;
-        let Some(mut at) = program.parser.init else {
+        let Some(mut state_id) = program.parser.init else {
             return Ok(());
         };
         let mut parsed = 0;
-        while let Some(state) = program.parser.states.get(at.index()) {
+        while let Some(state) = program.parser.states.get(state_id.index()) {
             step(packet)?;
             match self.state(packet, state, &mut parsed) {
-                Ok(Some(next)) => at = next,
+                Ok(Some(next)) => state_id = next,
                 Ok(None) => break,
                 Err(ParserStop::Error(error)) => {
                     packet.parser_error = error;
@@ -99,11 +102,11 @@ impl<'a> Interpreter<'a> {
             .iter()
             .flat_map(|part| key_part(packet, part, *parsed))
             .collect();
-        let taken = state
+        let transition = state
             .transitions
             .iter()
             .find(|transition| self.matches(state, &transition.matches, &key, packet));
-        Ok(taken.map_or(state.default, |transition| transition.next))
+        Ok(transition.map_or(state.default, |transition| transition.next))
     }
 
     fn op(&mut self, packet: &mut Packet<'a>, op: &ParserOp, parsed: &mut usize) -> Result<(), ParserStop> {
@@ -119,7 +122,7 @@ impl<'a> Interpreter<'a> {
             }
             ParserOp::SetLookahead(field, offset, bits) => {
                 let end = *offset as usize + *bits as usize;
-                if end.div_ceil(8) > rest(packet, *parsed) {
+                if end.div_ceil(8) > unparsed_bytes(packet, *parsed) {
                     return Err(ParserStop::core(self.program, "PacketTooShort"));
                 }
                 let value = number::bits_of(&packet.data, *parsed * 8 + *offset as usize, *bits);
@@ -159,7 +162,10 @@ impl<'a> Interpreter<'a> {
 
     /// Skips bytes of the packet; fails if the packet is too short.
     fn skip(&self, packet: &Packet<'a>, bytes: &BigInt, parsed: &mut usize) -> Result<(), ParserStop> {
-        match bytes.to_usize().filter(|bytes| *bytes <= rest(packet, *parsed)) {
+        match bytes
+            .to_usize()
+            .filter(|bytes| *bytes <= unparsed_bytes(packet, *parsed))
+        {
             Some(bytes) => {
                 *parsed += bytes;
                 Ok(())
@@ -179,8 +185,8 @@ impl<'a> Interpreter<'a> {
             Extract::Header(header) => Some(*header),
             Extract::Stack(stack) => packet.headers.element(*stack, packet.headers.count(*stack)),
             Extract::UnionStack(stack, member) => {
-                let at = packet.headers.union_count(*stack);
-                let union = packet.headers.union_element(*stack, at);
+                let index = packet.headers.union_count(*stack);
+                let union = packet.headers.union_element(*stack, index);
                 union.and_then(|union| packet.headers.member(Some(union), *member))
             }
         };
@@ -203,20 +209,24 @@ impl<'a> Interpreter<'a> {
         length: Option<&Data>,
         parsed: &mut usize,
     ) -> Result<(), ParserStop> {
-        let Some(known) = self.program.type_of(header) else {
+        let Some(header_type) = self.program.type_of(header) else {
             return Ok(());
         };
-        let mut at = *parsed * 8;
+        let mut bit = *parsed * 8;
         let mut end = *parsed;
-        if known.variable().is_some() {
-            let bits = match (length, &known.variable_bits) {
+        if header_type.variable().is_some() {
+            let bits = match (length, &header_type.variable_bits) {
                 (Some(length), _) => self.scope(packet, &[]).data(length),
-                (None, Some(own)) => {
-                    self.skip(packet, &BigInt::from(known.fixed_bits() / 8), &mut end.clone())?;
-                    load_ahead(packet, header, at);
+                (None, Some(length_expression)) => {
+                    self.skip(
+                        packet,
+                        &BigInt::from(header_type.fixed_bits() / 8),
+                        &mut end.clone(),
+                    )?;
+                    load_ahead(packet, header, bit);
                     let fields = packet.headers.fields(header);
                     let fields: Vec<BigInt> = fields.map(|field| packet.headers.field(field)).collect();
-                    self.scope(packet, &fields).data(own)
+                    self.scope(packet, &fields).data(length_expression)
                 }
                 (None, None) => BigInt::zero(),
             };
@@ -224,20 +234,20 @@ impl<'a> Interpreter<'a> {
             if bytes.is_negative() {
                 return Err(ParserStop::core(self.program, "PacketTooShort"));
             }
-            let total_bytes = bytes + known.fixed_bits() / 8;
+            let total_bytes = bytes + header_type.fixed_bits() / 8;
             self.skip(packet, &total_bytes, &mut end)?;
-            if known.max_bytes != 0 && total_bytes > BigInt::from(known.max_bytes) {
+            if header_type.max_bytes != 0 && total_bytes > BigInt::from(header_type.max_bytes) {
                 return Err(ParserStop::core(self.program, "HeaderTooShort"));
             }
             packet.headers.set_variable_bits(header, number::low_u32(&bits));
         } else {
-            self.skip(packet, &BigInt::from(known.fixed_bits() / 8), &mut end)?;
+            self.skip(packet, &BigInt::from(header_type.fixed_bits() / 8), &mut end)?;
         }
         for field in packet.headers.fields(header) {
             let bits = packet.headers.bits(field);
-            let value = number::bits_of(&packet.data, at, bits);
+            let value = number::bits_of(&packet.data, bit, bits);
             packet.headers.load(field, &value);
-            at += bits as usize;
+            bit += bits as usize;
         }
         packet.headers.mark_valid(header);
         *parsed = end;
@@ -270,21 +280,21 @@ impl<'a> Interpreter<'a> {
 
 /// Stores the fields before the variable-length field, whose length may depend on them.
 fn load_ahead(packet: &mut Packet<'_>, header: HeaderId, first_bit: usize) {
-    let mut at = first_bit;
+    let mut bit = first_bit;
     for field in packet.headers.fields(header) {
-        let declared = packet.headers.declaration(field);
-        if declared.is_some_and(|declared| declared.variable) {
+        let declaration = packet.headers.declaration(field);
+        if declaration.is_some_and(|declaration| declaration.variable) {
             break;
         }
         let bits = packet.headers.bits(field);
-        let value = number::bits_of(&packet.data, at, bits);
+        let value = number::bits_of(&packet.data, bit, bits);
         packet.headers.load(field, &value);
-        at += bits as usize;
+        bit += bits as usize;
     }
 }
 
 /// Number of unparsed bytes.
-fn rest(packet: &Packet<'_>, parsed: usize) -> usize {
+fn unparsed_bytes(packet: &Packet<'_>, parsed: usize) -> usize {
     packet.data.len().saturating_sub(parsed)
 }
 
@@ -294,13 +304,13 @@ fn masked(bytes: &[u8], mask: &[u8]) -> Vec<u8> {
 
 /// Converts a member of a value set, which has no padding, to the form of a key.
 fn pad(member: &[u8], widths: &[u32]) -> Vec<u8> {
-    let all: u32 = widths.iter().sum();
-    let mut at = (member.len() * 8).saturating_sub(all as usize);
+    let total_bits: u32 = widths.iter().sum();
+    let mut bit = (member.len() * 8).saturating_sub(total_bits as usize);
     let mut padded = Vec::new();
     for bits in widths {
-        let value = number::bits_of(member, at, *bits);
+        let value = number::bits_of(member, bit, *bits);
         padded.extend(number::to_bytes(value.magnitude(), *bits));
-        at += *bits as usize;
+        bit += *bits as usize;
     }
     padded
 }

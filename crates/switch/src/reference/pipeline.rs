@@ -17,13 +17,13 @@ impl<'a> Interpreter<'a> {
         packet: &mut Packet<'a>,
         pipeline: &'a Pipeline,
     ) -> Result<(), DropReason> {
-        let mut at = pipeline.init;
-        while let Some(node) = at.and_then(|at| pipeline.nodes.get(at.index())) {
+        let mut node_id = pipeline.init;
+        while let Some(node) = node_id.and_then(|node_id| pipeline.nodes.get(node_id.index())) {
             if packet.exit {
                 break;
             }
             step(packet)?;
-            at = match node {
+            node_id = match node {
                 Node::Table(table) => self.table(packet, *table)?,
                 Node::Condition {
                     condition,
@@ -87,7 +87,7 @@ impl<'a> Interpreter<'a> {
             Next::ByHit { miss, .. } => *miss,
             Next::ByAction(list) => list
                 .iter()
-                .find(|(known, _)| *known == action)
+                .find(|(id, _)| *id == action)
                 .and_then(|(_, next)| *next),
         })
     }
@@ -112,10 +112,10 @@ fn key(packet: &Packet<'_>, table: &Table) -> Vec<u8> {
     for field in &table.key {
         let mut bytes = match field.source {
             KeySource::Valid(header) => vec![u8::from(packet.headers.is_valid(Some(header)))],
-            KeySource::Field(from) => {
-                let hidden = packet.headers.declaration(from).is_none();
-                let bytes = packet.headers.bytes(from);
-                if hidden || packet.headers.is_valid(Some(from.header)) {
+            KeySource::Field(source) => {
+                let is_hidden = packet.headers.declaration(source).is_none();
+                let bytes = packet.headers.bytes(source);
+                if is_hidden || packet.headers.is_valid(Some(source.header)) {
                     bytes
                 } else {
                     vec![0; bytes.len()]

@@ -12,7 +12,7 @@ use crate::program::{Field, Program};
 #[derive(Clone, Debug)]
 struct Header {
     valid: bool,
-    /// Values of the fields; the last one is `$valid$`.
+    /// Values of the fields; the last value is `$valid$`.
     fields: Vec<BigInt>,
     /// Current width of the variable-length field, if any.
     variable_bits: u32,
@@ -59,8 +59,8 @@ impl<'p> Headers<'p> {
     }
 
     fn metadata(&self, header: HeaderId) -> bool {
-        let known = self.program.headers.get(header.index());
-        known.is_some_and(|header| header.metadata)
+        let definition = self.program.headers.get(header.index());
+        definition.is_some_and(|header| header.metadata)
     }
 
     /// Whether a header is valid; metadata is always valid.
@@ -71,10 +71,10 @@ impl<'p> Headers<'p> {
     /// Current width of a field, bits.
     pub fn bits(&self, field: FieldRef) -> u32 {
         match self.declaration(field) {
-            Some(declared) if declared.variable => {
+            Some(declaration) if declaration.variable => {
                 self.header(field.header).map_or(0, |header| header.variable_bits)
             }
-            Some(declared) => declared.bits,
+            Some(declaration) => declaration.bits,
             None => 1,
         }
     }
@@ -120,7 +120,7 @@ impl<'p> Headers<'p> {
         self.put(field, value);
     }
 
-    /// As [`Self::write`], by reference.
+    /// Same as [`Self::write`] for a field reference.
     pub fn set(&mut self, field: FieldRef, value: &BigInt) {
         self.write(Some(field.header), field.field, value);
     }
@@ -138,8 +138,8 @@ impl<'p> Headers<'p> {
 
     fn put(&mut self, field: FieldRef, value: BigInt) {
         let header = self.headers.get_mut(field.header.index());
-        if let Some(slot) = header.and_then(|header| header.fields.get_mut(field.field as usize)) {
-            *slot = value;
+        if let Some(stored_value) = header.and_then(|header| header.fields.get_mut(field.field as usize)) {
+            *stored_value = value;
         }
     }
 
@@ -160,9 +160,9 @@ impl<'p> Headers<'p> {
             .iter()
             .filter(|union| union.headers.contains(&header))
         {
-            for other in union.headers.iter().filter(|other| **other != header) {
-                if self.header(*other).is_some_and(|other| other.valid) {
-                    self.set_valid(*other, false);
+            for member in union.headers.iter().filter(|member| **member != header) {
+                if self.header(*member).is_some_and(|member| member.valid) {
+                    self.set_valid(*member, false);
                 }
             }
         }
@@ -204,9 +204,9 @@ impl<'p> Headers<'p> {
     }
 
     /// Appends the header in wire format.
-    pub fn emit(&self, header: HeaderId, into: &mut Bits) {
+    pub fn emit(&self, header: HeaderId, bits: &mut Bits) {
         for field in self.fields(header) {
-            into.push(&self.raw(field), self.bits(field));
+            bits.push(&self.raw(field), self.bits(field));
         }
     }
 
@@ -230,7 +230,7 @@ impl<'p> Headers<'p> {
         self.write(Some(to), to_field, &value);
     }
 
-    /// Copies a header including its validity; for an invalid header only the validity.
+    /// Copies a header including its validity; of an invalid header, copies only the validity.
     pub fn assign_header(&mut self, to: Option<HeaderId>, from: Option<HeaderId>) {
         let Some(to) = to else { return };
         let Some(from) = from.filter(|from| self.is_valid(Some(*from))) else {
@@ -240,8 +240,8 @@ impl<'p> Headers<'p> {
         self.mark_valid(to);
         let hidden = field_count(self.program, to) as u32;
         for field in 0..=hidden {
-            let declared = self.declaration(FieldRef { header: to, field });
-            if declared.is_some_and(|field| field.variable) {
+            let declaration = self.declaration(FieldRef { header: to, field });
+            if declaration.is_some_and(|field| field.variable) {
                 self.assign_variable(Some((to, field)), Some((from, field)));
             } else {
                 let value = self.read(Some(from), field);
@@ -271,8 +271,8 @@ impl<'p> Headers<'p> {
 
     /// Copies a union member by member.
     pub fn assign_union(&mut self, to: Option<UnionId>, from: Option<UnionId>) {
-        for (at, to) in self.members(to).iter().enumerate() {
-            let from = self.members(from).get(at).copied();
+        for (index, to) in self.members(to).iter().enumerate() {
+            let from = self.members(from).get(index).copied();
             self.assign_header(Some(*to), from);
         }
     }
@@ -298,7 +298,7 @@ impl<'p> Headers<'p> {
         let (Some(first), Some(second)) = (self.valid_member(left), self.valid_member(right)) else {
             return false;
         };
-        let member = |union, at| self.members(union).get(at).copied();
+        let member = |union, index| self.members(union).get(index).copied();
         first == second && self.header_eq(member(left, first), member(right, second))
     }
 
@@ -339,13 +339,13 @@ impl<'p> Headers<'p> {
     }
 
     /// Element of a stack.
-    pub fn element(&self, stack: StackId, at: usize) -> Option<HeaderId> {
-        self.elements(stack).get(at).copied()
+    pub fn element(&self, stack: StackId, index: usize) -> Option<HeaderId> {
+        self.elements(stack).get(index).copied()
     }
 
     /// Element of a header union stack.
-    pub fn union_element(&self, stack: UnionStackId, at: usize) -> Option<UnionId> {
-        self.union_elements(stack).get(at).copied()
+    pub fn union_element(&self, stack: UnionStackId, index: usize) -> Option<UnionId> {
+        self.union_elements(stack).get(index).copied()
     }
 
     /// Last element.
@@ -375,11 +375,11 @@ impl<'p> Headers<'p> {
     /// Copies a stack element by element.
     pub fn assign_stack(&mut self, to: StackId, from: StackId) {
         let count = self.count(from);
-        if let Some(slot) = self.stacks.get_mut(to.index()) {
-            *slot = count;
+        if let Some(stack_count) = self.stacks.get_mut(to.index()) {
+            *stack_count = count;
         }
-        for (at, to) in self.elements(to).iter().enumerate() {
-            let from = self.elements(from).get(at).copied();
+        for (index, to) in self.elements(to).iter().enumerate() {
+            let from = self.elements(from).get(index).copied();
             self.assign_header(Some(*to), from);
         }
     }
@@ -387,69 +387,69 @@ impl<'p> Headers<'p> {
     /// Copies a header union stack element by element.
     pub fn assign_union_stack(&mut self, to: UnionStackId, from: UnionStackId) {
         let count = self.union_count(from);
-        if let Some(slot) = self.union_stacks.get_mut(to.index()) {
-            *slot = count;
+        if let Some(stack_count) = self.union_stacks.get_mut(to.index()) {
+            *stack_count = count;
         }
-        for (at, to) in self.union_elements(to).iter().enumerate() {
-            let from = self.union_elements(from).get(at).copied();
+        for (index, to) in self.union_elements(to).iter().enumerate() {
+            let from = self.union_elements(from).get(index).copied();
             self.assign_union(Some(*to), from);
         }
     }
 
-    /// Shifts the elements to the back by swaps, and invalidates the first ones.
-    pub fn push(&mut self, stack: StackId, by: usize) {
+    /// Shifts the elements to the back by swaps, and invalidates the first elements.
+    pub fn push(&mut self, stack: StackId, distance: usize) {
         let elements = self.elements(stack);
         let size = elements.len();
         if let Some(count) = self.stacks.get_mut(stack.index()) {
-            *count = size.min(count.saturating_add(by));
+            *count = size.min(count.saturating_add(distance));
         }
-        for (from, to) in pairs_back(elements, by) {
+        for (from, to) in pairs_back(elements, distance) {
             self.swap(from, to);
         }
-        for header in elements.iter().take(by) {
+        for header in elements.iter().take(distance) {
             self.mark_invalid(*header);
         }
     }
 
-    /// Shifts the elements to the front by swaps, and invalidates the last ones.
-    pub fn pop(&mut self, stack: StackId, by: usize) {
+    /// Shifts the elements to the front by swaps, and invalidates the last elements.
+    pub fn pop(&mut self, stack: StackId, distance: usize) {
         let elements = self.elements(stack);
         if let Some(count) = self.stacks.get_mut(stack.index()) {
-            *count = count.saturating_sub(by);
+            *count = count.saturating_sub(distance);
         }
-        for (to, from) in pairs_front(elements, by) {
+        for (to, from) in pairs_front(elements, distance) {
             self.swap(from, to);
         }
-        for header in elements.iter().rev().take(by) {
+        for header in elements.iter().rev().take(distance) {
             self.mark_invalid(*header);
         }
     }
 
-    /// As [`push`](Self::push), for unions.
-    pub fn push_unions(&mut self, stack: UnionStackId, by: usize) {
+    /// Same as [`push`](Self::push) for unions.
+    pub fn push_unions(&mut self, stack: UnionStackId, distance: usize) {
         let elements = self.union_elements(stack);
         let size = elements.len();
         if let Some(count) = self.union_stacks.get_mut(stack.index()) {
-            *count = size.min(count.saturating_add(by));
+            *count = size.min(count.saturating_add(distance));
         }
-        for (from, to) in pairs_back(elements, by) {
+        for (from, to) in pairs_back(elements, distance) {
             self.swap_unions(from, to);
         }
-        for union in elements.iter().take(by) {
+        for union in elements.iter().take(distance) {
             self.invalidate(*union);
         }
     }
 
-    /// As [`pop`](Self::pop), for unions.
-    pub fn pop_unions(&mut self, stack: UnionStackId, by: usize) {
+    /// Same as [`pop`](Self::pop) for unions.
+    pub fn pop_unions(&mut self, stack: UnionStackId, distance: usize) {
         let elements = self.union_elements(stack);
         if let Some(count) = self.union_stacks.get_mut(stack.index()) {
-            *count = count.saturating_sub(by);
+            *count = count.saturating_sub(distance);
         }
-        for (to, from) in pairs_front(elements, by) {
+        for (to, from) in pairs_front(elements, distance) {
             self.swap_unions(from, to);
         }
-        for union in elements.iter().rev().take(by) {
+        for union in elements.iter().rev().take(distance) {
             self.invalidate(*union);
         }
     }
@@ -461,9 +461,9 @@ impl<'p> Headers<'p> {
     }
 }
 
-/// Swaps for a shift to the back, in order: from, to.
-fn pairs_back<T: Copy>(elements: &[T], by: usize) -> Vec<(T, T)> {
-    let later = elements.get(by..).unwrap_or_default();
+/// Returns the swaps for a shift to the back in order, as pairs of source and destination.
+fn pairs_back<T: Copy>(elements: &[T], distance: usize) -> Vec<(T, T)> {
+    let later = elements.get(distance..).unwrap_or_default();
     elements
         .iter()
         .copied()
@@ -472,14 +472,16 @@ fn pairs_back<T: Copy>(elements: &[T], by: usize) -> Vec<(T, T)> {
         .collect()
 }
 
-/// Swaps for a shift to the front, in order: to, from.
-fn pairs_front<T: Copy>(elements: &[T], by: usize) -> Vec<(T, T)> {
-    let later = elements.get(by..).unwrap_or_default();
+/// Returns the swaps for a shift to the front in order, as pairs of destination and source.
+fn pairs_front<T: Copy>(elements: &[T], distance: usize) -> Vec<(T, T)> {
+    let later = elements.get(distance..).unwrap_or_default();
     elements.iter().copied().zip(later.iter().copied()).collect()
 }
 
 fn field_count(program: &Program, header: HeaderId) -> usize {
-    program.type_of(header).map_or(0, |known| known.fields.len())
+    program
+        .type_of(header)
+        .map_or(0, |header_type| header_type.fields.len())
 }
 
 /// Requests to the traffic manager: simple_switch's packet registers.
@@ -553,8 +555,8 @@ impl<'p> Packet<'p> {
 
     /// Payload for calculations.
     pub fn payload(&self) -> &[u8] {
-        let behind = self.data.get(self.parsed..).unwrap_or_default();
-        behind.get(..self.truncated).unwrap_or(behind)
+        let unparsed = self.data.get(self.parsed..).unwrap_or_default();
+        unparsed.get(..self.truncated).unwrap_or(unparsed)
     }
 
     /// Bytes of `data` up to the truncation length.

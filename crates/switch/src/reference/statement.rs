@@ -37,12 +37,12 @@ impl<'a> Interpreter<'a> {
         action: &Action,
         data: &[u8],
     ) -> Result<(), DropReason> {
-        let (places, _) = crate::lower::layout_args(action.params.iter().map(|param| param.bits));
-        let args: Vec<BigInt> = places
+        let (locations, _) = crate::lower::layout_args(action.params.iter().map(|param| param.bits));
+        let args: Vec<BigInt> = locations
             .iter()
-            .map(|(at, bytes)| {
-                let end = at.saturating_add(*bytes) as usize;
-                number::from_bytes(data.get(*at as usize..end).unwrap_or_default())
+            .map(|(offset, bytes)| {
+                let end = offset.saturating_add(*bytes) as usize;
+                number::from_bytes(data.get(*offset as usize..end).unwrap_or_default())
             })
             .collect();
         self.statements(packet, &action.body, &args)
@@ -55,11 +55,11 @@ impl<'a> Interpreter<'a> {
         body: &[Statement],
         args: &[BigInt],
     ) -> Result<(), DropReason> {
-        let mut at = 0;
-        while let Some(statement) = body.get(at) {
+        let mut index = 0;
+        while let Some(statement) = body.get(index) {
             step(packet)?;
-            at = match self.statement(packet, statement, args)? {
-                Flow::Next => at + 1,
+            index = match self.statement(packet, statement, args)? {
+                Flow::Next => index + 1,
                 Flow::Jump(to) => to as usize,
             };
         }
@@ -116,9 +116,9 @@ impl<'a> Interpreter<'a> {
     fn on_headers(&mut self, packet: &mut Packet<'a>, statement: &Statement, args: &[BigInt]) {
         let scope = self.scope(packet, args);
         match statement {
-            Statement::Assign(place, value) => {
+            Statement::Assign(target, value) => {
                 let value = scope.data(value);
-                self.store(packet, args, place, &value);
+                self.store(packet, args, target, &value);
             }
             Statement::AssignVl(to, from) => {
                 let (to, from) = (source(&scope, to), source(&scope, from));
@@ -134,18 +134,18 @@ impl<'a> Interpreter<'a> {
             }
             Statement::AssignStack(to, from) => packet.headers.assign_stack(*to, *from),
             Statement::AssignUnionStack(to, from) => packet.headers.assign_union_stack(*to, *from),
-            Statement::Push(stack, by) => {
-                let by = elements(&scope.data(by));
+            Statement::Push(stack, distance) => {
+                let distance = elements(&scope.data(distance));
                 match stack {
-                    AnyStack::Headers(stack) => packet.headers.push(*stack, by),
-                    AnyStack::Unions(stack) => packet.headers.push_unions(*stack, by),
+                    AnyStack::Headers(stack) => packet.headers.push(*stack, distance),
+                    AnyStack::Unions(stack) => packet.headers.push_unions(*stack, distance),
                 }
             }
-            Statement::Pop(stack, by) => {
-                let by = elements(&scope.data(by));
+            Statement::Pop(stack, distance) => {
+                let distance = elements(&scope.data(distance));
                 match stack {
-                    AnyStack::Headers(stack) => packet.headers.pop(*stack, by),
-                    AnyStack::Unions(stack) => packet.headers.pop_unions(*stack, by),
+                    AnyStack::Headers(stack) => packet.headers.pop(*stack, distance),
+                    AnyStack::Unions(stack) => packet.headers.pop_unions(*stack, distance),
                 }
             }
             Statement::AddHeader(header) => {
@@ -202,9 +202,9 @@ impl<'a> Interpreter<'a> {
                 }
             }
             Statement::RegisterWrite(register, index, value) => {
-                let place = LValue::Register(*register, index.clone());
+                let cell_target = LValue::Register(*register, index.clone());
                 let value = scope.data(value);
-                self.store(packet, args, &place, &value);
+                self.store(packet, args, &cell_target, &value);
             }
             Statement::Random(target, low, high) => {
                 let low = number::low_u64(&scope.data(low));
@@ -227,8 +227,8 @@ impl<'a> Interpreter<'a> {
                 self.set_named(packet, "intrinsic_metadata", "mcast_grp", 0);
             }
             Statement::MarkToDrop(header) => {
-                let known = self.set_in(packet, *header, "egress_spec", self.config.drop_port);
-                if known {
+                let has_field = self.set_in(packet, *header, "egress_spec", self.config.drop_port);
+                if has_field {
                     self.set_in(packet, *header, "mcast_grp", 0);
                 }
             }
@@ -251,7 +251,7 @@ impl<'a> Interpreter<'a> {
         self.execute(packet, id, &mut *self.externs.meter(id, index)?)
     }
 
-    /// Color of a packet by the direct meter of a table entry.
+    /// Color that the direct meter of a table entry gives a packet.
     pub(super) fn direct_color(
         &self,
         packet: &Packet<'a>,
@@ -274,9 +274,9 @@ impl<'a> Interpreter<'a> {
         }))
     }
 
-    fn store(&self, packet: &mut Packet<'a>, args: &[BigInt], place: &LValue, value: &BigInt) {
+    fn store(&self, packet: &mut Packet<'a>, args: &[BigInt], target: &LValue, value: &BigInt) {
         let scope = self.scope(packet, args);
-        match place {
+        match target {
             LValue::Field(field) => packet.headers.set(*field, value),
             LValue::Access(header, field) => {
                 let header = scope.header(header);
@@ -311,13 +311,16 @@ impl<'a> Interpreter<'a> {
     }
 
     fn set_in(&self, packet: &mut Packet<'a>, header: HeaderId, name: &str, value: u32) -> bool {
-        let found = self.program.type_of(header).and_then(|known| known.field(name));
-        if let Some(field) = found {
+        let field = self
+            .program
+            .type_of(header)
+            .and_then(|header_type| header_type.field(name));
+        if let Some(field) = field {
             packet
                 .headers
                 .set(FieldRef { header, field }, &BigInt::from(value));
         }
-        found.is_some()
+        field.is_some()
     }
 }
 
@@ -328,10 +331,10 @@ pub fn step(packet: &mut Packet<'_>) -> Result<(), DropReason> {
 }
 
 /// Number of elements of a stack shift.
-fn elements(by: &BigInt) -> usize {
-    match by.sign() {
+fn elements(distance: &BigInt) -> usize {
+    match distance.sign() {
         Sign::Minus => 0,
-        _ => by.to_usize().unwrap_or(usize::MAX),
+        _ => distance.to_usize().unwrap_or(usize::MAX),
     }
 }
 

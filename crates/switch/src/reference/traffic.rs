@@ -87,8 +87,8 @@ impl<'a> Interpreter<'a> {
         self.send_digest(&packet);
         if packet.requests.resubmit != 0 {
             let list = packet.requests.resubmit;
-            let again = self.new_pass(&packet, received, length, list, instance::RESUBMITTED);
-            return self.enqueue_pass(again, queues);
+            let pass = self.new_pass(&packet, received, length, list, instance::RESUBMITTED);
+            return self.enqueue_pass(pass, queues);
         }
         if group != 0 {
             self.set_standard(&mut packet, "instance_type", instance::REPLICATED);
@@ -107,8 +107,8 @@ impl<'a> Interpreter<'a> {
         self.parse(packet)?;
         let error = packet.parser_error.clone();
         self.set_standard(packet, "parser_error", error);
-        let wrong = u32::from(packet.checksum_error);
-        self.set_standard(packet, "checksum_error", wrong);
+        let checksum_error = u32::from(packet.checksum_error);
+        self.set_standard(packet, "checksum_error", checksum_error);
         self.pipeline(packet, &program.ingress)?;
         packet.exit = false;
         Ok(())
@@ -124,7 +124,7 @@ impl<'a> Interpreter<'a> {
         list: u16,
         queues: &mut Queues<'a>,
     ) {
-        if self.forwarding.mirror(u32::from(session)).is_none() {
+        if self.forwarding.clone_session(u32::from(session)).is_none() {
             return;
         }
         let mut copy = Packet::new(self.program, received.to_vec());
@@ -137,12 +137,12 @@ impl<'a> Interpreter<'a> {
         copy.headers.clear_metadata();
         self.copy_field_list(&mut copy, packet, list);
         self.set_standard(&mut copy, "instance_type", instance::INGRESS_CLONE);
-        self.mirror(copy, session, queues);
+        self.enqueue_clone(copy, session, queues);
     }
 
     /// Sends a clone to the destination of its session.
-    fn mirror(&mut self, mut copy: Packet<'a>, session: u16, queues: &mut Queues<'a>) {
-        let Some(session) = self.forwarding.mirror(u32::from(session)) else {
+    fn enqueue_clone(&mut self, mut copy: Packet<'a>, session: u16, queues: &mut Queues<'a>) {
+        let Some(session) = self.forwarding.clone_session(u32::from(session)) else {
             return;
         };
         if let Some(group) = session.group {
@@ -198,13 +198,13 @@ impl<'a> Interpreter<'a> {
             return self.drop_for(reason);
         }
         if let Some((session, list)) = packet.requests.clone.take()
-            && self.forwarding.mirror(u32::from(session)).is_some()
+            && self.forwarding.clone_session(u32::from(session)).is_some()
         {
             let mut copy = packet.copy();
             copy.headers.clear_metadata();
             self.copy_field_list(&mut copy, &packet, list);
             self.set_standard(&mut copy, "instance_type", instance::EGRESS_CLONE);
-            self.mirror(copy, session, queues);
+            self.enqueue_clone(copy, session, queues);
         }
         if self.egress_spec(&packet) == self.config.drop_port {
             return self.drop_for(DropReason::Egress);
@@ -217,8 +217,8 @@ impl<'a> Interpreter<'a> {
             let data = packet.data.clone();
             let length = data.len() as u64;
             packet.ingress_length = length;
-            let again = self.new_pass(&packet, data, length, list, instance::RECIRCULATED);
-            return self.enqueue_pass(again, queues);
+            let pass = self.new_pass(&packet, data, length, list, instance::RECIRCULATED);
+            return self.enqueue_pass(pass, queues);
         }
         self.outcome.sent.push((port, packet.visible().to_vec()));
     }
@@ -237,7 +237,7 @@ impl<'a> Interpreter<'a> {
             self.set_named(packet, "queueing_metadata", "qid", priority);
         }
         self.set_standard(packet, "egress_port", port);
-        // Any value except the drop port, so the program can set the drop port.
+        // This value differs from the drop port, so the packet is dropped only if the program sets the drop port.
         self.set_standard(packet, "egress_spec", self.config.drop_port.wrapping_add(1));
         let length = packet.length;
         self.set_standard(packet, "packet_length", length);
@@ -253,14 +253,14 @@ impl<'a> Interpreter<'a> {
         list: u16,
         instance_type: u32,
     ) -> Packet<'a> {
-        let mut again = Packet::new(self.program, data);
-        again.ingress_length = packet.ingress_length;
-        again.length = length;
-        self.copy_field_list(&mut again, packet, list);
-        self.set_standard(&mut again, "instance_type", instance_type);
-        self.set_standard(&mut again, "packet_length", length);
-        again.requests = Requests::default();
-        again
+        let mut pass = Packet::new(self.program, data);
+        pass.ingress_length = packet.ingress_length;
+        pass.length = length;
+        self.copy_field_list(&mut pass, packet, list);
+        self.set_standard(&mut pass, "instance_type", instance_type);
+        self.set_standard(&mut pass, "packet_length", length);
+        pass.requests = Requests::default();
+        pass
     }
 
     fn enqueue_pass(&mut self, packet: Packet<'a>, queues: &mut Queues<'a>) {
@@ -277,7 +277,9 @@ impl<'a> Interpreter<'a> {
     /// Copies the fields of a list between packets.
     fn copy_field_list(&self, to: &mut Packet<'a>, from: &Packet<'a>, list: u16) {
         let lists = &self.program.field_lists;
-        let Some(FieldList { fields, .. }) = lists.iter().find(|known| known.json_id == u32::from(list))
+        let Some(FieldList { fields, .. }) = lists
+            .iter()
+            .find(|candidate| candidate.json_id == u32::from(list))
         else {
             return;
         };

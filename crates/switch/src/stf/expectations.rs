@@ -77,8 +77,8 @@ struct ExpectedLine {
 /// The rules are those of p4c's `bmv2stf.py`; they apply after the whole test has run:
 ///
 /// * each port is checked separately: the order of packets on different ports does not matter;
-/// * a port must send exactly the expected number of packets. The first is compared with the first `expect` of the
-///   port, the second with the second, regardless of their positions in the test;
+/// * a port must send exactly the expected number of packets. The first packet is compared with the first `expect` of the
+///   port, the second packet with the second `expect`, regardless of their positions in the test;
 /// * a packet matches if it starts with the expected digits; with `$` it must also end there. `expect PORT` alone
 ///   matches exactly one packet with any content;
 /// * a port that occurs only in `packet` must send nothing;
@@ -113,7 +113,7 @@ pub enum Mismatch {
         line: u32,
         /// Expectation.
         expected: ExpectedPacket,
-        /// Sent packets.
+        /// Sent packet.
         received: Vec<u8>,
         /// First difference.
         difference: Difference,
@@ -153,8 +153,8 @@ impl Expectations {
     /// # Errors
     /// All mismatches by port: a wrong number of packets, or each packet that differs.
     pub fn check(&self, received: &BTreeMap<u32, Vec<Vec<u8>>>) -> Result<(), Vec<Mismatch>> {
-        let unnamed = received.keys().filter(|_| self.no_other_packets);
-        let ports: BTreeSet<u32> = self.ports.keys().chain(unnamed).copied().collect();
+        let other_ports = received.keys().filter(|_| self.no_other_packets);
+        let ports: BTreeSet<u32> = self.ports.keys().chain(other_ports).copied().collect();
         let mut mismatches = Vec::new();
         for port in ports {
             let expected = self.ports.get(&port).map_or(&[][..], Vec::as_slice);
@@ -166,7 +166,7 @@ impl Expectations {
                     port,
                     expected: expected
                         .iter()
-                        .map(|each| (each.line, each.packet.clone()))
+                        .map(|line| (line.line, line.packet.clone()))
                         .collect(),
                     received: received.to_vec(),
                 });
@@ -235,10 +235,10 @@ impl fmt::Display for Mismatch {
                 received,
                 difference,
             } => {
-                let (description, mark) = match difference {
+                let (description, offset) = match difference {
                     Difference::TooShort => ("is too short".to_owned(), received.len() * 2),
                     Difference::TooLong => ("is too long".to_owned(), expected.digits.len()),
-                    Difference::Digit(place) => (format!("differs in byte {}", place / 2), *place),
+                    Difference::Digit(digit) => (format!("differs in byte {}", digit / 2), *digit),
                 };
                 writeln!(f, "port {port}: packet {} (line {line}) {description}", index + 1)?;
                 writeln!(
@@ -246,7 +246,7 @@ impl fmt::Display for Mismatch {
                     "  expected {expected}\n  received {}",
                     hex::encode_upper(received)
                 )?;
-                write!(f, "           {}^", " ".repeat(mark))
+                write!(f, "           {}^", " ".repeat(offset))
             }
         }
     }

@@ -37,8 +37,8 @@ impl<'a> Cursor<'a> {
         let found = word.map_or("the end of the line".to_owned(), |word| {
             format!("`{}`", word.chars().take(40).collect::<String>())
         });
-        let before = self.text.len() - self.rest.len();
-        let column = self.text.get(..before).map_or(0, |before| before.chars().count()) + 1;
+        let offset = self.text.len() - self.rest.len();
+        let column = self.text.get(..offset).map_or(0, |parsed| parsed.chars().count()) + 1;
         StfError {
             file: self.file.to_owned(),
             line: self.line,
@@ -49,33 +49,33 @@ impl<'a> Cursor<'a> {
     }
 
     /// Current position, for [`Self::rewind`].
-    pub(super) fn mark(&self) -> &'a str {
+    pub(super) fn position(&self) -> &'a str {
         self.rest
     }
 
     /// Resets the cursor to a position of this line.
-    pub(super) fn rewind(&mut self, mark: &'a str) {
-        self.rest = mark;
+    pub(super) fn rewind(&mut self, position: &'a str) {
+        self.rest = position;
     }
 
     pub(super) fn is_at_end(&self) -> bool {
         self.rest.is_empty()
     }
 
-    /// Whether the next character satisfies `is`.
+    /// Whether the next character satisfies `matches`.
     pub(super) fn next_is(&self, matches: impl Fn(char) -> bool) -> bool {
         self.rest.starts_with(matches)
     }
 
-    /// Takes all characters that satisfy `belong`, and skips following blanks.
-    fn take_while(&mut self, belong: impl Fn(char) -> bool) -> &'a str {
+    /// Takes all characters up to the first that does not satisfy `matches`.
+    fn take_while(&mut self, matches: impl Fn(char) -> bool) -> &'a str {
         let end = self
             .rest
-            .find(|character| !belong(character))
+            .find(|character| !matches(character))
             .unwrap_or(self.rest.len());
-        let (taken, rest) = self.rest.split_at_checked(end).unwrap_or((self.rest, ""));
+        let (text, rest) = self.rest.split_at_checked(end).unwrap_or((self.rest, ""));
         self.rest = rest;
-        taken
+        text
     }
 
     fn skip_blank(&mut self) {
@@ -158,7 +158,7 @@ impl<'a> Cursor<'a> {
 
     /// Takes a number with optional wildcards.
     pub(super) fn number(&mut self, expected: &str) -> Result<Number, StfError> {
-        let start = self.mark();
+        let start = self.position();
         let word = self.take_while(|next| next.is_ascii_alphanumeric() || next == '*');
         let number = digits(word);
         if number.is_none() {
@@ -170,7 +170,7 @@ impl<'a> Cursor<'a> {
 
     /// Takes a number that fits `T` and has no wildcards.
     pub(super) fn integer<T: TryFrom<u64>>(&mut self, expected: &str) -> Result<T, StfError> {
-        let start = self.mark();
+        let start = self.position();
         let number = self.number(expected)?;
         number
             .to_u64()
@@ -183,7 +183,7 @@ impl<'a> Cursor<'a> {
 
     /// Takes a number with a fraction.
     pub(super) fn decimal(&mut self, expected: &str) -> Result<f64, StfError> {
-        let start = self.mark();
+        let start = self.position();
         let word = self.take_while(|next| next.is_ascii_digit() || next == '.');
         let number = word.parse().ok();
         if number.is_none() {
@@ -195,7 +195,7 @@ impl<'a> Cursor<'a> {
 
     /// Takes a decimal port number, followed by a blank or the end of the line.
     pub(super) fn port(&mut self) -> Result<u32, StfError> {
-        let start = self.mark();
+        let start = self.position();
         let word = self.take_while(|next| !next.is_whitespace());
         let port = if word.bytes().all(|digit| digit.is_ascii_digit()) {
             word.parse().ok()
@@ -225,11 +225,11 @@ fn digits(word: &str) -> Option<Number> {
         (Some("0b"), Some(digits)) => (Base::Binary, digits),
         _ => (Base::Decimal, word),
     };
-    let belongs = |digit: char| match base {
+    let is_digit = |digit: char| match base {
         Base::Binary => matches!(digit, '0' | '1' | '*'),
         Base::Decimal => digit.is_ascii_digit(),
         Base::Hexadecimal => digit.is_ascii_hexdigit() || digit == '*',
     };
-    ((1..=DIGITS_MAX).contains(&digits.len()) && digits.chars().all(belongs))
+    ((1..=DIGITS_MAX).contains(&digits.len()) && digits.chars().all(is_digit))
         .then(|| Number::new(base, digits.to_owned()))
 }

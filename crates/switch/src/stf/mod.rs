@@ -3,7 +3,7 @@
 //! A test has one command per line: table entries, packets for ports, and expected packets. [`Test::parse`] parses the
 //! text to [`Statement`]s with line numbers, independent of the program. A runner resolves tables, keys and actions with
 //! [`names`] and converts key values to bytes with [`KeyValue`]. [`Expectations`] compares the sent packets with the
-//! expected ones.
+//! expected packets.
 //!
 //! # Grammar
 //! `#` starts a comment, keywords are case-insensitive, and names may be quoted with double quotes. A number is decimal,
@@ -34,9 +34,9 @@
 //! Extensions for features that p4c's tests do not support, each with a new keyword:
 //!
 //! ```text
-//! expect_digest DIGEST NUMBER..         expects that the next digest of this name has these values, in field order
-//! no_digest                             expects no digests other than those expected so far
-//! vset_add SET VALUE                    adds a member to a parser value set (`NUMBER`, `&&&`, `->`)
+//! expect_digest DIGEST NUMBER..         expects an emitted digest of this name with these values, in field order
+//! no_digest                             expects that each emitted digest has matched an earlier `expect_digest`
+//! vset_add SET VALUE                    adds a member to a parser value set (the runner supports only `NUMBER`)
 //! member_add PROFILE MEMBER ACTION(..)  adds a member to an action profile
 //! group_add PROFILE GROUP               adds an empty group to an action selector
 //! group_add_member PROFILE GROUP MEMBER adds a member to a group
@@ -54,14 +54,14 @@
 //! The semantics are those of p4c's runner `bmv2stf.py`, including its limitations:
 //!
 //! * `add t 5 ..` sets the BMv2 priority 10000 - 5, for which the lower number wins. So in a test the **higher** number
-//!   wins ([`AddEntry::bmv2_priority`]). The priority is required for tables with a ternary key and ignored for other
-//!   tables;
-//! * in a ternary key only the digits **present** in the test are compared: `0x25` in a 16-bit key does not match on the
+//!   wins ([`AddEntry::bmv2_priority`]). An entry of a table with a ternary or range key needs a priority (without one,
+//!   [`run::run`] sets the BMv2 priority 0); other tables ignore the priority;
+//! * in a ternary key only the digits **present** in the test are compared: `0x25` in a 16-bit key does not compare the
 //!   upper eight bits. A decimal number is an error in a ternary key;
 //! * in an LPM key without `/`, the digits before the wildcards `*` are the prefix, regardless of the key's width;
-//! * an omitted key matches any value if it is ternary or LPM, and is zero if it is exact;
-//! * `check_counter`, `mc_node_update`, `remove all` and `wait` are parsed without effect, and the output of the `_read`
-//!   and `_get` commands is ignored;
+//! * an omitted key matches any value if it is ternary, range or LPM, and is zero if it is exact;
+//! * `check_counter`, `mc_node_update` and `remove all` have no effect in `bmv2stf.py`; here they are executed. `wait`
+//!   has no effect, and the output of the `_read` and `_get` commands is ignored;
 //! * `no_packet` is an error in `bmv2stf.py`; here it means that no port sends a packet that is not expected;
 //! * a `packet` with an odd number of digits is skipped by `bmv2stf.py` with a message; here it is an error of the test.
 //!
@@ -148,7 +148,7 @@ pub enum Target {
 pub struct AddEntry {
     /// Table name in the test; [`names::resolve_name`] resolves it.
     pub table: String,
-    /// Priority in the test: the highest wins, as in P4Runtime.
+    /// Priority in the test: the highest number wins, as in P4Runtime.
     pub priority: Option<u32>,
     /// Key fields in any order; at least one.
     pub keys: Vec<Key>,
@@ -159,7 +159,7 @@ pub struct AddEntry {
 }
 
 impl AddEntry {
-    /// Priority for BMv2 as in p4c's runner, where the lowest wins: 10000 minus the priority in the test.
+    /// Priority for BMv2, where the lowest number wins: 10000 minus the priority in the test, as in p4c's runner.
     pub fn bmv2_priority(&self) -> Option<i64> {
         self.priority.map(|priority| 10_000 - i64::from(priority))
     }
@@ -253,7 +253,7 @@ pub enum Command {
         /// Expected packet; `None` for any packet.
         packet: Option<ExpectedPacket>,
     },
-    /// `no_packet`: expects no other packets from any port.
+    /// `no_packet`: expects that no port sends a packet that is not expected.
     NoPacket,
     /// `wait`: waits until all packets have been processed.
     Wait,
@@ -385,7 +385,7 @@ pub enum Command {
         /// Values of the fields.
         values: Vec<Number>,
     },
-    /// `no_digest`: expects no digests other than those expected so far.
+    /// `no_digest`: expects that each emitted digest has matched an earlier `expect_digest`.
     NoDigest,
     /// `vset_add`.
     ValueSetAdd {

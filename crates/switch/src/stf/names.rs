@@ -21,7 +21,7 @@ pub enum NameError {
 }
 
 /// Resolves a table of the program or an action of a table: the element with this name, or else the only element
-/// whose name ends with it (not only after a dot).
+/// whose name ends with this name (with or without a dot before).
 ///
 /// # Errors
 /// [`NameError`]
@@ -48,8 +48,8 @@ pub fn resolve_name<'a>(
 /// by dots).
 ///
 /// `stack$0.f` is an alias of `stack[0].f`. The name of a header, and `header.valid`, refer to its validity, which the
-/// compiler names `header.$valid$` or `field$`. Otherwise the first name that ends in `.` and the given name
-/// matches.
+/// compiler names `header.$valid$`. A final `$` can be omitted (`header.$valid`). If no name is equal in one of these
+/// forms, the first name that ends with a dot and the written name is the result.
 ///
 /// # Errors
 /// [`NameError::Unknown`]
@@ -63,14 +63,14 @@ pub fn resolve_key<'a>(
         .or_else(|| find(&format!("{full_name}$")))
         .or_else(|| find(&format!("{full_name}.$valid$")))
         .or_else(|| find(&format!("{}.$valid$", full_name.strip_suffix(".valid")?)));
-    let ends_so = |key: &&str| {
-        let (dotted, marked) = (format!(".{full_name}"), format!(".{full_name}$"));
-        key.ends_with(&dotted)
-            || key.ends_with(&marked)
+    let ends_with_name = |key: &&str| {
+        let (suffix, validity_suffix) = (format!(".{full_name}"), format!(".{full_name}$"));
+        key.ends_with(&suffix)
+            || key.ends_with(&validity_suffix)
             || (full_name == "valid" && key.ends_with(".$valid$"))
     };
     exact
-        .or_else(|| names.clone().into_iter().find(ends_so))
+        .or_else(|| names.clone().into_iter().find(ends_with_name))
         .or_else(|| {
             if full_name == "valid" {
                 find("$valid$")
@@ -83,15 +83,15 @@ pub fn resolve_key<'a>(
 
 /// Converts the last `$` followed by digits to an index.
 fn with_index(written: &str) -> String {
-    let is_index = |(at, _): &(usize, &str)| {
+    let is_index = |(position, _): &(usize, &str)| {
         written
-            .get(at + 1..)
+            .get(position + 1..)
             .is_some_and(|rest| rest.starts_with(|digit: char| digit.is_ascii_digit()))
     };
-    let Some((at, _)) = written.rmatch_indices('$').find(is_index) else {
+    let Some((position, _)) = written.rmatch_indices('$').find(is_index) else {
         return written.to_owned();
     };
-    let (before, rest) = written.split_at(at);
+    let (before, rest) = written.split_at(position);
     let rest = rest.trim_start_matches('$');
     let end = rest
         .find(|digit: char| !digit.is_ascii_digit())

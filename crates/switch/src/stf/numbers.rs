@@ -57,7 +57,7 @@ pub enum NumberError {
         /// Number in the test.
         number: String,
     },
-    /// In ternary and LPM keys the digits determine the mask, which decimal digits cannot.
+    /// In ternary and LPM keys, the digits determine the mask; decimal digits determine no mask.
     #[error("decimal number {number} does not determine a mask: use hexadecimal or binary digits")]
     Decimal {
         /// Number in the test.
@@ -66,7 +66,7 @@ pub enum NumberError {
     /// The value does not suit the match kind of the key.
     #[error("wrong key value {value}: expected {expected}, found {actual}")]
     WrongMatchKind {
-        /// Number in the test.
+        /// Key value in the test.
         value: String,
         /// Kind of the value.
         actual: &'static str,
@@ -84,7 +84,7 @@ pub enum NumberError {
     /// The range is empty.
     #[error("range {value} is empty: give the lower bound first")]
     EmptyRange {
-        /// Number in the test.
+        /// Range in the test.
         value: String,
     },
 }
@@ -119,7 +119,7 @@ impl Number {
     }
 
     /// Mask of the digits that are not `*`, in the form of [`Number::value`].
-    fn written_bits(&self) -> Vec<u8> {
+    fn digit_mask(&self) -> Vec<u8> {
         self.bytes_of(|digit| if digit == '*' { 0 } else { self.base.radix() - 1 })
     }
 
@@ -160,14 +160,14 @@ impl Number {
                 number: self.to_string(),
             });
         }
-        self.fitted(width_bits)
+        self.fit(width_bits)
     }
 
-    fn fitted(&self, width_bits: u32) -> Result<Vec<u8>, NumberError> {
+    fn fit(&self, width_bits: u32) -> Result<Vec<u8>, NumberError> {
         let value = self.value();
         let length = width_bits.div_ceil(8) as usize;
-        let leading = value.first().map_or(0, |byte| byte.leading_zeros());
-        if (value.len() as u64) * 8 - u64::from(leading) > u64::from(width_bits) {
+        let leading_zeros = value.first().map_or(0, |byte| byte.leading_zeros());
+        if (value.len() as u64) * 8 - u64::from(leading_zeros) > u64::from(width_bits) {
             return Err(NumberError::TooWide {
                 number: self.to_string(),
                 width_bits,
@@ -184,13 +184,13 @@ impl Number {
 
     /// Number of bits before the wildcards, which must be at the end.
     fn prefix_bits(&self) -> Result<u32, NumberError> {
-        let written = self.digits.trim_end_matches('*');
-        if written.contains('*') {
+        let prefix = self.digits.trim_end_matches('*');
+        if prefix.contains('*') {
             return Err(NumberError::NotAPrefix {
                 number: self.to_string(),
             });
         }
-        let digits = u32::try_from(written.len()).unwrap_or(u32::MAX);
+        let digits = u32::try_from(prefix.len()).unwrap_or(u32::MAX);
         Ok(digits.saturating_mul(self.bits_per_digit()?))
     }
 }
@@ -269,7 +269,7 @@ impl KeyValue {
                 width_bits,
             });
         }
-        let bytes = value.fitted(width_bits)?;
+        let bytes = value.fit(width_bits)?;
         Ok((and(&bytes, &prefix_mask(width_bits, length_bits)), length_bits))
     }
 
@@ -278,11 +278,14 @@ impl KeyValue {
     /// # Errors
     /// [`NumberError`]
     pub fn ternary(&self, width_bits: u32) -> Result<(Vec<u8>, Vec<u8>), NumberError> {
-        let all = prefix_mask(width_bits, width_bits);
+        let full_mask = prefix_mask(width_bits, width_bits);
         let (value, mask) = match self {
             Self::Number(value) => {
                 value.bits_per_digit()?;
-                (value, and(&padded(&value.written_bits(), all.len()), &all))
+                (
+                    value,
+                    and(&padded(&value.digit_mask(), full_mask.len()), &full_mask),
+                )
             }
             Self::Mask { value, mask } => (value, mask.to_bytes(width_bits)?),
             Self::Prefix { value, length_bits } if *length_bits <= width_bits => {
@@ -296,7 +299,7 @@ impl KeyValue {
             }
             Self::Range { .. } => return Err(self.wrong_match_kind("a value under a mask")),
         };
-        Ok((and(&value.fitted(width_bits)?, &mask), mask))
+        Ok((and(&value.fit(width_bits)?, &mask), mask))
     }
 
     /// Inclusive bounds of a range key. A single number is a range with equal bounds.
@@ -354,8 +357,8 @@ fn prefix_mask(width_bits: u32, length_bits: u32) -> Vec<u8> {
     let unused = bytes * 8 - width_bits;
     (0..bytes)
         .map(|byte| {
-            (0..8).fold(0, |bits, place| {
-                let position = byte * 8 + place;
+            (0..8).fold(0, |bits, bit| {
+                let position = byte * 8 + bit;
                 (bits << 1) | u8::from(position >= unused && position < unused + length_bits)
             })
         })

@@ -17,17 +17,17 @@ pub(super) fn command(line: &mut Cursor<'_>) -> Result<Option<Command>, StfError
     if line.is_at_end() {
         return Ok(None);
     }
-    let start = line.mark();
+    let start = line.position();
     let keyword = line.identifier("a command")?.to_ascii_lowercase();
-    let found = match entries_and_packets(&keyword, line)? {
+    let command = match entries_and_packets(&keyword, line)? {
         None => state_commands(&keyword, line)?,
-        found => found,
+        command => command,
     };
-    let found = match found {
+    let command = match command {
         None => extension_commands(&keyword, line)?,
-        found => found,
+        command => command,
     };
-    let Some(command) = found else {
+    let Some(command) = command else {
         line.rewind(start);
         return Err(line.fail("a command such as `add`, `packet` or `expect`"));
     };
@@ -45,7 +45,7 @@ fn entries_and_packets(keyword: &str, line: &mut Cursor<'_>) -> Result<Option<Co
             action: action(line)?,
         },
         "remove" => {
-            let start = line.mark();
+            let start = line.position();
             if !line.identifier("`all`")?.eq_ignore_ascii_case("all") {
                 line.rewind(start);
                 return Err(line.fail("`all`"));
@@ -67,7 +67,7 @@ fn entries_and_packets(keyword: &str, line: &mut Cursor<'_>) -> Result<Option<Co
 }
 
 fn state_commands(keyword: &str, line: &mut Cursor<'_>) -> Result<Option<Command>, StfError> {
-    let session = |line: &mut Cursor<'_>| line.integer("a mirroring session number");
+    let session = |line: &mut Cursor<'_>| line.integer("a clone session number");
     let counter = |line: &mut Cursor<'_>| line.name("a counter");
     let register = |line: &mut Cursor<'_>| line.name("a register array");
     let meter = |line: &mut Cursor<'_>| line.name("a meter array");
@@ -213,7 +213,7 @@ fn entry<'a>(
     let (table, priority) = (table(line)?, priority(line)?);
     let mut keys = Vec::new();
     loop {
-        let start = line.mark();
+        let start = line.position();
         let name = line.name(if keys.is_empty() {
             "a key"
         } else {
@@ -308,7 +308,7 @@ fn key_value(line: &mut Cursor<'_>) -> Result<KeyValue, StfError> {
 }
 
 fn plain_number(line: &mut Cursor<'_>) -> Result<Number, StfError> {
-    let start = line.mark();
+    let start = line.position();
     let expected = "a number without `*`";
     let number = line.number(expected)?;
     if number.has_wildcards() {
@@ -359,7 +359,7 @@ fn packet(line: &mut Cursor<'_>) -> Result<Vec<u8>, StfError> {
 }
 
 fn hexadecimal_digit(line: &mut Cursor<'_>) -> Result<Option<u8>, StfError> {
-    let start = line.mark();
+    let start = line.position();
     let Some(next) = line.character() else {
         return Ok(None);
     };
@@ -411,7 +411,7 @@ fn check_counter(line: &mut Cursor<'_>) -> Result<Command, StfError> {
 }
 
 fn counter_check(line: &mut Cursor<'_>) -> Result<CounterCheck, StfError> {
-    let start = line.mark();
+    let start = line.position();
     let units = "`packets` or `bytes`";
     let unit = match line.identifier(units)?.to_ascii_lowercase().as_str() {
         "packets" => CountedUnit::Packets,
@@ -421,7 +421,7 @@ fn counter_check(line: &mut Cursor<'_>) -> Result<CounterCheck, StfError> {
             return Err(line.fail(units));
         }
     };
-    // Longer operators first: `<` is a prefix of `<=`.
+    // Longer operators precede shorter operators: `<` is a prefix of `<=`.
     let comparisons = [
         ("==", Comparison::Equal),
         ("!=", Comparison::NotEqual),

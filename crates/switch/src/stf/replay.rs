@@ -1,4 +1,4 @@
-//! Packet tests as benchmark traffic: setup and processing cost of each packet.
+//! Packet tests as benchmark traffic: prepares a switch for a test, or traces the processing of each packet.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -50,7 +50,7 @@ pub fn trace_packets(json: &[u8], test: &Test) -> Result<Vec<PacketTrace>, RunEr
             continue;
         };
         let (digests_before, passes_before) = (runner.output.digests.len(), runner.output.extra_passes);
-        let before: BTreeMap<u32, usize> = runner
+        let sent_before: BTreeMap<u32, usize> = runner
             .output
             .sent
             .iter()
@@ -60,8 +60,11 @@ pub fn trace_packets(json: &[u8], test: &Test) -> Result<Vec<PacketTrace>, RunEr
         runner.execute(statement)?;
         let elapsed = start.elapsed();
         let sent = runner.output.sent.iter().flat_map(|(port, frames)| {
-            let known = before.get(port).copied().unwrap_or(0);
-            frames.iter().skip(known).map(|frame| (*port, frame.clone()))
+            let count_before = sent_before.get(port).copied().unwrap_or(0);
+            frames
+                .iter()
+                .skip(count_before)
+                .map(|frame| (*port, frame.clone()))
         });
         traces.push(PacketTrace {
             frame: bytes.clone(),

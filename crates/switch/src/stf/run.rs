@@ -11,7 +11,7 @@ use super::{
 };
 use crate::engine::Sink;
 use crate::exec::{Fault, RandomSource};
-use crate::forwarding::{ForwardingChange, ForwardingError, ForwardingOp, MirrorSession, Replica};
+use crate::forwarding::{CloneSession, ForwardingChange, ForwardingError, ForwardingOp, Replica};
 use crate::meter::{MeterError, Rate};
 use crate::program::Program;
 use crate::program::action::Action;
@@ -40,7 +40,7 @@ pub enum RunError {
         /// Cause.
         problem: String,
     },
-    /// Sent packets differ from the expected ones.
+    /// Sent packets differ from the expected packets.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Packets(Vec<Mismatch>),
 }
@@ -181,9 +181,9 @@ impl Runner {
             Command::RemoveAll => self.remove_all(),
             Command::Packet { port, bytes } => {
                 self.now_us += 1;
-                let (random, record) = (&mut self.random, &mut self.output);
+                let (random, output) = (&mut self.random, &mut self.output);
                 self.worker
-                    .batch(self.now_us, |taking| taking.packet(*port, bytes, random, record));
+                    .batch(self.now_us, |batch| batch.packet(*port, bytes, random, output));
                 Ok(())
             }
             // A packet is processed completely when it is sent; expectations are checked at the end.
@@ -192,20 +192,20 @@ impl Runner {
                 self.check_counter(counter, cell, check.as_ref())
             }
             Command::MirroringAdd { session, port } => {
-                let session_config = MirrorSession {
+                let clone_session = CloneSession {
                     port: Some(*port),
-                    ..MirrorSession::default()
+                    ..CloneSession::default()
                 };
-                self.apply(ForwardingOp::Mirror(*session, Some(session_config)))
+                self.apply(ForwardingOp::CloneSession(*session, Some(clone_session)))
             }
             Command::MirroringAddGroup { session, group } => {
-                let session_config = MirrorSession {
+                let clone_session = CloneSession {
                     group: Some(*group),
-                    ..MirrorSession::default()
+                    ..CloneSession::default()
                 };
-                self.apply(ForwardingOp::Mirror(*session, Some(session_config)))
+                self.apply(ForwardingOp::CloneSession(*session, Some(clone_session)))
             }
-            Command::MirroringDelete { session } => self.apply(ForwardingOp::Mirror(*session, None)),
+            Command::MirroringDelete { session } => self.apply(ForwardingOp::CloneSession(*session, None)),
             Command::GroupCreate { group } => {
                 self.multicast.insert(*group, Vec::new());
                 self.publish_groups()
@@ -217,8 +217,8 @@ impl Runner {
                 Ok(())
             }
             Command::NodeUpdate { node, ports } => match self.nodes.get_mut(*node as usize) {
-                Some(known) => {
-                    known.1.clone_from(ports);
+                Some((_, node_ports)) => {
+                    node_ports.clone_from(ports);
                     self.publish_groups()
                 }
                 None => fail(format!("unknown node {node}")),
@@ -335,16 +335,16 @@ impl Runner {
         Ok(())
     }
 
-    fn table(&self, written: &str) -> CommandResult<TableId> {
+    fn table(&self, test_name: &str) -> CommandResult<TableId> {
         let tables = &self.program().tables;
-        let name = resolve_name(written, tables.iter().map(|table| table.name.as_str()))?;
-        let at = tables.iter().position(|table| table.name == name);
-        number(at).map(TableId)
+        let name = resolve_name(test_name, tables.iter().map(|table| table.name.as_str()))?;
+        let index = tables.iter().position(|table| table.name == name);
+        number(index).map(TableId)
     }
 
-    fn action_entry(&self, among: &[ActionId], call: &ActionCall) -> CommandResult<ActionEntry> {
+    fn action_entry(&self, allowed: &[ActionId], call: &ActionCall) -> CommandResult<ActionEntry> {
         let program = self.program();
-        let actions: Vec<(ActionId, &Action)> = among
+        let actions: Vec<(ActionId, &Action)> = allowed
             .iter()
             .filter_map(|id| Some((*id, program.actions.get(id.index())?)))
             .collect();
@@ -360,8 +360,8 @@ impl Runner {
         }
         let mut args = Vec::new();
         for param in &action.params {
-            let given = call.arguments.iter().find(|(name, _)| *name == param.name);
-            let Some((_, value)) = given else {
+            let argument = call.arguments.iter().find(|(name, _)| *name == param.name);
+            let Some((_, value)) = argument else {
                 return fail(format!(
                     "argument for parameter {} of action {name} is missing",
                     param.name
@@ -380,15 +380,15 @@ impl Runner {
         };
         let mut matches = Vec::new();
         let names: Vec<&str> = table.key.iter().map(|field| field.name.as_str()).collect();
-        let mut given: HashMap<&str, &KeyValue> = HashMap::new();
+        let mut values: HashMap<&str, &KeyValue> = HashMap::new();
         for key in &entry.keys {
             let name = resolve_key(&key.name, names.iter().copied())?;
-            if given.insert(name, &key.value).is_some() {
+            if values.insert(name, &key.value).is_some() {
                 return fail(format!("duplicate key {name}"));
             }
         }
         for field in &table.key {
-            matches.push(field_match(field, given.get(field.name.as_str()).copied())?);
+            matches.push(field_match(field, values.get(field.name.as_str()).copied())?);
         }
         let target = match &entry.target {
             Target::Action(call) => {
@@ -413,19 +413,22 @@ impl Runner {
             };
             spec.key(&matches, priority)?
         };
-        let new = NewEntry {
+        let new_entry = NewEntry {
             key,
             target,
             state: None,
             constant: false,
         };
-        let change = self
-            .switch
-            .change(ForwardingOp::Tables(TableSetOp::Table(id, TableOp::Insert(new))))?;
-        if let (Some(name), ForwardingChange::Tables(TableSetChange::Table(_, TableChange::Inserted(made)))) =
-            (&entry.entry_name, change)
+        let change = self.switch.change(ForwardingOp::Tables(TableSetOp::Table(
+            id,
+            TableOp::Insert(new_entry),
+        )))?;
+        if let (
+            Some(name),
+            ForwardingChange::Tables(TableSetChange::Table(_, TableChange::Inserted(installed_entry))),
+        ) = (&entry.entry_name, change)
         {
-            self.entries.insert(name.clone(), (id, made.handle()));
+            self.entries.insert(name.clone(), (id, installed_entry.handle()));
         }
         Ok(())
     }
@@ -436,8 +439,8 @@ impl Runner {
         profile: u32,
         number: u32,
     ) -> CommandResult<T> {
-        let found = handles.get(&(profile, number)).copied();
-        found.ok_or_else(|| CommandError::Other(format!("unknown member or group {number}")))
+        let handle = handles.get(&(profile, number)).copied();
+        handle.ok_or_else(|| CommandError::Other(format!("unknown member or group {number}")))
     }
 
     fn set_default(&mut self, table: &str, action: &ActionCall) -> CommandResult<()> {
@@ -478,21 +481,21 @@ impl Runner {
         Ok(())
     }
 
-    fn counter(&self, written: &str) -> CommandResult<CounterId> {
+    fn counter(&self, test_name: &str) -> CommandResult<CounterId> {
         let counters = &self.program().counters;
-        let name = resolve_name(written, counters.iter().map(|counter| counter.name.as_str()))?;
+        let name = resolve_name(test_name, counters.iter().map(|counter| counter.name.as_str()))?;
         number(counters.iter().position(|counter| counter.name == name)).map(CounterId)
     }
 
-    fn register(&self, written: &str) -> CommandResult<RegisterId> {
+    fn register(&self, test_name: &str) -> CommandResult<RegisterId> {
         let registers = &self.program().registers;
-        let name = resolve_name(written, registers.iter().map(|register| register.name.as_str()))?;
+        let name = resolve_name(test_name, registers.iter().map(|register| register.name.as_str()))?;
         number(registers.iter().position(|register| register.name == name)).map(RegisterId)
     }
 
-    fn meter(&self, written: &str) -> CommandResult<MeterId> {
+    fn meter(&self, test_name: &str) -> CommandResult<MeterId> {
         let meters = &self.program().meters;
-        let name = resolve_name(written, meters.iter().map(|meter| meter.name.as_str()))?;
+        let name = resolve_name(test_name, meters.iter().map(|meter| meter.name.as_str()))?;
         number(meters.iter().position(|meter| meter.name == name)).map(MeterId)
     }
 
@@ -505,12 +508,12 @@ impl Runner {
         let (packets, bytes) = match cell {
             CounterCell::Index(index) => {
                 let id = self.counter(counter)?;
-                let found = self
+                let counts = self
                     .switch
                     .externs()
                     .counter(id, *index)
                     .map(crate::externs::Counter::get);
-                found.ok_or_else(|| CommandError::Other(format!("counter {counter} has no cell {index}")))?
+                counts.ok_or_else(|| CommandError::Other(format!("counter {counter} has no cell {index}")))?
             }
             CounterCell::Entry(name) => {
                 let state = self.entry_state(name, |state| state.counts())?;
@@ -576,22 +579,22 @@ impl Runner {
     fn expect_digest(&mut self, digest: &str, values: &[Number]) -> CommandResult<()> {
         let program = self.program();
         let name = resolve_name(digest, program.digests.iter().map(|digest| digest.name.as_str()))?;
-        let Some(known) = program.digests.iter().find(|digest| digest.name == name) else {
+        let Some(definition) = program.digests.iter().find(|digest| digest.name == name) else {
             return fail(format!("unknown digest {name}"));
         };
         let mut expected = Vec::new();
-        for (field, value) in known.fields.iter().zip(values) {
+        for (field, value) in definition.fields.iter().zip(values) {
             expected.push(value.to_bytes(program.bits(*field))?);
         }
-        let expected = (known.json_id, expected);
+        let expected = (definition.json_id, expected);
         match self
             .output
             .digests
             .iter()
             .position(|received| *received == expected)
         {
-            Some(at) => {
-                self.output.digests.remove(at);
+            Some(index) => {
+                self.output.digests.remove(index);
                 Ok(())
             }
             None => fail(format!(
@@ -604,10 +607,10 @@ impl Runner {
     fn value_set_add(&mut self, value_set: &str, value: &KeyValue) -> CommandResult<()> {
         let program = self.program();
         let name = resolve_name(value_set, program.value_sets.iter().map(|set| set.name.as_str()))?;
-        let at = number(program.value_sets.iter().position(|set| set.name == name))?;
-        let bits = program.value_sets.get(at as usize).map_or(0, |set| set.bits);
+        let index = number(program.value_sets.iter().position(|set| set.name == name))?;
+        let bits = program.value_sets.get(index as usize).map_or(0, |set| set.bits);
         let member = value.exact(bits)?;
-        let id = ValueSetId(at);
+        let id = ValueSetId(index);
         let mut members = self
             .switch
             .forwarding()
@@ -618,9 +621,9 @@ impl Runner {
         self.apply(ForwardingOp::ValueSet(id, members.into()))
     }
 
-    fn profile(&self, written: &str) -> CommandResult<u32> {
+    fn profile(&self, test_name: &str) -> CommandResult<u32> {
         let profiles = &self.program().profiles;
-        let name = resolve_name(written, profiles.iter().map(|profile| profile.name.as_str()))?;
+        let name = resolve_name(test_name, profiles.iter().map(|profile| profile.name.as_str()))?;
         number(profiles.iter().position(|profile| profile.name == name))
     }
 
@@ -638,7 +641,7 @@ impl Runner {
         let tables = &self.program().tables;
         let table = tables
             .iter()
-            .find(|table| profile_of(table).is_ok_and(|of| of == id));
+            .find(|table| profile_of(table).is_ok_and(|profile| profile == id));
         let actions = table.map(|table| table.actions.clone()).unwrap_or_default();
         let entry = self.action_entry(&actions, action)?;
         let call = action_call(self.program(), &entry);
@@ -672,8 +675,8 @@ impl Runner {
 
     fn idle_timeout(&mut self, entry: &str, timeout_us: u64) -> CommandResult<()> {
         let now_ms = self.now_us / 1000;
-        let set = self.entry_state(entry, |state| state.set_timeout(now_ms, timeout_us / 1000))?;
-        set.ok_or_else(|| CommandError::Other(format!("table of entry {entry} has no idle timeouts")))
+        let result = self.entry_state(entry, |state| state.set_timeout(now_ms, timeout_us / 1000))?;
+        result.ok_or_else(|| CommandError::Other(format!("table of entry {entry} has no idle timeouts")))
     }
 
     fn expect_idle(&mut self, entry: &str, expected: bool) -> CommandResult<()> {
@@ -696,32 +699,32 @@ impl Runner {
         let Some(count) = meter.map(|meter| meter.rates as usize) else {
             return fail(format!("table of entry {entry} has no direct meter"));
         };
-        let set = self.entry_state(entry, |state| state.meter(|meter| meter.set_rates(count, rates)))?;
-        match set {
-            Some(set) => Ok(set?),
+        let result = self.entry_state(entry, |state| state.meter(|meter| meter.set_rates(count, rates)))?;
+        match result {
+            Some(result) => Ok(result?),
             None => fail(format!("entry {entry} has no direct meter")),
         }
     }
 
     fn expect_register(&mut self, register: &str, index: u64, value: &Number) -> CommandResult<()> {
         let id = self.register(register)?;
-        let held = self
+        let actual = self
             .switch
             .externs()
             .registers(id)
             .map(|array| (array.bits(), array.get(index)));
-        let Some((bits, Some(held))) = held else {
+        let Some((bits, Some(actual))) = actual else {
             return fail(format!("register {register} has no cell {index}"));
         };
-        match held == BigUint::from_bytes_be(&value.to_bytes(bits)?) {
+        match actual == BigUint::from_bytes_be(&value.to_bytes(bits)?) {
             true => Ok(()),
-            false => fail(format!("register {register} holds {held:#x}")),
+            false => fail(format!("register {register} holds {actual:#x}")),
         }
     }
 }
 
-fn number(at: Option<usize>) -> CommandResult<u32> {
-    let number = at.and_then(|at| u32::try_from(at).ok());
+fn number(index: Option<usize>) -> CommandResult<u32> {
+    let number = index.and_then(|index| u32::try_from(index).ok());
     number.ok_or_else(|| CommandError::Other("unknown element".to_owned()))
 }
 
@@ -732,11 +735,11 @@ fn profile_of(table: &Table) -> CommandResult<u32> {
     }
 }
 
-/// Match of a field. A field that the test omits is don't care, or 0 if it is exact.
-fn field_match(field: &KeyField, given: Option<&KeyValue>) -> CommandResult<FieldMatch> {
+/// Creates the match of a field. If the test omits the field, the match accepts any value, or only 0 for an exact field.
+fn field_match(field: &KeyField, key_value: Option<&KeyValue>) -> CommandResult<FieldMatch> {
     let bytes = field.bits.div_ceil(8) as usize;
     let zero = || vec![0u8; bytes];
-    Ok(match (field.kind, given) {
+    Ok(match (field.kind, key_value) {
         (MatchKind::Exact, Some(value)) => FieldMatch::Exact(value.exact(field.bits)?),
         (MatchKind::Exact, None) => FieldMatch::Exact(zero()),
         (MatchKind::Valid, Some(value)) => FieldMatch::Valid(value.exact(1)?.iter().any(|byte| *byte != 0)),

@@ -21,8 +21,8 @@ pub struct ActionCall {
     pub data: ActionData,
 }
 
-/// Handle of an action profile member. As in BMv2 the lowest free number is used; it determines the order of members in
-/// the selection within a group.
+/// Handle of an action profile member. As in BMv2, a new member gets the lowest free number. The numbers determine the order
+/// in which a group selects its members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemberHandle(pub u32);
 
@@ -49,8 +49,8 @@ pub struct EntryHandle {
 }
 
 impl EntryHandle {
-    /// Index of the entry, below the table's size: the lowest free one, as in BMv2. Direct meters and other state outside of
-    /// the table use this index.
+    /// Index of the entry, below the table's size. As in BMv2, a new entry gets the lowest free index. Direct meters and other
+    /// state outside of the table use this index.
     #[must_use]
     pub fn index(self) -> u32 {
         self.index
@@ -69,8 +69,8 @@ impl EntryHandle {
     }
 }
 
-/// State of an entry that the packet path updates. All versions of the table share it, so no count is lost when entry or
-/// table change.
+/// State of an entry that the packet path updates. All versions of the table share the state, so no count is lost when the
+/// entry or the table changes.
 #[derive(Debug, Default)]
 pub struct EntryState {
     packets: AtomicU64,
@@ -81,7 +81,7 @@ pub struct EntryState {
 }
 
 impl EntryState {
-    /// Creates a state with zero counts and a hit now.
+    /// Creates a state with zero counts and a last hit at `now_ms`.
     ///
     /// `now_ms` is in milliseconds on a monotonic clock; a `timeout_ms` of 0 disables the timeout.
     #[must_use]
@@ -127,9 +127,9 @@ impl EntryState {
     }
 
     /// Accesses the direct meter of the entry.
-    pub fn meter<T>(&self, with: impl FnOnce(&mut Meter) -> T) -> T {
+    pub fn meter<T>(&self, access: impl FnOnce(&mut Meter) -> T) -> T {
         // A panic leaves the meter in the state before or after one packet.
-        with(&mut self.meter.lock().unwrap_or_else(PoisonError::into_inner))
+        access(&mut self.meter.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Time of the last hit, ms.
@@ -138,7 +138,7 @@ impl EntryState {
         self.last_hit_ms.load(Ordering::Relaxed)
     }
 
-    /// Idle timeout, ms; 0 is none.
+    /// Idle timeout, ms; 0 if the entry has no timeout.
     #[must_use]
     pub fn timeout_ms(&self) -> u64 {
         self.timeout_ms.load(Ordering::Relaxed)

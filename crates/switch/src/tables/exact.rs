@@ -2,14 +2,15 @@
 
 use super::entry::Entry;
 use super::hash::HashSeed;
-use super::index::{Index, Slots};
+use super::index::{EntriesByIndex, Index};
 use super::key::MatchKey;
 use super::words::Words;
 use hashbrown::{HashMap, HashTable};
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
-/// Index for keys of at most `8 * N` bytes, stored next to the pointer to the entry, so a miss accesses no entry.
+/// Index for keys of at most `8 * N` bytes. A key is stored next to the pointer to its entry, so a lookup without a match
+/// accesses no entry.
 #[derive(Clone)]
 pub(super) struct ExactWords<const N: usize> {
     entries: HashMap<Words<N>, Arc<Entry>, HashSeed>,
@@ -25,7 +26,7 @@ impl<const N: usize> ExactWords<N> {
 
 impl<const N: usize> Index for ExactWords<N> {
     #[inline]
-    fn lookup<'a>(&'a self, key: &[u8], _: &'a Slots) -> Option<&'a Arc<Entry>> {
+    fn lookup<'a>(&'a self, key: &[u8], _: &'a EntriesByIndex) -> Option<&'a Arc<Entry>> {
         self.entries.get(&Words::load(key))
     }
 
@@ -35,16 +36,16 @@ impl<const N: usize> Index for ExactWords<N> {
             .map(|entry| entry.handle.index)
     }
 
-    fn link(&mut self, entry: &Arc<Entry>) {
+    fn add_entry(&mut self, entry: &Arc<Entry>) {
         self.entries.insert(Words::load(entry.key.value()), entry.clone());
     }
 
-    fn unlink(&mut self, entry: &Entry) {
+    fn remove_entry(&mut self, entry: &Entry) {
         self.entries.remove(&Words::load(entry.key.value()));
     }
 
     fn replace(&mut self, entry: &Arc<Entry>) {
-        self.link(entry);
+        self.add_entry(entry);
     }
 
     fn boxed_clone(&self) -> Box<dyn Index> {
@@ -74,7 +75,7 @@ impl ExactBytes {
 }
 
 impl Index for ExactBytes {
-    fn lookup<'a>(&'a self, key: &[u8], _: &'a Slots) -> Option<&'a Arc<Entry>> {
+    fn lookup<'a>(&'a self, key: &[u8], _: &'a EntriesByIndex) -> Option<&'a Arc<Entry>> {
         self.find(key)
     }
 
@@ -82,30 +83,30 @@ impl Index for ExactBytes {
         self.find(key.value()).map(|entry| entry.handle.index)
     }
 
-    fn link(&mut self, entry: &Arc<Entry>) {
+    fn add_entry(&mut self, entry: &Arc<Entry>) {
         let hash = self.seed.hash_one(entry.key.value());
         let seed = &self.seed;
         self.entries
             .insert_unique(hash, entry.clone(), |entry| seed.hash_one(entry.key.value()));
     }
 
-    fn unlink(&mut self, entry: &Entry) {
+    fn remove_entry(&mut self, entry: &Entry) {
         let key = entry.key.value();
-        if let Ok(found) = self
+        if let Ok(stored_entry) = self
             .entries
             .find_entry(self.seed.hash_one(key), |entry| entry.key.value() == key)
         {
-            found.remove();
+            stored_entry.remove();
         }
     }
 
     fn replace(&mut self, entry: &Arc<Entry>) {
         let key = entry.key.value();
-        if let Some(found) = self
+        if let Some(stored_entry) = self
             .entries
             .find_mut(self.seed.hash_one(key), |entry| entry.key.value() == key)
         {
-            found.clone_from(entry);
+            stored_entry.clone_from(entry);
         }
     }
 

@@ -9,22 +9,22 @@ use super::tuples::TupleSpace;
 use std::sync::Arc;
 
 /// Entries of a table by index; `None` for free indices.
-pub(super) type Slots = Vec<Option<Arc<Entry>>>;
+pub(super) type EntriesByIndex = Vec<Option<Arc<Entry>>>;
 
-/// Search structure over entries. The table guarantees the preconditions: keys have the correct form and length, a linked
-/// entry was absent before, an unlinked or replaced entry was present.
+/// Search structure over entries. The table guarantees the preconditions: keys have the correct form and length, an entry to
+/// add is absent, an entry to remove or replace is present.
 pub(super) trait Index: Send + Sync {
     /// Best matching entry for a packet's key.
-    fn lookup<'a>(&'a self, key: &[u8], slots: &'a Slots) -> Option<&'a Arc<Entry>>;
+    fn lookup<'a>(&'a self, key: &[u8], entries: &'a EntriesByIndex) -> Option<&'a Arc<Entry>>;
 
     /// Index of the entry with exactly this match key.
     fn find_key(&self, key: &MatchKey) -> Option<u32>;
 
     /// Adds an entry.
-    fn link(&mut self, entry: &Arc<Entry>);
+    fn add_entry(&mut self, entry: &Arc<Entry>);
 
     /// Removes an entry.
-    fn unlink(&mut self, entry: &Entry);
+    fn remove_entry(&mut self, entry: &Entry);
 
     /// Replaces the entry with the same key and index.
     fn replace(&mut self, entry: &Arc<Entry>);

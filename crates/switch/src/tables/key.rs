@@ -27,8 +27,8 @@ pub enum MatchKind {
     Lpm,
     /// Ternary match.
     Ternary,
-    /// Optional match: all bits or none. On the packet path as `Ternary`. p4c writes these fields as ternary in the JSON;
-    /// only the P4Info distinguishes them.
+    /// Optional match: all bits or none. The packet path handles the field as `Ternary`. p4c writes optional fields as ternary
+    /// fields in the JSON; only the P4Info distinguishes both kinds.
     Optional,
     /// Range match with inclusive bounds.
     Range,
@@ -45,7 +45,7 @@ pub enum MatchType {
     Lpm,
     /// The matching entry with the best priority wins; a prefix is only a mask.
     Ternary,
-    /// As `Ternary`, with range fields.
+    /// Same as `Ternary`, with range fields.
     Range,
 }
 
@@ -189,7 +189,7 @@ pub enum KeyError {
     FieldCount {
         /// Number of key fields.
         expected: usize,
-        /// Number of given fields.
+        /// Number of match fields of the entry.
         actual: usize,
     },
     /// The match kind differs from that of the field.
@@ -459,7 +459,9 @@ impl KeySpec {
             prefix += part.prefix;
             mask.extend_from_slice(&part.mask);
             match &field.static_mask {
-                Some(fixed) => value.extend(part.value.iter().zip(fixed).map(|(byte, mask)| byte & mask)),
+                Some(static_mask) => {
+                    value.extend(part.value.iter().zip(static_mask).map(|(byte, mask)| byte & mask));
+                }
                 None => value.extend_from_slice(&part.value),
             }
         }
@@ -487,9 +489,9 @@ impl KeySpec {
     #[must_use]
     pub fn matches(&self, key: &MatchKey) -> Vec<FieldMatch> {
         let mut start = 0;
-        let mut all = Vec::with_capacity(self.fields.len());
+        let mut field_matches = Vec::with_capacity(self.fields.len());
         // The prefix includes the whole bytes of exact fields and the padding of the LPM field.
-        let before = |field: &KeyField| self.bytes as u32 * 8 - field.bits;
+        let bits_before = |field: &KeyField| self.bytes as u32 * 8 - field.bits;
         for field in &self.fields {
             let end = start + field.bytes();
             let value = key.value.get(start..end).unwrap_or_default().to_vec();
@@ -497,12 +499,12 @@ impl KeySpec {
                 .mask()
                 .and_then(|mask| mask.get(start..end))
                 .unwrap_or_default();
-            all.push(match field.kind {
+            field_matches.push(match field.kind {
                 MatchKind::Exact => FieldMatch::Exact(value),
                 MatchKind::Valid => FieldMatch::Valid(value.iter().any(|byte| *byte != 0)),
                 MatchKind::Lpm => {
                     let prefix_bits = match key.shape {
-                        KeyShape::Prefix(bits) => bits.saturating_sub(before(field)),
+                        KeyShape::Prefix(bits) => bits.saturating_sub(bits_before(field)),
                         _ => mask.iter().map(|byte| byte.count_ones()).sum(),
                     };
                     FieldMatch::Lpm { value, prefix_bits }
@@ -531,7 +533,7 @@ impl KeySpec {
             });
             start = end;
         }
-        all
+        field_matches
     }
 }
 
@@ -579,7 +581,7 @@ impl MatchKey {
         self.ranges().iter().all(|range| range.contains(key))
     }
 
-    /// Rank of an entry in a table with priorities; the lowest wins.
+    /// Rank of an entry in a table with priorities; the entry with the lowest rank wins.
     pub(super) fn rank(&self, index: u32) -> u64 {
         // Flipping the sign bit maps signed order to unsigned order.
         (u64::from(self.priority.0 as u32 ^ 0x8000_0000) << 32) | u64::from(index)
@@ -665,7 +667,7 @@ fn field_part(field: &KeyField, field_match: &FieldMatch) -> Result<FieldPart, K
     match (field.kind, field_match) {
         (MatchKind::Exact, FieldMatch::Exact(value)) => Ok(exact(field.fit(value)?)),
         (MatchKind::Valid, FieldMatch::Valid(valid)) => Ok(exact(Box::new([u8::from(*valid)]))),
-        // Also for ternary fields, because the JSON does not distinguish optional fields.
+        // A ternary field also accepts optional matches, because the JSON contains optional fields as ternary fields.
         (MatchKind::Optional | MatchKind::Ternary, FieldMatch::Optional(None)) => Ok(wildcard()),
         (MatchKind::Optional | MatchKind::Ternary, FieldMatch::Optional(Some(value))) => {
             Ok(exact(field.fit(value)?))
@@ -678,13 +680,15 @@ fn field_part(field: &KeyField, field_match: &FieldMatch) -> Result<FieldPart, K
                     prefix: *prefix_bits,
                 });
             }
-            let part = masked(field, value, field.prefix_mask(*prefix_bits))?;
+            let part = masked_part(field, value, field.prefix_mask(*prefix_bits))?;
             Ok(FieldPart {
                 prefix: field.padding_bits() + prefix_bits,
                 ..part
             })
         }
-        (MatchKind::Ternary, FieldMatch::Ternary { value, mask }) => masked(field, value, field.fit(mask)?),
+        (MatchKind::Ternary, FieldMatch::Ternary { value, mask }) => {
+            masked_part(field, value, field.fit(mask)?)
+        }
         (MatchKind::Optional, FieldMatch::Ternary { value, mask }) => {
             let mask = field.fit(mask)?;
             if mask != field.full_mask() && mask.iter().any(|byte| *byte != 0) {
@@ -692,7 +696,7 @@ fn field_part(field: &KeyField, field_match: &FieldMatch) -> Result<FieldPart, K
                     field: field.name.clone(),
                 });
             }
-            masked(field, value, mask)
+            masked_part(field, value, mask)
         }
         (MatchKind::Range, FieldMatch::Range { low, high }) => {
             let (low, high) = (field.fit(low)?, field.fit(high)?);
@@ -704,9 +708,9 @@ fn field_part(field: &KeyField, field_match: &FieldMatch) -> Result<FieldPart, K
             if low == high {
                 return Ok(exact(low));
             }
-            let everything = low == field.prefix_mask(0) && high == field.full_mask();
+            let is_full_range = low == field.prefix_mask(0) && high == field.full_mask();
             Ok(FieldPart {
-                range: (!everything).then_some((low, high)),
+                range: (!is_full_range).then_some((low, high)),
                 ..wildcard()
             })
         }
@@ -717,7 +721,7 @@ fn field_part(field: &KeyField, field_match: &FieldMatch) -> Result<FieldPart, K
     }
 }
 
-fn masked(field: &KeyField, value: &[u8], mask: Box<[u8]>) -> Result<FieldPart, KeyError> {
+fn masked_part(field: &KeyField, value: &[u8], mask: Box<[u8]>) -> Result<FieldPart, KeyError> {
     let value = field.fit(value)?;
     if value.iter().zip(&mask).any(|(byte, mask)| byte & !mask != 0) {
         return Err(KeyError::OutsideMask {

@@ -1,7 +1,7 @@
 //! Action profiles and selectors: actions shared by several entries, single or in groups with selection by hash.
 //!
 //! Member selection is that of BMv2: members in the order of their handles, at index `hash % size`. A P4Runtime weight is
-//! the number of consecutive slots of a member.
+//! the number of consecutive positions of a member.
 
 use super::entry::{ActionCall, GroupHandle, MemberHandle, Target};
 use super::publish::Replicated;
@@ -164,18 +164,18 @@ pub enum ProfileChange {
 pub struct Group {
     /// Members in the order of their handles.
     members: Vec<WeightedMember>,
-    /// Each member repeated according to its weight.
-    slots: Box<[MemberHandle]>,
+    /// Members by position; the weight of a member is its number of positions.
+    positions: Box<[MemberHandle]>,
 }
 
 impl Group {
     fn new(mut members: Vec<WeightedMember>) -> Self {
         members.sort_unstable();
-        let places = members
+        let positions = members
             .iter()
             .flat_map(|(member, weight)| std::iter::repeat_n(*member, *weight as usize));
         Self {
-            slots: places.collect(),
+            positions: positions.collect(),
             members,
         }
     }
@@ -190,8 +190,8 @@ impl Group {
     #[inline]
     #[must_use]
     pub fn choose(&self, hash: u32) -> Option<MemberHandle> {
-        let at = (hash as usize).checked_rem(self.slots.len())?;
-        self.slots.get(at).copied()
+        let index = (hash as usize).checked_rem(self.positions.len())?;
+        self.positions.get(index).copied()
     }
 }
 
@@ -267,7 +267,7 @@ impl ActionProfile {
     }
 
     /// Increments or decrements the reference count of an entry's target.
-    pub(super) fn update_references(&mut self, target: &Target, more: bool) {
+    pub(super) fn update_references(&mut self, target: &Target, increment: bool) {
         let uses = match target {
             Target::Action(_) => return,
             Target::Member(member) => self
@@ -277,7 +277,11 @@ impl ActionProfile {
             Target::Group(group) => self.groups.get_mut(group.0 as usize).map(|group| &mut group.uses),
         };
         if let Some(uses) = uses {
-            *uses = if more { *uses + 1 } else { uses.saturating_sub(1) };
+            *uses = if increment {
+                *uses + 1
+            } else {
+                uses.saturating_sub(1)
+            };
         }
     }
 
@@ -286,20 +290,20 @@ impl ActionProfile {
     }
 
     fn require_member(&self, member: MemberHandle) -> Result<&RefCounted<ActionCall>, ProfileError> {
-        let known = self
+        let element = self
             .members
             .get(member.0 as usize)
-            .filter(|known| known.content.is_some());
-        known.ok_or_else(|| ProfileError::NoMember {
+            .filter(|element| element.content.is_some());
+        element.ok_or_else(|| ProfileError::NoMember {
             profile: self.name(),
             member,
         })
     }
 
     fn require_group(&self, group: GroupHandle) -> Result<(&Group, u32), ProfileError> {
-        let known = self.groups.get(group.0 as usize);
-        known
-            .and_then(|known| Some((known.content.as_deref()?, known.uses)))
+        let element = self.groups.get(group.0 as usize);
+        element
+            .and_then(|element| Some((element.content.as_deref()?, element.uses)))
             .ok_or_else(|| ProfileError::NoGroup {
                 profile: self.name(),
                 group,
@@ -316,47 +320,47 @@ impl ActionProfile {
                 });
             }
         }
-        let places: u64 = members.iter().map(|(_, weight)| u64::from(*weight)).sum();
-        // Without a limit of the program, a default limit prevents that a single message exhausts the memory.
+        let size: u64 = members.iter().map(|(_, weight)| u64::from(*weight)).sum();
+        // If the program sets no limit, a default limit prevents a single message from exhausting the memory.
         let max = self
             .spec
             .group_size_max
             .unwrap_or(GROUP_SIZE_MAX)
             .min(GROUP_SIZE_MAX);
-        if places > u64::from(max) {
+        if size > u64::from(max) {
             return Err(ProfileError::Full {
                 profile: self.name(),
-                element: "slots in a group",
+                element: "members in a group, counted by weight",
                 max,
             });
         }
-        let made = Group::new(members);
-        let twice = made
+        let new_group = Group::new(members);
+        let duplicate = new_group
             .members
             .windows(2)
             .find(|pair| matches!(pair, [(a, _), (b, _)] if a == b));
-        if let Some([(member, _), _]) = twice {
+        if let Some([(member, _), _]) = duplicate {
             return Err(ProfileError::AlreadyInGroup {
                 profile: self.name(),
                 group,
                 member: *member,
             });
         }
-        Ok(made)
+        Ok(new_group)
     }
 
     fn put_member(&mut self, member: MemberHandle, content: Option<Arc<ActionCall>>) {
-        slot_mut(&mut self.members, member.0).content = content;
+        element_mut(&mut self.members, member.0).content = content;
     }
 
     fn put_group(&mut self, group: GroupHandle, content: Option<Arc<Group>>) {
-        let members =
+        let members_of =
             |group: &Option<Arc<Group>>| group.iter().flat_map(|g| g.members.clone()).collect::<Vec<_>>();
-        for (member, _) in members(&content) {
+        for (member, _) in members_of(&content) {
             self.update_references(&Target::Member(member), true);
         }
-        let before = std::mem::replace(&mut slot_mut(&mut self.groups, group.0).content, content);
-        for (member, _) in members(&before) {
+        let old_content = std::mem::replace(&mut element_mut(&mut self.groups, group.0).content, content);
+        for (member, _) in members_of(&old_content) {
             self.update_references(&Target::Member(member), false);
         }
     }
@@ -379,8 +383,8 @@ impl ActionProfile {
     fn member_change(&self, op: ProfileOp) -> Result<ProfileChange, ProfileError> {
         let (member, after) = match op {
             ProfileOp::AddMember(action) => {
-                let held = self.members().count();
-                if let Some(max) = self.spec.members_max.filter(|max| held >= *max as usize) {
+                let member_count = self.members().count();
+                if let Some(max) = self.spec.members_max.filter(|max| member_count >= *max as usize) {
                     return Err(ProfileError::Full {
                         profile: self.name(),
                         element: "members",
@@ -404,12 +408,12 @@ impl ActionProfile {
                 }
                 (member, None)
             }
-            group => return self.group_change(group),
+            group_op => return self.group_change(group_op),
         };
         let before = self
             .members
             .get(member.0 as usize)
-            .and_then(|known| known.content.clone());
+            .and_then(|element| element.content.clone());
         Ok(ProfileChange::Member {
             member,
             before,
@@ -445,10 +449,10 @@ impl ActionProfile {
             }
             ProfileOp::RemoveFromGroup(group, member) => {
                 let mut members = self.require_group(group)?.0.members.clone();
-                let held = members.len();
+                let old_count = members.len();
                 self.require_member(member)?;
-                members.retain(|(other, _)| *other != member);
-                if members.len() == held {
+                members.retain(|(candidate, _)| *candidate != member);
+                if members.len() == old_count {
                     return Err(ProfileError::NotInGroup {
                         profile: self.name(),
                         group,
@@ -457,7 +461,7 @@ impl ActionProfile {
                 }
                 (group, Some(members))
             }
-            member => return self.member_change(member),
+            member_op => return self.member_change(member_op),
         };
         let after = members
             .map(|members| self.new_group(group, members))
@@ -466,7 +470,7 @@ impl ActionProfile {
         let before = self
             .groups
             .get(group.0 as usize)
-            .and_then(|known| known.content.clone());
+            .and_then(|element| element.content.clone());
         Ok(ProfileChange::Group { group, before, after })
     }
 }
@@ -494,20 +498,21 @@ impl Replicated for ActionProfile {
     }
 }
 
-/// Slot with this index, created on demand.
-fn slot_mut<T>(places: &mut Vec<RefCounted<T>>, number: u32) -> &mut RefCounted<T> {
-    let number = number as usize;
-    if places.len() <= number {
-        places.resize_with(number + 1, RefCounted::default);
+/// Returns the element with this handle; extends the list if the element does not exist.
+fn element_mut<T>(elements: &mut Vec<RefCounted<T>>, handle: u32) -> &mut RefCounted<T> {
+    let index = handle as usize;
+    if elements.len() <= index {
+        elements.resize_with(index + 1, RefCounted::default);
     }
     // The lines above ensure that the index is in range.
     #[allow(clippy::indexing_slicing)]
-    &mut places[number]
+    &mut elements[index]
 }
 
-fn lowest_free<T>(places: &[RefCounted<T>]) -> u32 {
-    places
+/// Returns the lowest handle without content.
+fn lowest_free<T>(elements: &[RefCounted<T>]) -> u32 {
+    elements
         .iter()
-        .position(|place| place.content.is_none())
-        .unwrap_or(places.len()) as u32
+        .position(|element| element.content.is_none())
+        .unwrap_or(elements.len()) as u32
 }

@@ -1,9 +1,10 @@
 //! Versioned state without locks on the packet path.
 //!
-//! There are two copies of the state. Readers use the live copy and never wait. A writer changes the spare copy in a
-//! batch. At the end of the batch the copies are swapped atomically. Before the next batch, after the last reader has
-//! released the old copy, the log of changes is applied to it (left-right; Ramalhete and Correia, 2015). So an update
-//! costs twice its work but never a copy of a table, and a reader sees a batch completely or not at all.
+//! There are two copies of the state. Readers use the published copy and never wait. A writer changes the spare copy in a
+//! batch. At the end of the batch the copies are swapped atomically. The old copy becomes the spare copy. Before the next
+//! batch, the writer waits until the last reader has released the spare copy, and applies the log of changes to this copy
+//! (left-right; Ramalhete and Correia, 2015). So an update costs twice its work but never a copy of a table, and a reader
+//! sees a batch completely or not at all.
 //!
 //! A dropped or failed batch is undone change by change.
 
@@ -23,10 +24,10 @@ pub trait Replicated {
     /// Applies an operation completely or not at all.
     ///
     /// # Errors
-    /// The operation was rejected; nothing has changed.
+    /// The operation was rejected; the state is unchanged.
     fn apply(&mut self, op: Self::Op) -> Result<Self::Change, Self::Error>;
 
-    /// Repeats a change of the other copy, which was in the same state before the change.
+    /// Repeats a change that was applied to another copy, which was in the same state before the change.
     fn redo(&mut self, change: &Self::Change);
 
     /// Undoes the last change.
@@ -43,10 +44,10 @@ struct Versioned<T> {
 /// Writer of the state; exclusive.
 #[derive(Debug)]
 pub struct Publisher<T: Replicated + Clone> {
-    live: Arc<ArcSwap<Versioned<T>>>,
+    published: Arc<ArcSwap<Versioned<T>>>,
     /// Copy that new readers do not use.
     spare: Arc<Versioned<T>>,
-    /// Changes applied to the live copy but not to the spare copy.
+    /// Changes of the published copy that are not yet applied to the spare copy; during a batch, the changes of the batch.
     log: Vec<T::Change>,
     /// Number of published batches.
     version: u64,
@@ -55,13 +56,13 @@ pub struct Publisher<T: Replicated + Clone> {
 /// Reader of the state; clone one for each thread.
 #[derive(Debug)]
 pub struct Reader<T> {
-    live: Arc<ArcSwap<Versioned<T>>>,
+    published: Arc<ArcSwap<Versioned<T>>>,
 }
 
 /// Immutable snapshot of the state.
 ///
-/// The second next batch waits until the snapshot is dropped: hold a snapshot only for a batch of packets, and never while
-/// blocking.
+/// The next batch does not wait for this snapshot, but the batch after the next waits until the snapshot is dropped.
+/// Therefore keep a snapshot only for a batch of packets, and never in a thread that blocks.
 #[derive(Debug)]
 pub struct Snapshot<T>(arc_swap::Guard<Arc<Versioned<T>>>);
 
@@ -98,16 +99,16 @@ pub struct BatchError<E> {
 }
 
 impl<T: Replicated + Clone> Publisher<T> {
-    /// Publishes a state; makes its only copy.
+    /// Publishes a state. Only this function copies the state.
     #[must_use]
     pub fn new(state: T) -> Self {
         let spare = Arc::new(Versioned {
             version: 0,
             state: state.clone(),
         });
-        let live = Arc::new(ArcSwap::from_pointee(Versioned { version: 0, state }));
+        let published = Arc::new(ArcSwap::from_pointee(Versioned { version: 0, state }));
         Self {
-            live,
+            published,
             spare,
             log: Vec::new(),
             version: 0,
@@ -117,7 +118,7 @@ impl<T: Replicated + Clone> Publisher<T> {
     #[must_use]
     pub fn reader(&self) -> Reader<T> {
         Reader {
-            live: self.live.clone(),
+            published: self.published.clone(),
         }
     }
 
@@ -125,12 +126,12 @@ impl<T: Replicated + Clone> Publisher<T> {
     #[must_use]
     pub fn current(&self) -> WriterSnapshot<'_, T> {
         WriterSnapshot {
-            snapshot: Snapshot(self.live.load()),
+            snapshot: Snapshot(self.published.load()),
             _publisher: self,
         }
     }
 
-    /// Starts a batch. Waits while a reader holds a snapshot from before the last batch.
+    /// Starts a batch. Waits while a reader holds a snapshot that precedes the last batch.
     pub fn begin(&mut self) -> Batch<'_, T> {
         while !self.catch_up() {
             std::thread::yield_now();
@@ -141,7 +142,7 @@ impl<T: Replicated + Clone> Publisher<T> {
         }
     }
 
-    /// Starts a batch unless a reader holds a snapshot from before the last batch.
+    /// Starts a batch; `None` while a reader holds a snapshot that precedes the last batch.
     pub fn try_begin(&mut self) -> Option<Batch<'_, T>> {
         self.catch_up().then_some(()).map(|()| Batch {
             publisher: self,
@@ -152,7 +153,7 @@ impl<T: Replicated + Clone> Publisher<T> {
     /// Applies all operations atomically, or none.
     ///
     /// # Errors
-    /// The first rejected operation; nothing has changed.
+    /// The first rejected operation; the state is unchanged.
     pub fn all_or_nothing(
         &mut self,
         ops: impl IntoIterator<Item = T::Op>,
@@ -178,7 +179,7 @@ impl<T: Replicated + Clone> Publisher<T> {
 }
 
 impl<T: Replicated + Clone> Batch<'_, T> {
-    /// Applies one operation, visible to later operations of this batch immediately, and to readers after [`Batch::commit`].
+    /// Applies one operation. Later operations of this batch see the change immediately, readers after [`Batch::commit`].
     ///
     /// # Errors
     /// The operation was rejected; earlier changes of the batch stay.
@@ -200,9 +201,9 @@ impl<T: Replicated + Clone> Batch<'_, T> {
         &self.publisher.log
     }
 
-    /// Undoes all but the first `kept` changes.
-    pub fn undo_to(&mut self, kept: usize) {
-        while self.publisher.log.len() > kept
+    /// Undoes all changes of the batch except the first `count` changes.
+    pub fn undo_to(&mut self, count: usize) {
+        while self.publisher.log.len() > count
             && let Some(change) = self.publisher.log.pop()
         {
             self.state_mut().undo(&change);
@@ -224,10 +225,11 @@ impl<T: Replicated + Clone> Batch<'_, T> {
         let version = self.publisher.version;
         Arc::make_mut(&mut self.publisher.spare).version = version;
         let next = self.publisher.spare.clone();
-        self.publisher.spare = self.publisher.live.swap(next);
+        self.publisher.spare = self.publisher.published.swap(next);
     }
 
-    /// No reader uses the spare copy during a batch, so no copy is made.
+    /// Returns the state of the spare copy. No reader uses the spare copy during a batch, so `make_mut` does not copy the
+    /// state.
     fn state_mut(&mut self) -> &mut T {
         &mut Arc::make_mut(&mut self.publisher.spare).state
     }
@@ -245,14 +247,14 @@ impl<T> Reader<T> {
     /// Takes a snapshot of the current state.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot<T> {
-        Snapshot(self.live.load())
+        Snapshot(self.published.load())
     }
 }
 
 impl<T> Clone for Reader<T> {
     fn clone(&self) -> Self {
         Self {
-            live: self.live.clone(),
+            published: self.published.clone(),
         }
     }
 }

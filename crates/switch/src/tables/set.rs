@@ -95,7 +95,7 @@ impl TableSet {
     #[inline]
     #[must_use]
     pub fn table(&self, id: TableId) -> Option<&Table> {
-        self.tables.get(id.0 as usize).map(|member| &member.table)
+        self.tables.get(id.0 as usize).map(|table| &table.table)
     }
 
     /// Action profile by id.
@@ -116,7 +116,7 @@ impl TableSet {
         self.tables
             .iter()
             .zip(0..)
-            .map(|(member, id)| (TableId(id), &member.table))
+            .map(|(table, id)| (TableId(id), &table.table))
     }
 
     /// Resolves a target of a table to an action. `hash` returns the selector's hash over the packet and is called only for
@@ -139,9 +139,9 @@ impl TableSet {
         }
     }
 
-    /// Checks whether entries of a table may use a target.
-    fn check_target(&self, member: &TableWithProfile, target: &Target) -> Result<(), TableSetError> {
-        let Some(profile) = member.profile.and_then(|id| self.profile(id)) else {
+    /// Checks that entries of a table may use a target.
+    fn check_target(&self, table: &TableWithProfile, target: &Target) -> Result<(), TableSetError> {
+        let Some(profile) = table.profile.and_then(|id| self.profile(id)) else {
             return Ok(());
         };
         let name = || profile.spec().name.clone();
@@ -162,24 +162,24 @@ impl TableSet {
                 }
                 .into()),
                 Some(group) if group.members().is_empty() => Err(TableSetError::EmptyGroup {
-                    table: member.table.spec().name.clone(),
+                    table: table.table.spec().name.clone(),
                 }),
                 Some(_) => Ok(()),
             },
         }
     }
 
-    /// Updates the reference counts for a change of a table, forward or backward.
+    /// Updates the reference counts after a change of a table, or, if not `forward`, after the undo of the change.
     fn update_references(&mut self, id: TableId, change: &TableChange, forward: bool) {
         let profile = self
             .profile_of(id)
             .and_then(|id| self.profiles.get_mut(id.0 as usize));
         let Some(profile) = profile else { return };
-        let of = |entry: &'_ Arc<Entry>| Some(entry.target().clone());
+        let target_of = |entry: &'_ Arc<Entry>| Some(entry.target().clone());
         let (before, after) = match change {
-            TableChange::Inserted(entry) => (None, of(entry)),
-            TableChange::Modified(before, after) => (of(before), of(after)),
-            TableChange::Deleted(entry) => (of(entry), None),
+            TableChange::Inserted(entry) => (None, target_of(entry)),
+            TableChange::Modified(before, after) => (target_of(before), target_of(after)),
+            TableChange::Deleted(entry) => (target_of(entry), None),
             TableChange::Default(before, after) => (before.clone(), after.clone()),
             TableChange::Sealed(_) => (None, None),
         };
@@ -200,19 +200,19 @@ impl Replicated for TableSet {
     fn apply(&mut self, op: TableSetOp) -> Result<TableSetChange, TableSetError> {
         match op {
             TableSetOp::Table(id, op) => {
-                let member = self.tables.get(id.0 as usize).ok_or(TableSetError::NoTable(id))?;
+                let table = self.tables.get(id.0 as usize).ok_or(TableSetError::NoTable(id))?;
                 match &op {
-                    TableOp::Insert(new) => self.check_target(member, &new.target)?,
+                    TableOp::Insert(new_entry) => self.check_target(table, &new_entry.target)?,
                     TableOp::Modify(_, target) | TableOp::SetDefault(Some(target)) => {
-                        self.check_target(member, target)?;
+                        self.check_target(table, target)?;
                     }
                     TableOp::Delete(_) | TableOp::SetDefault(None) | TableOp::Seal => {}
                 }
-                let member = self
+                let table = self
                     .tables
                     .get_mut(id.0 as usize)
                     .ok_or(TableSetError::NoTable(id))?;
-                let change = member.table.apply(op)?;
+                let change = table.table.apply(op)?;
                 self.update_references(id, &change, true);
                 Ok(TableSetChange::Table(id, change))
             }
@@ -229,8 +229,8 @@ impl Replicated for TableSet {
     fn redo(&mut self, change: &TableSetChange) {
         match change {
             TableSetChange::Table(id, change) => {
-                if let Some(member) = self.tables.get_mut(id.0 as usize) {
-                    member.table.redo(change);
+                if let Some(table) = self.tables.get_mut(id.0 as usize) {
+                    table.table.redo(change);
                 }
                 self.update_references(*id, change, true);
             }
@@ -245,8 +245,8 @@ impl Replicated for TableSet {
     fn undo(&mut self, change: &TableSetChange) {
         match change {
             TableSetChange::Table(id, change) => {
-                if let Some(member) = self.tables.get_mut(id.0 as usize) {
-                    member.table.undo(change);
+                if let Some(table) = self.tables.get_mut(id.0 as usize) {
+                    table.table.undo(change);
                 }
                 self.update_references(*id, change, false);
             }

@@ -2,7 +2,7 @@
 
 use super::entry::{ActionId, Entry, EntryHandle, EntryState, Target};
 use super::hash::HashSeed;
-use super::index::{self, Index, Slots};
+use super::index::{self, EntriesByIndex, Index};
 use super::key::{KeySpec, MatchKey};
 use super::publish::Replicated;
 use std::collections::BTreeSet;
@@ -122,13 +122,13 @@ pub enum TableOp {
     Modify(EntryHandle, Target),
     /// Deletes an entry.
     Delete(EntryHandle),
-    /// Sets the default action; `None` restores the initial one.
+    /// Sets the default action; `None` restores the initial default action.
     SetDefault(Option<Target>),
     /// Makes all entries immutable, as BMv2 does for tables with constant entries.
     Seal,
 }
 
-/// Applied change. It can be undone and repeated on a copy; the log and evidence use it.
+/// Applied change, for the log and for evidence. A change can be undone, and repeated on a copy.
 #[derive(Clone, Debug)]
 pub enum TableChange {
     /// The entry was added.
@@ -139,14 +139,14 @@ pub enum TableChange {
     Deleted(Arc<Entry>),
     /// The default action changed from the first to the second.
     Default(Option<Target>, Option<Target>),
-    /// The table was sealed; `false` if it was sealed before.
+    /// The table was sealed; `false` if the table had been sealed before.
     Sealed(bool),
 }
 
 /// Table of a P4 program.
 pub struct Table {
     spec: Arc<TableSpec>,
-    slots: Slots,
+    entries: EntriesByIndex,
     /// Generation of each used index: the number of its previous entries.
     generations: Vec<u32>,
     /// Free indices that were used before.
@@ -162,7 +162,7 @@ impl Table {
     #[must_use]
     pub fn new(spec: Arc<TableSpec>, seed: &HashSeed) -> Self {
         Self {
-            slots: Vec::new(),
+            entries: Vec::new(),
             generations: Vec::new(),
             free: BTreeSet::new(),
             len: 0,
@@ -180,14 +180,14 @@ impl Table {
     }
 
     /// Best matching entry for a packet's key: the concatenated fields, each big-endian in whole bytes, as [`KeySpec`]
-    /// defines. A key of another length matches nothing.
+    /// defines. A key with a different length matches no entry.
     #[inline]
     #[must_use]
     pub fn lookup(&self, key: &[u8]) -> Option<&Entry> {
         if key.len() != self.spec.key.bytes() {
             return None;
         }
-        self.index.lookup(key, &self.slots).map(|entry| &**entry)
+        self.index.lookup(key, &self.entries).map(|entry| &**entry)
     }
 
     /// Default action.
@@ -210,14 +210,14 @@ impl Table {
 
     /// Entries in the order of their indices.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Entry>> {
-        self.slots.iter().flatten()
+        self.entries.iter().flatten()
     }
 
     /// Entry with exactly this match key, including the priority if the table has priorities.
     #[must_use]
     pub fn find(&self, key: &MatchKey) -> Option<&Arc<Entry>> {
         let index = self.index.find_key(key)?;
-        self.slots.get(index as usize)?.as_ref()
+        self.entries.get(index as usize)?.as_ref()
     }
 
     /// Entry with this handle.
@@ -225,7 +225,7 @@ impl Table {
     /// # Errors
     /// [`TableError::NotFound`], also if the index is now in use by another entry.
     pub fn get(&self, handle: EntryHandle) -> Result<&Arc<Entry>, TableError> {
-        let entry = self.slots.get(handle.index as usize).and_then(Option::as_ref);
+        let entry = self.entries.get(handle.index as usize).and_then(Option::as_ref);
         entry
             .filter(|entry| entry.handle == handle)
             .ok_or_else(|| TableError::NotFound {
@@ -237,14 +237,14 @@ impl Table {
     ///
     /// # Errors
     /// [`TableError::AlreadyExists`], [`TableError::Full`], or the table does not allow the entry.
-    pub fn insert(&mut self, new: NewEntry) -> Result<Arc<Entry>, TableError> {
+    pub fn insert(&mut self, new_entry: NewEntry) -> Result<Arc<Entry>, TableError> {
         let table = || self.spec.name.clone();
         self.check_entries_mutable()?;
         if self.spec.key.fields().is_empty() {
             return Err(TableError::NoKey { table: table() });
         }
-        self.check_target(&new.target)?;
-        if let Some(existing) = self.find(&new.key) {
+        self.check_target(&new_entry.target)?;
+        if let Some(existing) = self.find(&new_entry.key) {
             return Err(TableError::AlreadyExists {
                 table: table(),
                 existing: existing.handle,
@@ -256,16 +256,16 @@ impl Table {
                 size: self.spec.size,
             });
         }
-        let index = self.free.first().copied().unwrap_or(self.slots.len() as u32);
+        let index = self.free.first().copied().unwrap_or(self.entries.len() as u32);
         let generation = self.generations.get(index as usize).copied().unwrap_or(0);
         let entry = Arc::new(Entry {
             handle: EntryHandle { index, generation },
-            target: new.target,
-            key: new.key,
-            state: new.state.or_else(|| self.spec.stateful.then(Arc::default)),
-            constant: new.constant,
+            target: new_entry.target,
+            key: new_entry.key,
+            state: new_entry.state.or_else(|| self.spec.stateful.then(Arc::default)),
+            constant: new_entry.constant,
         });
-        self.link(&entry);
+        self.add_entry(&entry);
         Ok(entry)
     }
 
@@ -289,18 +289,18 @@ impl Table {
         Ok((before, after))
     }
 
-    /// Deletes an entry and returns it.
+    /// Deletes and returns an entry.
     ///
     /// # Errors
     /// The entry does not exist or is constant.
     pub fn delete(&mut self, handle: EntryHandle) -> Result<Arc<Entry>, TableError> {
         let entry = self.get(handle)?.clone();
         self.check_mutable(&entry)?;
-        self.unlink(&entry, handle.generation.wrapping_add(1));
+        self.remove_entry(&entry, handle.generation.wrapping_add(1));
         Ok(entry)
     }
 
-    /// Sets the default action, or restores the initial one for `None`; returns the old and the new action.
+    /// Sets the default action, or restores the initial default action for `None`; returns the old and the new action.
     ///
     /// # Errors
     /// The default action or its arguments are constant.
@@ -317,7 +317,7 @@ impl Table {
         if let Some(target) = &target {
             match (self.spec.default_policy, target) {
                 (DefaultPolicy::Constant, _) => return immutable("default action"),
-                (DefaultPolicy::ConstantAction(only), Target::Action(call)) if call.action != only => {
+                (DefaultPolicy::ConstantAction(action), Target::Action(call)) if call.action != action => {
                     return immutable("the choice of the default action");
                 }
                 _ => self.check_target(target)?,
@@ -365,41 +365,42 @@ impl Table {
     }
 
     /// Stores an entry at the free index of its handle.
-    fn link(&mut self, entry: &Arc<Entry>) {
+    fn add_entry(&mut self, entry: &Arc<Entry>) {
         let index = entry.handle.index;
-        let needed = index as usize + 1;
-        if self.slots.len() < needed {
-            // Indices are allocated without gaps; the index of a rolled back change is free.
-            self.free.extend(self.slots.len() as u32..index);
-            self.slots.resize(needed, None);
-            self.generations.resize(needed, 0);
+        let needed_len = index as usize + 1;
+        if self.entries.len() < needed_len {
+            // Indices are allocated without gaps. An index in a gap belonged to an entry whose insertion was undone, so the
+            // index is free.
+            self.free.extend(self.entries.len() as u32..index);
+            self.entries.resize(needed_len, None);
+            self.generations.resize(needed_len, 0);
         }
         self.free.remove(&index);
-        self.set_place(index, Some(entry.clone()), entry.handle.generation);
+        self.set_entry(index, Some(entry.clone()), entry.handle.generation);
         self.len += 1;
-        self.index.link(entry);
+        self.index.add_entry(entry);
     }
 
-    fn unlink(&mut self, entry: &Arc<Entry>, next_generation: u32) {
+    fn remove_entry(&mut self, entry: &Arc<Entry>, next_generation: u32) {
         let index = entry.handle.index;
-        self.index.unlink(entry);
-        self.set_place(index, None, next_generation);
+        self.index.remove_entry(entry);
+        self.set_entry(index, None, next_generation);
         self.free.insert(index);
         self.len -= 1;
     }
 
     fn replace(&mut self, entry: &Arc<Entry>) {
         self.index.replace(entry);
-        self.set_place(entry.handle.index, Some(entry.clone()), entry.handle.generation);
+        self.set_entry(entry.handle.index, Some(entry.clone()), entry.handle.generation);
     }
 
-    fn set_place(&mut self, index: u32, entry: Option<Arc<Entry>>, generation: u32) {
-        if let (Some(slot), Some(known)) = (
-            self.slots.get_mut(index as usize),
+    fn set_entry(&mut self, index: u32, entry: Option<Arc<Entry>>, generation: u32) {
+        if let (Some(stored_entry), Some(stored_generation)) = (
+            self.entries.get_mut(index as usize),
             self.generations.get_mut(index as usize),
         ) {
-            *slot = entry;
-            *known = generation;
+            *stored_entry = entry;
+            *stored_generation = generation;
         }
     }
 }
@@ -411,7 +412,7 @@ impl Replicated for Table {
 
     fn apply(&mut self, op: TableOp) -> Result<TableChange, TableError> {
         Ok(match op {
-            TableOp::Insert(new) => TableChange::Inserted(self.insert(new)?),
+            TableOp::Insert(new_entry) => TableChange::Inserted(self.insert(new_entry)?),
             TableOp::Modify(handle, target) => {
                 let (before, after) = self.modify(handle, target)?;
                 TableChange::Modified(before, after)
@@ -427,9 +428,9 @@ impl Replicated for Table {
 
     fn redo(&mut self, change: &TableChange) {
         match change {
-            TableChange::Inserted(entry) => self.link(entry),
+            TableChange::Inserted(entry) => self.add_entry(entry),
             TableChange::Modified(_, after) => self.replace(after),
-            TableChange::Deleted(entry) => self.unlink(entry, entry.handle.generation.wrapping_add(1)),
+            TableChange::Deleted(entry) => self.remove_entry(entry, entry.handle.generation.wrapping_add(1)),
             TableChange::Default(_, after) => self.default.clone_from(after),
             TableChange::Sealed(_) => self.sealed = true,
         }
@@ -437,9 +438,9 @@ impl Replicated for Table {
 
     fn undo(&mut self, change: &TableChange) {
         match change {
-            TableChange::Inserted(entry) => self.unlink(entry, entry.handle.generation),
+            TableChange::Inserted(entry) => self.remove_entry(entry, entry.handle.generation),
             TableChange::Modified(before, _) => self.replace(before),
-            TableChange::Deleted(entry) => self.link(entry),
+            TableChange::Deleted(entry) => self.add_entry(entry),
             TableChange::Default(before, _) => self.default.clone_from(before),
             TableChange::Sealed(newly) => self.sealed = !newly,
         }
@@ -450,7 +451,7 @@ impl Clone for Table {
     fn clone(&self) -> Self {
         Self {
             spec: self.spec.clone(),
-            slots: self.slots.clone(),
+            entries: self.entries.clone(),
             generations: self.generations.clone(),
             free: self.free.clone(),
             len: self.len,

@@ -1,14 +1,14 @@
 //! Longest prefix matching with a burst trie: a trie over bytes whose sparse branches are short lists.
 //!
 //! A node has 256 slots. A slot stores the longest prefix that ends within the node's byte and covers the slot, and a link
-//! to longer prefixes: another node, or, for few prefixes, a bucket that is searched linearly, longest prefix first. So a
-//! few routes are one bucket, a thousand routes are one or two nodes and short buckets. An update changes one bucket or the
-//! slots of one byte. A lookup costs one load for each node on the path and one bucket.
+//! to longer prefixes: another node, or, for few prefixes, a bucket that is searched linearly, longest prefix first. So the
+//! trie of a few routes is one bucket, and the trie of a thousand routes consists of one or two nodes and short buckets. An
+//! update changes one bucket or the slots of one byte. A lookup costs one load for each node on the path and one bucket.
 //!
 //! Exact fields are moved to the front of the key: all entries contain them as part of the prefix.
 
 use super::entry::Entry;
-use super::index::{Index, Slots};
+use super::index::{EntriesByIndex, Index};
 use super::key::{KeySpec, MatchKey, WILD_KEY_MAX_BYTES};
 use super::words::Words;
 use smallvec::SmallVec;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// Number of slots of a node: one for each byte value.
 const FANOUT: usize = 256;
-/// Maximum number of prefixes in a bucket before it becomes a node.
+/// Maximum number of prefixes in a bucket. A bucket with more prefixes becomes a node.
 const BUCKET_MAX: usize = 4;
 /// Maximum bucket size in a small trie: a node is faster to search than a bucket of several items, but needs 2 KiB.
 const SMALL_BUCKET_MAX: usize = 2;
@@ -105,7 +105,7 @@ pub(super) struct PrefixTrie<const N: usize> {
     buckets: Vec<Bucket<N>>,
     free_nodes: Vec<u32>,
     free_buckets: Vec<u32>,
-    /// Start and end of the LPM field if other fields follow it.
+    /// Start and end of the LPM field if other fields follow the LPM field.
     inner_prefix_field: Option<(usize, usize)>,
 }
 
@@ -129,11 +129,11 @@ impl<const N: usize> PrefixTrie<N> {
         match self.inner_prefix_field {
             None => Words::load(key),
             Some((start, end)) => {
-                let mut moved = SmallVec::<[u8; WILD_KEY_MAX_BYTES]>::new();
+                let mut reordered = SmallVec::<[u8; WILD_KEY_MAX_BYTES]>::new();
                 for part in [0..start, end..key.len(), start..end] {
-                    moved.extend_from_slice(key.get(part).unwrap_or_default());
+                    reordered.extend_from_slice(key.get(part).unwrap_or_default());
                 }
-                Words::load(&moved)
+                Words::load(&reordered)
             }
         }
     }
@@ -168,15 +168,15 @@ impl<const N: usize> PrefixTrie<N> {
         best
     }
 
-    fn link_at(&self, place: LinkLocation) -> u32 {
-        match place {
+    fn link_at(&self, location: LinkLocation) -> u32 {
+        match location {
             LinkLocation::Root => self.root,
             LinkLocation::Slot(slot) => self.slots.get(slot).map_or(END, |slot| slot.next),
         }
     }
 
-    fn set_link(&mut self, place: LinkLocation, link: u32) {
-        match place {
+    fn set_link(&mut self, location: LinkLocation, link: u32) {
+        match location {
             LinkLocation::Root => self.root = link,
             LinkLocation::Slot(slot) => {
                 if let Some(slot) = self.slots.get_mut(slot) {
@@ -191,25 +191,25 @@ impl<const N: usize> PrefixTrie<N> {
             self.default = item.entry;
             return;
         }
-        let (mut place, mut depth) = (LinkLocation::Root, 0);
+        let (mut location, mut depth) = (LinkLocation::Root, 0);
         loop {
-            let link = self.link_at(place);
+            let link = self.link_at(location);
             if link == END {
                 let bucket = self.new_bucket();
-                self.set_link(place, bucket | BUCKET);
+                self.set_link(location, bucket | BUCKET);
             } else if link & BUCKET != 0 {
                 if self.has_room(link & !BUCKET) {
                     self.add_to_bucket(link & !BUCKET, item);
                     return;
                 }
-                self.burst(place, link & !BUCKET, depth);
+                self.burst(location, link & !BUCKET, depth);
             } else {
                 self.count(link, 1);
                 if let Some(stub) = stub_of(&item, depth) {
                     self.add_stub(link, stub, item.entry);
                     return;
                 }
-                place = LinkLocation::Slot(link as usize * FANOUT + usize::from(item.value.byte(depth)));
+                location = LinkLocation::Slot(link as usize * FANOUT + usize::from(item.value.byte(depth)));
                 depth += 1;
             }
         }
@@ -229,13 +229,13 @@ impl<const N: usize> PrefixTrie<N> {
 
     fn add_to_bucket(&mut self, bucket: u32, item: Item<N>) {
         if let Some(bucket) = self.buckets.get_mut(bucket as usize) {
-            let at = bucket.items.partition_point(|other| other.bits > item.bits);
-            bucket.items.insert(at, item);
+            let position = bucket.items.partition_point(|other| other.bits > item.bits);
+            bucket.items.insert(position, item);
         }
     }
 
     /// Converts a full bucket to a node.
-    fn burst(&mut self, place: LinkLocation, bucket: u32, depth: usize) {
+    fn burst(&mut self, location: LinkLocation, bucket: u32, depth: usize) {
         let items = match self.buckets.get_mut(bucket as usize) {
             Some(bucket) => std::mem::take(&mut bucket.items),
             None => return,
@@ -243,19 +243,19 @@ impl<const N: usize> PrefixTrie<N> {
         self.free_buckets.push(bucket);
         let node = self.new_node();
         self.count(node, items.len() as u32);
-        self.set_link(place, node);
+        self.set_link(location, node);
         for item in items {
             if let Some(stub) = stub_of(&item, depth) {
                 self.add_stub(node, stub, item.entry);
                 continue;
             }
-            // The items come from one bucket, so they fit even if all share the next byte.
-            let below = LinkLocation::Slot(node as usize * FANOUT + usize::from(item.value.byte(depth)));
-            if self.link_at(below) == END {
+            // All items were in one bucket, so they fit in one bucket even if they have the same next byte.
+            let child = LinkLocation::Slot(node as usize * FANOUT + usize::from(item.value.byte(depth)));
+            if self.link_at(child) == END {
                 let bucket = self.new_bucket();
-                self.set_link(below, bucket | BUCKET);
+                self.set_link(child, bucket | BUCKET);
             }
-            self.add_to_bucket(self.link_at(below) & !BUCKET, item);
+            self.add_to_bucket(self.link_at(child) & !BUCKET, item);
         }
     }
 
@@ -294,7 +294,7 @@ impl<const N: usize> PrefixTrie<N> {
         if let Some(covered) = slots.get_mut(stub.slots()) {
             covered.iter_mut().for_each(|slot| slot.best = best);
         }
-        // Longer prefixes come later in the order and overwrite shorter ones.
+        // The order is from shorter to longer prefixes, so longer prefixes overwrite shorter prefixes.
         let longer = node.stubs.partition_point(|(other, _)| other.bits <= stub.bits);
         for (other, entry) in node.stubs.get(longer..).unwrap_or_default() {
             if other.cut(stub.bits) == stub
@@ -307,20 +307,20 @@ impl<const N: usize> PrefixTrie<N> {
 
     fn add_stub(&mut self, node: u32, stub: Stub, entry: u32) {
         if let Some(node) = self.nodes.get_mut(node as usize) {
-            let at = node.stubs.partition_point(|(other, _)| *other < stub);
-            node.stubs.insert(at, (stub, entry));
+            let position = node.stubs.partition_point(|(other, _)| *other < stub);
+            node.stubs.insert(position, (stub, entry));
         }
         self.cover(node, stub, entry);
     }
 
     fn remove_stub(&mut self, node: u32, stub: Stub) {
-        let Some(known) = self.nodes.get_mut(node as usize) else {
+        let Some(node_data) = self.nodes.get_mut(node as usize) else {
             return;
         };
-        known.stubs.retain(|(other, _)| *other != stub);
+        node_data.stubs.retain(|(other, _)| *other != stub);
         let shorter = (1..stub.bits)
             .rev()
-            .find_map(|bits| find_stub(known, stub.cut(bits)));
+            .find_map(|bits| find_stub(node_data, stub.cut(bits)));
         self.cover(node, stub, shorter.unwrap_or(NONE));
     }
 
@@ -330,16 +330,16 @@ impl<const N: usize> PrefixTrie<N> {
             return;
         }
         let mut path: SmallVec<[(LinkLocation, u32); 16]> = SmallVec::new();
-        let (mut place, mut depth) = (LinkLocation::Root, 0);
+        let (mut location, mut depth) = (LinkLocation::Root, 0);
         loop {
-            let link = self.link_at(place);
+            let link = self.link_at(location);
             if link & BUCKET != 0 {
                 if link != END {
-                    self.remove_from_bucket(place, link & !BUCKET, value, bits);
+                    self.remove_from_bucket(location, link & !BUCKET, value, bits);
                 }
                 break;
             }
-            path.push((place, link));
+            path.push((location, link));
             let item = Item {
                 value: *value,
                 bits,
@@ -349,30 +349,30 @@ impl<const N: usize> PrefixTrie<N> {
                 self.remove_stub(link, stub);
                 break;
             }
-            place = LinkLocation::Slot(link as usize * FANOUT + usize::from(value.byte(depth)));
+            location = LinkLocation::Slot(link as usize * FANOUT + usize::from(value.byte(depth)));
             depth += 1;
         }
-        for (place, link) in path.into_iter().rev() {
+        for (location, link) in path.into_iter().rev() {
             let Some(node) = self.nodes.get_mut(link as usize) else {
                 continue;
             };
             node.prefixes = node.prefixes.saturating_sub(1);
             if node.prefixes == 0 {
-                self.set_link(place, END);
+                self.set_link(location, END);
                 self.free_nodes.push(link);
             }
         }
     }
 
-    fn remove_from_bucket(&mut self, place: LinkLocation, bucket: u32, value: &Words<N>, bits: u32) {
-        let Some(found) = self.buckets.get_mut(bucket as usize) else {
+    fn remove_from_bucket(&mut self, location: LinkLocation, bucket: u32, value: &Words<N>, bits: u32) {
+        let Some(bucket_data) = self.buckets.get_mut(bucket as usize) else {
             return;
         };
-        found
+        bucket_data
             .items
             .retain(|item| item.bits != bits || item.value != *value);
-        if found.items.is_empty() {
-            self.set_link(place, END);
+        if bucket_data.items.is_empty() {
+            self.set_link(location, END);
             self.free_buckets.push(bucket);
         }
     }
@@ -409,7 +409,7 @@ impl<const N: usize> PrefixTrie<N> {
     }
 }
 
-/// Stub of a prefix that ends within the byte of a node at this depth; `None` otherwise.
+/// Returns the stub of a prefix in a node at this depth; `None` if the prefix does not end within the node's byte.
 fn stub_of<const N: usize>(item: &Item<N>, depth: usize) -> Option<Stub> {
     let bits = u8::try_from(item.bits.checked_sub(8 * depth as u32)?)
         .ok()
@@ -421,21 +421,21 @@ fn stub_of<const N: usize>(item: &Item<N>, depth: usize) -> Option<Stub> {
 }
 
 fn find_stub(node: &Node, stub: Stub) -> Option<u32> {
-    let at = node.stubs.binary_search_by_key(&stub, |(stub, _)| *stub).ok()?;
-    node.stubs.get(at).map(|(_, entry)| *entry)
+    let position = node.stubs.binary_search_by_key(&stub, |(stub, _)| *stub).ok()?;
+    node.stubs.get(position).map(|(_, entry)| *entry)
 }
 
 impl<const N: usize> Index for PrefixTrie<N> {
     #[inline]
-    fn lookup<'a>(&'a self, key: &[u8], slots: &'a Slots) -> Option<&'a Arc<Entry>> {
-        slots.get(self.search(&self.load(key)) as usize)?.as_ref()
+    fn lookup<'a>(&'a self, key: &[u8], entries: &'a EntriesByIndex) -> Option<&'a Arc<Entry>> {
+        entries.get(self.search(&self.load(key)) as usize)?.as_ref()
     }
 
     fn find_key(&self, key: &MatchKey) -> Option<u32> {
         self.find(&self.load(key.value()), key.prefix_bits()?)
     }
 
-    fn link(&mut self, entry: &Arc<Entry>) {
+    fn add_entry(&mut self, entry: &Arc<Entry>) {
         if let Some(bits) = entry.key.prefix_bits() {
             let value = self.load(entry.key.value());
             self.insert(Item {
@@ -446,7 +446,7 @@ impl<const N: usize> Index for PrefixTrie<N> {
         }
     }
 
-    fn unlink(&mut self, entry: &Entry) {
+    fn remove_entry(&mut self, entry: &Entry) {
         if let Some(bits) = entry.key.prefix_bits() {
             self.remove(&self.load(entry.key.value()), bits);
         }

@@ -2,12 +2,12 @@
 //! form a hash table, and a lookup searches these tables one by one.
 //!
 //! The tables are ordered by their best entry, so a lookup ends when no remaining table can contain a better entry. A range
-//! does not contribute to the mask; it is checked after the hash lookup. Entries that differ only in ranges are searched in
-//! the order of their rank.
+//! does not contribute to the mask; ranges are checked after the hash lookup. Entries that differ only in ranges are searched
+//! in the order of their rank.
 
 use super::entry::Entry;
 use super::hash::HashSeed;
-use super::index::{Index, Slots};
+use super::index::{EntriesByIndex, Index};
 use super::key::MatchKey;
 use super::words::Words;
 use hashbrown::HashMap;
@@ -57,58 +57,60 @@ impl<const N: usize> TupleSpace<N> {
     }
 
     fn cell(&self, key: &MatchKey) -> Option<&Cell> {
-        let place = *self.by_mask.get(&mask_of(key))?;
+        let index = *self.by_mask.get(&mask_of(key))?;
         self.tuples
-            .get(place as usize)?
+            .get(index as usize)?
             .cells
             .get(&Words::load(key.value()))
     }
 
     /// Index of the tuple with this mask, created on demand.
-    fn place(&mut self, mask: Words<N>) -> u32 {
-        if let Some(place) = self.by_mask.get(&mask) {
-            return *place;
+    fn tuple_index(&mut self, mask: Words<N>) -> u32 {
+        if let Some(index) = self.by_mask.get(&mask) {
+            return *index;
         }
-        let fresh = Tuple {
+        let new_tuple = Tuple {
             mask,
             cells: HashMap::with_hasher(self.seed.clone()),
             ranks: BTreeSet::new(),
         };
-        let place = match self.free.pop() {
-            Some(place) => place,
+        let index = match self.free.pop() {
+            Some(index) => index,
             None => self.tuples.len() as u32,
         };
-        match self.tuples.get_mut(place as usize) {
-            Some(unused) => *unused = fresh,
-            None => self.tuples.push(fresh),
+        match self.tuples.get_mut(index as usize) {
+            Some(tuple) => *tuple = new_tuple,
+            None => self.tuples.push(new_tuple),
         }
-        self.by_mask.insert(mask, place);
-        place
+        self.by_mask.insert(mask, index);
+        index
     }
 
     /// Changes the ranks of a tuple and restores the order of the tuples.
-    fn reorder(&mut self, place: u32, change: impl FnOnce(&mut Tuple<N>)) {
-        let Some(tuple) = self.tuples.get_mut(place as usize) else {
+    fn reorder(&mut self, index: u32, change: impl FnOnce(&mut Tuple<N>)) {
+        let Some(tuple) = self.tuples.get_mut(index as usize) else {
             return;
         };
-        let before = tuple.ranks.first().copied();
+        let old_best = tuple.ranks.first().copied();
         change(tuple);
-        let after = tuple.ranks.first().copied();
-        if before == after {
+        let new_best = tuple.ranks.first().copied();
+        if old_best == new_best {
             return;
         }
         // Ranks are unique because they contain the index of the entry.
-        if let Some(Ok(at)) = before.map(|rank| self.order.binary_search_by_key(&rank, |(rank, _)| *rank)) {
-            self.order.remove(at);
+        if let Some(Ok(position)) =
+            old_best.map(|rank| self.order.binary_search_by_key(&rank, |(rank, _)| *rank))
+        {
+            self.order.remove(position);
         }
-        if let Some(rank) = after {
-            let at = self.order.partition_point(|(other, _)| *other < rank);
-            self.order.insert(at, (rank, place));
+        if let Some(rank) = new_best {
+            let position = self.order.partition_point(|(other, _)| *other < rank);
+            self.order.insert(position, (rank, index));
         } else {
             let mask = tuple.mask;
             tuple.cells = HashMap::with_hasher(self.seed.clone());
             self.by_mask.remove(&mask);
-            self.free.push(place);
+            self.free.push(index);
         }
     }
 }
@@ -118,42 +120,42 @@ fn mask_of<const N: usize>(key: &MatchKey) -> Words<N> {
 }
 
 impl<const N: usize> Index for TupleSpace<N> {
-    fn lookup<'a>(&'a self, key: &[u8], _: &'a Slots) -> Option<&'a Arc<Entry>> {
+    fn lookup<'a>(&'a self, key: &[u8], _: &'a EntriesByIndex) -> Option<&'a Arc<Entry>> {
         let words = Words::<N>::load(key);
         let mut best: Option<&Ranked> = None;
-        for (tuple_rank, place) in &self.order {
+        for (tuple_rank, index) in &self.order {
             if best.is_some_and(|best| best.rank < *tuple_rank) {
                 break;
             }
-            let Some(tuple) = self.tuples.get(*place as usize) else {
+            let Some(tuple) = self.tuples.get(*index as usize) else {
                 continue;
             };
             let Some(cell) = tuple.cells.get(&words.and(&tuple.mask)) else {
                 continue;
             };
-            let better = |ranked: &&Ranked| best.is_none_or(|best| ranked.rank < best.rank);
-            let found = cell
+            let is_better = |ranked: &&Ranked| best.is_none_or(|best| ranked.rank < best.rank);
+            let candidate = cell
                 .iter()
-                .take_while(better)
+                .take_while(is_better)
                 .find(|ranked| ranked.entry.key.in_ranges(key));
-            best = found.or(best);
+            best = candidate.or(best);
         }
         best.map(|ranked| &ranked.entry)
     }
 
     fn find_key(&self, key: &MatchKey) -> Option<u32> {
-        let same = self.cell(key)?.iter().find(|ranked| ranked.entry.key == *key)?;
-        Some(same.entry.handle.index)
+        let ranked = self.cell(key)?.iter().find(|ranked| ranked.entry.key == *key)?;
+        Some(ranked.entry.handle.index)
     }
 
-    fn link(&mut self, entry: &Arc<Entry>) {
+    fn add_entry(&mut self, entry: &Arc<Entry>) {
         let rank = entry.key.rank(entry.handle.index);
-        let place = self.place(mask_of(&entry.key));
-        self.reorder(place, |tuple| {
+        let index = self.tuple_index(mask_of(&entry.key));
+        self.reorder(index, |tuple| {
             let cell = tuple.cells.entry(Words::load(entry.key.value())).or_default();
-            let at = cell.partition_point(|other| other.rank < rank);
+            let position = cell.partition_point(|other| other.rank < rank);
             cell.insert(
-                at,
+                position,
                 Ranked {
                     rank,
                     entry: entry.clone(),
@@ -163,12 +165,12 @@ impl<const N: usize> Index for TupleSpace<N> {
         });
     }
 
-    fn unlink(&mut self, entry: &Entry) {
+    fn remove_entry(&mut self, entry: &Entry) {
         let rank = entry.key.rank(entry.handle.index);
-        let Some(place) = self.by_mask.get(&mask_of(&entry.key)).copied() else {
+        let Some(index) = self.by_mask.get(&mask_of(&entry.key)).copied() else {
             return;
         };
-        self.reorder(place, |tuple| {
+        self.reorder(index, |tuple| {
             let value = Words::load(entry.key.value());
             if let Some(cell) = tuple.cells.get_mut(&value) {
                 cell.retain(|ranked| ranked.rank != rank);
@@ -182,10 +184,10 @@ impl<const N: usize> Index for TupleSpace<N> {
 
     fn replace(&mut self, entry: &Arc<Entry>) {
         let rank = entry.key.rank(entry.handle.index);
-        let Some(place) = self.by_mask.get(&mask_of(&entry.key)) else {
+        let Some(index) = self.by_mask.get(&mask_of(&entry.key)) else {
             return;
         };
-        let Some(tuple) = self.tuples.get_mut(*place as usize) else {
+        let Some(tuple) = self.tuples.get_mut(*index as usize) else {
             return;
         };
         let cell = tuple.cells.get_mut(&Words::load(entry.key.value()));

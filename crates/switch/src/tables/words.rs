@@ -77,7 +77,7 @@ fn left_aligned(chunk: &[u8]) -> u64 {
 impl<const N: usize> Hash for Words<N> {
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // Not hashed as a slice: that would also hash the number of words, which is constant.
+        // The words are hashed one by one: the hash of a slice would include the number of words, which is constant.
         for word in self.0 {
             state.write_u64(word);
         }

@@ -1,4 +1,4 @@
-//! Failed batches and their remaining effects.
+//! Batches with failing updates.
 
 use linewarden_p4runtime::data::Data;
 use linewarden_p4runtime::entity::*;
@@ -15,14 +15,14 @@ const RATE: MeterConfig = MeterConfig {
 };
 
 /// One update of every kind, on the program with all features.
-fn of_every_kind(of: &Controller) -> Vec<Update> {
-    let info = of.info();
+fn updates_of_every_kind(controller: &Controller) -> Vec<Update> {
+    let info = controller.info();
     let profile = info.profiles().by_name_or_alias("In.ports").unwrap().id;
-    let forward = |port| EntryAction::Action(of.action("In.forward", &[port]));
+    let forward = |port| EntryAction::Action(controller.action("In.forward", &[port]));
     let one_shot = EntryAction::OneShot(ActionSet {
         group_action: None,
         actions: vec![WeightedAction {
-            action: of.action("In.route", &[1, 2]),
+            action: controller.action("In.route", &[1, 2]),
             weight: 1,
             watch_port: None,
         }],
@@ -33,7 +33,7 @@ fn of_every_kind(of: &Controller) -> Vec<Update> {
         value: bits(32, 0),
         prefix_bits: 0,
     };
-    let mut timed = of.entry("In.mac", vec![exact(48, 5), exact(9, 0)], forward(1));
+    let mut timed = controller.entry("In.mac", vec![exact(48, 5), exact(9, 0)], forward(1));
     (timed.idle_timeout_ns, timed.metadata) = (5_000_000_000, b"noted".to_vec());
     let replica = Replica {
         port: port(1),
@@ -42,16 +42,16 @@ fn of_every_kind(of: &Controller) -> Vec<Update> {
     };
     vec![
         insert(timed),
-        insert(of.entry("In.routes", vec![exact(12, 0), any], one_shot)),
+        insert(controller.entry("In.routes", vec![exact(12, 0), any], one_shot)),
         Update::Member(Change::Insert(Member {
             profile,
             id: 1.into(),
-            action: of.action("In.forward", &[2]),
+            action: controller.action("In.forward", &[2]),
         })),
-        insert(of.entry("In.indirect", vec![exact(48, 6)], EntryAction::Member(1.into()))),
+        insert(controller.entry("In.indirect", vec![exact(48, 6)], EntryAction::Member(1.into()))),
         Update::DefaultEntry(Box::new(DefaultEntry {
-            table: of.table("In.everywhere"),
-            action: Some(of.action("In.forward", &[3])),
+            table: controller.table("In.everywhere"),
+            action: Some(controller.action("In.forward", &[3])),
             controller_metadata: 0,
             metadata: b"default".to_vec(),
             resources: DirectResources::default(),
@@ -84,8 +84,8 @@ fn of_every_kind(of: &Controller) -> Vec<Update> {
 }
 
 /// One update of every kind of cell.
-fn of_every_cell(of: &Controller) -> Vec<Update> {
-    let info = of.info();
+fn updates_of_every_cell(controller: &Controller) -> Vec<Update> {
+    let info = controller.info();
     vec![
         Update::Counter {
             id: info.counters().by_name_or_alias("In.seen_by_port").unwrap().id,
@@ -106,9 +106,9 @@ fn of_every_cell(of: &Controller) -> Vec<Update> {
     ]
 }
 
-fn failing(of: &Controller) -> Update {
+fn failing_update(controller: &Controller) -> Update {
     let action = EntryAction::Member(99.into());
-    insert(of.entry("In.indirect", vec![exact(48, 7)], action))
+    insert(controller.entry("In.indirect", vec![exact(48, 7)], action))
 }
 
 #[test]
@@ -119,11 +119,11 @@ fn atomic_batch_makes_no_change_if_its_last_update_fails() {
         (Atomicity::RollbackOnError, true),
         (Atomicity::DataplaneAtomic, false),
     ] {
-        let mut updates = of_every_kind(&controller);
+        let mut updates = updates_of_every_kind(&controller);
         if with_cells {
-            updates.extend(of_every_cell(&controller));
+            updates.extend(updates_of_every_cell(&controller));
         }
-        updates.push(failing(&controller));
+        updates.push(failing_update(&controller));
         let mut expected = vec![Code::Aborted; updates.len()];
         *expected.last_mut().unwrap() = Code::NotFound;
         assert_eq!(codes(controller.try_write(&updates, atomicity)), expected);
@@ -141,21 +141,21 @@ fn atomic_batch_makes_no_change_if_its_last_update_fails() {
 fn continue_on_error_batch_keeps_successful_updates() {
     let (_lab, mut controller) = SwitchFixture::with(&everything());
     let mut updates = Vec::new();
-    for update in of_every_kind(&controller)
+    for update in updates_of_every_kind(&controller)
         .into_iter()
-        .chain(of_every_cell(&controller))
+        .chain(updates_of_every_cell(&controller))
     {
-        updates.extend([update, failing(&controller)]);
+        updates.extend([update, failing_update(&controller)]);
     }
     let result = controller.try_write(&updates, Atomicity::ContinueOnError);
     let expected: Vec<Code> = (0..updates.len())
-        .map(|place| if place % 2 == 0 { Code::Ok } else { Code::NotFound })
+        .map(|index| if index % 2 == 0 { Code::Ok } else { Code::NotFound })
         .collect();
     assert_eq!(codes(result), expected);
     let after = controller.read_all();
     controller.set(&everything());
-    let good: Vec<Update> = updates.into_iter().step_by(2).collect();
-    controller.write(&good);
+    let valid_updates: Vec<Update> = updates.into_iter().step_by(2).collect();
+    controller.write(&valid_updates);
     assert_eq!(controller.read_all(), after);
 }
 
@@ -163,12 +163,12 @@ fn continue_on_error_batch_keeps_successful_updates() {
 fn cells_are_rejected_in_data_plane_atomic_batches() {
     let (_lab, mut controller) = SwitchFixture::with(&everything());
     let before = controller.read_all();
-    for cell in of_every_cell(&controller).into_iter().skip(1) {
-        let mut updates = of_every_kind(&controller);
+    for cell in updates_of_every_cell(&controller).into_iter().skip(1) {
+        let mut updates = updates_of_every_kind(&controller);
         updates.push(cell.clone());
-        let refused = controller.try_write(&updates, Atomicity::DataplaneAtomic);
-        let Err(Refusal::Rejected(status)) = refused else {
-            panic!("{refused:?}");
+        let result = controller.try_write(&updates, Atomicity::DataplaneAtomic);
+        let Err(Refusal::Rejected(status)) = result else {
+            panic!("{result:?}");
         };
         assert_eq!(status.code(), Code::Unimplemented);
         assert_eq!(controller.read_all(), before);
@@ -200,7 +200,7 @@ fn failed_update_is_rolled_back_completely() {
         prefix_bits: 0,
     };
     let entry = controller.entry("In.routes", vec![exact(12, 0), any], set);
-    // More often than the capacity of the selector.
+    // The number of attempts exceeds the capacity of the selector.
     for _ in 0..200 {
         assert_eq!(
             controller.expect_write_error(insert(entry.clone())).code,

@@ -42,18 +42,18 @@ fn counters_count_from_the_written_value() {
     let sent = frame(1, 0x1234, &[7; 50]);
     lab.send(1, &sent);
     assert_eq!(lab.receive(2), sent);
-    let counted = CounterData {
+    let expected = CounterData {
         bytes: 1064,
         packets: 11,
     };
-    assert_eq!(counter(&mut controller, 1), counted);
+    assert_eq!(counter(&mut controller, 1), expected);
     assert_eq!(counter(&mut controller, 0), CounterData::default());
     let read = controller.entries("In.flows");
-    let once = CounterData {
+    let one_packet = CounterData {
         bytes: 64,
         packets: 1,
     };
-    assert_eq!(read[0].resources.counter, Some(once));
+    assert_eq!(read[0].resources.counter, Some(one_packet));
     let entry = EntryRef::Entry(flow.key.clone());
     controller.write(&[Update::DirectCounter {
         entry: entry.clone(),
@@ -93,8 +93,8 @@ fn registers_wider_than_a_machine_word_are_written_and_read() {
         index: Some(5),
         data: Data::Bits(bits(96, word)),
     };
-    let add = controller.flow(1, "In.add_word", &[1, 5]);
-    controller.write(&[write, insert(add)]);
+    let flow = controller.flow(1, "In.add_word", &[1, 5]);
+    controller.write(&[write, insert(flow)]);
     lab.send(3, &frame(1, 0x1234, b"add"));
     lab.receive(3);
     let read = controller.read(Read::Registers {
@@ -102,11 +102,11 @@ fn registers_wider_than_a_machine_word_are_written_and_read() {
         index: None,
     });
     assert_eq!(read.len(), 8);
-    for (place, cell) in read.into_iter().enumerate() {
-        let value = if place == 5 { word + 1 } else { 0 };
+    for (index, cell) in read.into_iter().enumerate() {
+        let value = if index == 5 { word + 1 } else { 0 };
         let expected = Entity::Register {
             id,
-            index: place as u64,
+            index: index as u64,
             data: Data::Bits(bits(96, value)),
         };
         assert_eq!(cell, expected);
@@ -126,15 +126,15 @@ fn registers_wider_than_a_machine_word_are_written_and_read() {
         read.iter()
             .all(|cell| matches!(cell, Entity::Register { data, .. } if *data == nine))
     );
-    let beyond = Update::Register {
+    let out_of_range = Update::Register {
         id,
         index: Some(8),
         data: Data::Bits(bits(96, 0)),
     };
-    assert_eq!(controller.expect_write_error(beyond).code, Code::OutOfRange);
+    assert_eq!(controller.expect_write_error(out_of_range).code, Code::OutOfRange);
 }
 
-/// Rates of zero and buckets of two packets: the third packet is red.
+/// With rates of zero and buckets of two packets, the third packet is red and is dropped.
 #[test]
 fn meters_mark_by_the_written_rates() {
     let (lab, mut controller) = SwitchFixture::with(&packets());
@@ -185,7 +185,7 @@ fn meters_mark_by_the_written_rates() {
     controller.write(&[meter(None)]);
     lab.send(1, &frame(1, 0x1234, &[10]));
     assert_eq!(lab.receive(2)[14], 10);
-    for wrong in [
+    for invalid_config in [
         MeterConfig {
             committed_rate: 5,
             peak_rate: 4,
@@ -199,7 +199,7 @@ fn meters_mark_by_the_written_rates() {
         },
     ] {
         assert_eq!(
-            controller.expect_write_error(meter(Some(wrong))).code,
+            controller.expect_write_error(meter(Some(invalid_config))).code,
             Code::InvalidArgument
         );
     }
@@ -238,26 +238,29 @@ fn direct_meter_belongs_to_its_entry() {
     controller.write(&[insert(entry.clone())]);
     assert_eq!(controller.entries("In.acl"), [entry.clone()]);
     // A modification without a configuration removes the configuration.
-    let green = |entry: &TableEntry| TableEntry {
+    let without_config = |entry: &TableEntry| TableEntry {
         resources: DirectResources {
             meter: None,
             ..entry.resources
         },
         ..entry.clone()
     };
-    controller.write(&[modify(green(&entry))]);
-    assert_eq!(controller.entries("In.acl"), [green(&entry)]);
-    let again = Update::DirectMeter {
+    controller.write(&[modify(without_config(&entry))]);
+    assert_eq!(controller.entries("In.acl"), [without_config(&entry)]);
+    let set_config = Update::DirectMeter {
         entry: EntryRef::Entry(entry.key.clone()),
         config: Some(config),
         reset_counters: false,
     };
-    controller.write(&[again]);
+    controller.write(&[set_config]);
     assert_eq!(controller.entries("In.acl"), [entry.clone()]);
-    let marks = Update::DirectMeter {
+    let reset_counters_update = Update::DirectMeter {
         entry: EntryRef::Entry(entry.key),
         config: Some(config),
         reset_counters: true,
     };
-    assert_eq!(controller.expect_write_error(marks).code, Code::Unimplemented);
+    assert_eq!(
+        controller.expect_write_error(reset_counters_update).code,
+        Code::Unimplemented
+    );
 }

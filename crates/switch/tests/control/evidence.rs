@@ -1,4 +1,4 @@
-//! Evidence of controller writes over gRPC. Every test in this directory ends with a check that all state is measured.
+//! Evidence of controller writes over gRPC. Each `SwitchFixture` checks at its end that all state is measured.
 
 use linewarden_evidence::encoding::{Class, Object};
 use linewarden_evidence::keys::{Ed25519Signer, Signer as _};
@@ -25,11 +25,11 @@ async fn client_of(lab: &SwitchFixture) -> Client {
 }
 
 #[test]
-fn without_a_program_there_is_no_evidence() {
+fn switch_without_a_program_has_no_evidence() {
     let lab = SwitchFixture::start();
-    let refused = lab.runtime.block_on(client(&lab).digests()).unwrap_err();
+    let error = lab.runtime.block_on(client(&lab).digests()).unwrap_err();
     assert!(
-        matches!(refused, EvidenceClientError::Rejected(status) if status.message() == "no program is running")
+        matches!(error, EvidenceClientError::Rejected(status) if status.message() == "no program is running")
     );
 }
 
@@ -102,23 +102,26 @@ fn inventory_omits_excluded_objects() {
     let flow = controller.flow(1, "In.to_port", &[2]);
     let info = controller.info();
     let table = info.tables().iter().find(|table| table.id == flow.key.table);
-    let rows = Object {
+    let table_object = Object {
         class: Class::Table,
         name: table.unwrap().name.to_string(),
     };
     controller.write(&[insert(flow)]);
     let nonce = Nonce([0x3c; 32]);
     let key = Ed25519Signer::from_pem(KEY).unwrap().public_key();
-    let attest_without = |without: &str| {
-        let listing = InventoryScope::AllExcept(vec![without.to_owned()]);
-        lab.runtime.block_on(client(&lab).attest(nonce.0, listing))
+    let attest_without = |excluded: &str| {
+        let scope = InventoryScope::AllExcept(vec![excluded.to_owned()]);
+        lab.runtime.block_on(client(&lab).attest(nonce.0, scope))
     };
-    for (without, is_listed) in [("table:others", true), (&*format!("table:{}", rows.name), false)] {
-        let attested = attest_without(without).unwrap();
+    for (excluded, is_listed) in [
+        ("table:others", true),
+        (&*format!("table:{}", table_object.name), false),
+    ] {
+        let attested = attest_without(excluded).unwrap();
         let evidence = verify(&attested.statement, &key, nonce).unwrap();
         let inventory = Inventory::read(&attested.inventory.unwrap()).unwrap();
         let proven = inventory.prove(&evidence).unwrap();
-        assert_eq!(proven.entries(&rows).is_some(), is_listed);
+        assert_eq!(proven.entries(&table_object).is_some(), is_listed);
     }
     assert!(
         matches!(attest_without("chair:rows"), Err(EvidenceClientError::Rejected(status)) if status.message().contains("chair"))

@@ -83,22 +83,22 @@ impl IdleTimeoutFixture {
         assert_eq!(results, [Ok(())]);
     }
 
-    fn at_ms(&self, now_ms: u64) {
+    fn set_time_ms(&self, now_ms: u64) {
         self.now_us.store(now_ms * 1000, Ordering::Relaxed);
     }
 
     fn hit(&mut self, dst: u64) {
         let now_us = self.now_us.load(Ordering::Relaxed);
         let frame = frame(dst, 0x1234, b"hit");
-        self.worker.batch(now_us, |taking| {
-            taking.packet(0, &frame, &mut NullSink, &mut NullSink)
+        self.worker.batch(now_us, |batch| {
+            batch.packet(0, &frame, &mut NullSink, &mut NullSink)
         });
     }
 
     /// Entries in the current notification.
     fn idle(&mut self) -> Vec<TableEntry> {
         self.control.notify_idle_entries();
-        let notification = futures_now(self.events.next());
+        let notification = poll_once(self.events.next());
         match notification {
             Some(Some(Event::IdleTimeout(entries))) => entries,
             None => Vec::new(),
@@ -107,8 +107,8 @@ impl IdleTimeoutFixture {
     }
 }
 
-/// Result of a future that is ready.
-fn futures_now<T>(future: impl Future<Output = T>) -> Option<T> {
+/// Result of a future, or `None` if it is not ready.
+fn poll_once<T>(future: impl Future<Output = T>) -> Option<T> {
     let mut future = std::pin::pin!(future);
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match future.as_mut().poll(&mut context) {
@@ -124,41 +124,41 @@ fn idle_entry_is_notified_after_each_timeout() {
     for entry in [&short, &long, &never] {
         lab.write(Change::Insert(entry.clone()));
     }
-    lab.at_ms(999);
+    lab.set_time_ms(999);
     assert_eq!(lab.idle(), []);
-    lab.at_ms(1000);
+    lab.set_time_ms(1000);
     assert_eq!(lab.idle(), from_ref(&short));
     assert_eq!(lab.idle(), []);
-    lab.at_ms(1999);
+    lab.set_time_ms(1999);
     assert_eq!(lab.idle(), []);
-    lab.at_ms(2000);
+    lab.set_time_ms(2000);
     assert_eq!(lab.idle(), from_ref(&short));
     // A hit restarts the timeout.
-    lab.at_ms(2500);
+    lab.set_time_ms(2500);
     lab.hit(1);
-    lab.at_ms(3400);
+    lab.set_time_ms(3400);
     assert_eq!(lab.idle(), []);
-    lab.at_ms(3500);
+    lab.set_time_ms(3500);
     assert_eq!(lab.idle(), from_ref(&short));
-    lab.at_ms(5000);
+    lab.set_time_ms(5000);
     assert_eq!(lab.idle(), [short.clone(), long.clone()]);
     lab.write(Change::Delete(short.key));
-    // A new timeout starts now.
+    // A modified entry starts its new timeout now.
     let longer = lab.entry(2, 10_000);
     lab.write(Change::Modify(longer.clone()));
-    lab.at_ms(14_999);
+    lab.set_time_ms(14_999);
     assert_eq!(lab.idle(), []);
-    lab.at_ms(15_000);
+    lab.set_time_ms(15_000);
     assert_eq!(lab.idle(), [longer]);
 }
 
 #[test]
-fn the_time_since_the_last_hit_is_read() {
+fn controller_reads_the_time_since_the_last_hit() {
     let mut lab = IdleTimeoutFixture::new();
     lab.write(Change::Insert(lab.entry(1, 60_000)));
-    lab.at_ms(7000);
+    lab.set_time_ms(7000);
     lab.hit(1);
-    lab.at_ms(9500);
+    lab.set_time_ms(9500);
     let query = Query::Entries {
         table: packets().info.tables().by_name_or_alias("In.flows").unwrap().id,
         key: None,
@@ -167,11 +167,11 @@ fn the_time_since_the_last_hit_is_read() {
             ..ReadOptions::default()
         },
     };
-    let mut since = Vec::new();
-    let read = lab.control.read(&query, &mut |found| match found {
-        Entity::TableEntry(entry) => since.push(entry.since_hit_ns),
+    let mut times_since_hit = Vec::new();
+    let result = lab.control.read(&query, &mut |entity| match entity {
+        Entity::TableEntry(entry) => times_since_hit.push(entry.since_hit_ns),
         other => panic!("{other:?}"),
     });
-    read.unwrap();
-    assert_eq!(since, [Some(2 * SECOND_NS + SECOND_NS / 2)]);
+    result.unwrap();
+    assert_eq!(times_since_hit, [Some(2 * SECOND_NS + SECOND_NS / 2)]);
 }

@@ -1,4 +1,4 @@
-//! Packets between controller and switch, digests, copies.
+//! Packets between controller and switch, digests, clones and multicast.
 
 use linewarden_p4runtime::client::StreamEvent;
 use linewarden_p4runtime::data::Data;
@@ -20,7 +20,7 @@ fn a_packet_is_sent_to_the_controller_and_returned() {
         controller.next_event(),
         StreamEvent::PacketIn { metadata, payload }
     );
-    // The worker sleeps now or soon: each packet must wake it.
+    // The worker may sleep between two packets, so each packet must wake it.
     for port in [2, 0, 2] {
         controller.packet_out(port, &sent);
         assert_eq!(lab.receive(port.into()), sent);
@@ -28,15 +28,15 @@ fn a_packet_is_sent_to_the_controller_and_returned() {
 }
 
 #[test]
-fn packets_of_a_switch_without_a_program_are_refused() {
+fn switch_without_a_program_drops_packets() {
     let lab = SwitchFixture::start();
     let mut controller = lab.controller();
-    let refused = controller.try_set(&linewarden_p4runtime::target::Pipeline {
+    let result = controller.try_set(&linewarden_p4runtime::target::Pipeline {
         device_config: b"no program"[..].into(),
         ..packets()
     });
-    let Err(Refusal::Rejected(status)) = refused else {
-        panic!("{refused:?}");
+    let Err(Refusal::Rejected(status)) = result else {
+        panic!("{result:?}");
     };
     assert_eq!(status.code(), Code::InvalidArgument);
     lab.send(0, &frame(1, 0, b"dropped"));
@@ -44,16 +44,16 @@ fn packets_of_a_switch_without_a_program_are_refused() {
 }
 
 #[test]
-fn multicast_copies_carry_their_instances() {
+fn multicast_group_sends_each_replica() {
     let (lab, mut controller) = SwitchFixture::with(&packets());
-    let copy = |number, instance| Replica {
+    let replica = |number, instance| Replica {
         port: port(number),
         instance,
         backups: Vec::new(),
     };
     let mut group = MulticastGroup {
         id: 9.into(),
-        replicas: vec![copy(1, 1), copy(2, 7), copy(2, 8)],
+        replicas: vec![replica(1, 1), replica(2, 7), replica(2, 8)],
         metadata: b"mine".to_vec(),
     };
     let flow = controller.flow(0xffff_ffff_ffff, "In.to_group", &[9]);
@@ -75,43 +75,43 @@ fn multicast_copies_carry_their_instances() {
         assert_eq!(lab.receive(port), sent);
     }
     assert!(lab.is_silent());
-    for (wrong, code) in [
-        (copy(512, 0), Code::InvalidArgument),
-        (copy(1, 65_536), Code::InvalidArgument),
+    for (invalid_replica, code) in [
+        (replica(512, 0), Code::InvalidArgument),
+        (replica(1, 65_536), Code::InvalidArgument),
         (
             Replica {
                 backups: vec![(2, 2)],
-                ..copy(1, 1)
+                ..replica(1, 1)
             },
             Code::Unimplemented,
         ),
     ] {
-        let replicas = vec![wrong];
+        let replicas = vec![invalid_replica];
         let update = Update::MulticastGroup(Change::Modify(MulticastGroup {
             replicas,
             ..group.clone()
         }));
         assert_eq!(controller.expect_write_error(update).code, code);
     }
-    let high = MulticastGroup {
+    let group_with_large_id = MulticastGroup {
         id: 65_536.into(),
         ..group
     };
-    let update = Update::MulticastGroup(Change::Insert(high));
+    let update = Update::MulticastGroup(Change::Insert(group_with_large_id));
     assert_eq!(controller.expect_write_error(update).code, Code::InvalidArgument);
 }
 
 #[test]
-fn clones_follow_their_session_until_it_is_deleted() {
+fn packets_are_cloned_until_their_clone_session_is_deleted() {
     let (lab, mut controller) = SwitchFixture::with(&packets());
-    let copy = |number, instance| Replica {
+    let replica = |number, instance| Replica {
         port: port(number),
         instance,
         backups: Vec::new(),
     };
     let mut session = CloneSession {
         id: 100.into(),
-        replicas: vec![copy(CPU.into(), 0)],
+        replicas: vec![replica(CPU.into(), 0)],
         class_of_service: 0,
         packet_length_bytes: 20,
     };
@@ -123,12 +123,12 @@ fn clones_follow_their_session_until_it_is_deleted() {
     let sent = frame(1, 0x1234, b"twice, and the second time cut off");
     lab.send(0, &sent);
     assert_eq!(lab.receive(2), sent);
-    // The length is that of the sent frame, including the header.
+    // `packet_length_bytes` includes the 2 bytes of the packet-in header.
     let StreamEvent::PacketIn { payload, .. } = controller.next_event() else {
         panic!("no packet");
     };
     assert_eq!(payload, sent[..18]);
-    (session.replicas, session.packet_length_bytes) = (vec![copy(1, 3), copy(3, 4)], 0);
+    (session.replicas, session.packet_length_bytes) = (vec![replica(1, 3), replica(3, 4)], 0);
     controller.write(&[Update::CloneSession(Change::Modify(session.clone()))]);
     let read = controller.read(Read::CloneSessions(None));
     assert_eq!(read, [Entity::CloneSession(session.clone())]);
@@ -187,7 +187,7 @@ fn value_set_determines_accepted_packets() {
         .id;
     let set = |types: &[u128]| Update::ValueSet {
         id,
-        members: types.iter().map(|of| vec![exact(16, *of)]).collect(),
+        members: types.iter().map(|value| vec![exact(16, *value)]).collect(),
     };
     // An IPv4 packet without a route is sent to port 0; other packets follow the default action.
     let default = DefaultEntry {
@@ -205,24 +205,24 @@ fn value_set_determines_accepted_packets() {
     assert_eq!(lab.receive(3), sent);
     controller.write(&[set(&[0x3344, 0x1122])]);
     let read = controller.read(Read::ValueSets(None));
-    let members = [0x1122, 0x3344].map(|of| vec![exact(16, of)]).to_vec();
+    let members = [0x1122, 0x3344].map(|value| vec![exact(16, value)]).to_vec();
     assert_eq!(read, [Entity::ValueSet { id, members }]);
     lab.send(1, &sent);
     assert_eq!(lab.receive(0), sent);
     controller.write(&[set(&[])]);
     lab.send(1, &sent);
     assert_eq!(lab.receive(3), sent);
-    let refused = controller.expect_write_error(set(&[1, 2, 3, 4, 5]));
-    assert_eq!(refused.code, Code::ResourceExhausted);
+    let error = controller.expect_write_error(set(&[1, 2, 3, 4, 5]));
+    assert_eq!(error.code, Code::ResourceExhausted);
 }
 
 #[test]
-fn a_stopped_server_ends_its_streams() {
+fn stopped_server_ends_its_streams() {
     let (mut lab, mut controller) = SwitchFixture::with(&packets());
     lab.stop_server();
-    let ended = lab.runtime.block_on(controller.events.next());
-    let Err(Refusal::Rejected(status)) = ended else {
-        panic!("{ended:?}");
+    let result = lab.runtime.block_on(controller.events.next());
+    let Err(Refusal::Rejected(status)) = result else {
+        panic!("{result:?}");
     };
     assert_eq!(status.code(), Code::Unavailable);
 }

@@ -30,7 +30,7 @@ fn mismatched_p4info_is_rejected_with_the_element_name() {
     ));
     let text = text.unwrap();
     let lab = SwitchFixture::start();
-    for (from, to, named) in [
+    for (from, to, element) in [
         ("name: \"In.mac\"", "name: \"In.macs\"", "table \"In.macs\""),
         ("name: \"In.route\"", "name: \"In.way\"", "action \"In.way\""),
         (
@@ -97,9 +97,9 @@ fn mismatched_p4info_is_rejected_with_the_element_name() {
             info: Arc::new(info),
             ..everything()
         };
-        let refused = lab.control.verify(&pipeline).unwrap_err();
-        assert_eq!(refused.code, Code::InvalidArgument, "{to}: {refused}");
-        assert!(refused.message.contains(named), "{to}: {refused}");
+        let error = lab.control.verify(&pipeline).unwrap_err();
+        assert_eq!(error.code, Code::InvalidArgument, "{to}: {error}");
+        assert!(error.message.contains(element), "{to}: {error}");
     }
     lab.control.verify(&everything()).unwrap();
 }
@@ -112,15 +112,15 @@ fn every_compiled_program_can_be_controlled() {
     for file in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../p4/compiled")).unwrap() {
         let name = file.unwrap().file_name().into_string().unwrap();
         if let Some(name) = name.strip_suffix(".json") {
-            let verified = lab.control.verify(&pipeline_of(directory, name));
-            verified.unwrap_or_else(|error| panic!("{name}: {error}"));
+            let result = lab.control.verify(&pipeline_of(directory, name));
+            result.unwrap_or_else(|error| panic!("{name}: {error}"));
             programs += 1;
         }
     }
     assert!(programs > 10);
 }
 
-/// Writes refer to the saved program, packets use the running one.
+/// Writes change the saved program, while packets still use the running program.
 #[test]
 fn program_is_prepared_while_another_one_runs() {
     let (lab, mut controller) = SwitchFixture::with(&packets());
@@ -211,9 +211,9 @@ fn reconcile_keeps_written_state_or_makes_no_change() {
         assert_eq!(lab.receive(port), sent);
     }
     let before = controller.read_all();
-    let refused = controller.reconcile(&everything());
-    let Err(Refusal::Rejected(status)) = refused else {
-        panic!("{refused:?}");
+    let result = controller.reconcile(&everything());
+    let Err(Refusal::Rejected(status)) = result else {
+        panic!("{result:?}");
     };
     assert_eq!(status.code(), Code::InvalidArgument);
     assert_eq!(controller.read_all(), before);
@@ -227,26 +227,26 @@ fn no_packet_is_lost_during_program_changes() {
     let (lab, mut controller) = SwitchFixture::with(&packets());
     let flow = controller.flow(1, "In.to_port", &[1]);
     controller.write(&[insert(flow)]);
-    let (one, other) = (packets(), reformatted(&packets()));
+    let (original, reformatted_pipeline) = (packets(), reformatted(&packets()));
     let done = AtomicBool::new(false);
-    let exchanged = std::thread::scope(|scope| {
-        let exchanging = scope.spawn(|| {
-            let mut exchanged = 0;
-            while !done.load(Ordering::Relaxed) || exchanged == 0 {
-                for pipeline in [&other, &one] {
+    let change_count = std::thread::scope(|scope| {
+        let controller_thread = scope.spawn(|| {
+            let mut change_count = 0;
+            while !done.load(Ordering::Relaxed) || change_count == 0 {
+                for pipeline in [&reformatted_pipeline, &original] {
                     controller.reconcile(pipeline).unwrap();
-                    exchanged += 1;
+                    change_count += 1;
                 }
             }
-            exchanged
+            change_count
         });
         for number in 0..PACKETS {
             lab.send(0, &frame(1, 0x1234, &number.to_be_bytes()));
             assert_eq!(lab.receive(1)[14..], number.to_be_bytes());
         }
         done.store(true, Ordering::Relaxed);
-        exchanging.join().unwrap()
+        controller_thread.join().unwrap()
     });
-    assert!(exchanged > 1, "{exchanged}");
+    assert!(change_count > 1, "{change_count}");
     assert!(lab.is_silent());
 }

@@ -9,26 +9,31 @@ use linewarden_p4runtime::ids::ProfileId;
 
 use crate::support::*;
 
-fn selector(of: &Controller) -> ProfileId {
-    of.info().profiles().by_name_or_alias("In.next_hops").unwrap().id
+fn selector(controller: &Controller) -> ProfileId {
+    controller
+        .info()
+        .profiles()
+        .by_name_or_alias("In.next_hops")
+        .unwrap()
+        .id
 }
 
-fn member(of: &Controller, id: u32, port: u128) -> Member {
+fn member(controller: &Controller, id: u32, port: u128) -> Member {
     Member {
-        profile: selector(of),
+        profile: selector(controller),
         id: id.into(),
-        action: of.action("In.route", &[u128::from(id), port]),
+        action: controller.action("In.route", &[u128::from(id), port]),
     }
 }
 
-fn group(of: &Controller, members: &[(u32, u32)]) -> Group {
+fn group(controller: &Controller, members: &[(u32, u32)]) -> Group {
     let member = |(id, weight): &(u32, u32)| GroupMember {
         id: (*id).into(),
         weight: *weight,
         watch_port: None,
     };
     Group {
-        profile: selector(of),
+        profile: selector(controller),
         id: 7.into(),
         members: members.iter().map(member).collect(),
         max_size: 0,
@@ -36,28 +41,28 @@ fn group(of: &Controller, members: &[(u32, u32)]) -> Group {
 }
 
 /// Route for all packets from port 1, whose VRF is 10.
-fn route(of: &Controller, action: EntryAction) -> TableEntry {
+fn route(controller: &Controller, action: EntryAction) -> TableEntry {
     let any = FieldMatch::Lpm {
         value: bits(32, 0),
         prefix_bits: 0,
     };
-    of.entry("In.routes", vec![exact(12, 10), any], action)
+    controller.entry("In.routes", vec![exact(12, 10), any], action)
 }
 
-/// Number of packets sent to each port, of 400 packets of different flows.
+/// Sends 400 packets of different flows, and returns how many of them leave each port.
 fn spread(lab: &SwitchFixture) -> BTreeMap<usize, usize> {
     let mut by_port = BTreeMap::new();
     for flow in 0..400u16 {
         let [high, low] = flow.to_be_bytes();
         lab.send(1, &ipv4([10, 0, high, low], [10, 1, low, high], 17));
     }
-    let mut left = 400;
+    let mut remaining = 400;
     let start = std::time::Instant::now();
-    while left > 0 && start.elapsed() < LONG {
+    while remaining > 0 && start.elapsed() < LONG {
         for port in 1..4 {
             while lab.try_receive(port) {
                 *by_port.entry(port).or_default() += 1;
-                left -= 1;
+                remaining -= 1;
             }
         }
         std::thread::yield_now();
@@ -77,8 +82,11 @@ fn a_group_spreads_flows_by_weight() {
         Update::Group(Change::Insert(group.clone())),
         insert(entry.clone()),
     ]);
-    let (profile, any) = (Some(selector(&controller)), None);
-    let read = controller.read(Read::Groups { profile, group: any });
+    let (profile, any_group) = (Some(selector(&controller)), None);
+    let read = controller.read(Read::Groups {
+        profile,
+        group: any_group,
+    });
     assert_eq!(read, [Entity::Group(group)]);
     let read = controller.read(Read::Members {
         profile,
@@ -94,30 +102,30 @@ fn a_group_spreads_flows_by_weight() {
 #[test]
 fn objects_in_use_cannot_be_deleted() {
     let (_lab, mut controller) = SwitchFixture::with(&everything());
-    let one = member(&controller, 1, 1);
-    let all = group(&controller, &[(1, 1)]);
+    let only_member = member(&controller, 1, 1);
+    let group_of_one = group(&controller, &[(1, 1)]);
     let entry = route(&controller, EntryAction::Group(7.into()));
-    let (profile, id) = (one.profile, one.id);
+    let (profile, id) = (only_member.profile, only_member.id);
     let delete_member = Update::Member(Change::Delete((profile, id)));
-    let delete_group = Update::Group(Change::Delete((profile, all.id)));
+    let delete_group = Update::Group(Change::Delete((profile, group_of_one.id)));
     assert_eq!(
         controller.expect_write_error(insert(entry.clone())).code,
         Code::NotFound
     );
     assert_eq!(
         controller
-            .expect_write_error(Update::Group(Change::Insert(all.clone())))
+            .expect_write_error(Update::Group(Change::Insert(group_of_one.clone())))
             .code,
         Code::NotFound
     );
     controller.write(&[
-        Update::Member(Change::Insert(one.clone())),
-        Update::Group(Change::Insert(all.clone())),
+        Update::Member(Change::Insert(only_member.clone())),
+        Update::Group(Change::Insert(group_of_one.clone())),
         insert(entry.clone()),
     ]);
     assert_eq!(
         controller
-            .expect_write_error(Update::Member(Change::Insert(one)))
+            .expect_write_error(Update::Member(Change::Insert(only_member)))
             .code,
         Code::AlreadyExists
     );
@@ -127,17 +135,17 @@ fn objects_in_use_cannot_be_deleted() {
             Code::FailedPrecondition
         );
     }
-    let watched = GroupMember {
+    let member_with_watch_port = GroupMember {
         watch_port: Some(port(1)),
-        ..all.members[0].clone()
+        ..group_of_one.members[0].clone()
     };
-    let watching = Group {
-        members: vec![watched],
-        ..all
+    let group_with_watch_port = Group {
+        members: vec![member_with_watch_port],
+        ..group_of_one
     };
     assert_eq!(
         controller
-            .expect_write_error(Update::Group(Change::Modify(watching)))
+            .expect_write_error(Update::Group(Change::Modify(group_with_watch_port)))
             .code,
         Code::Unimplemented
     );
@@ -147,9 +155,9 @@ fn objects_in_use_cannot_be_deleted() {
 #[test]
 fn one_shot_entry_creates_and_deletes_its_group() {
     let (lab, mut controller) = SwitchFixture::with(&everything());
-    let set = |of: &Controller, ports: &[u128]| {
+    let set = |controller: &Controller, ports: &[u128]| {
         let weighted = |port: &u128| WeightedAction {
-            action: of.action("In.route", &[0xee, *port]),
+            action: controller.action("In.route", &[0xee, *port]),
             weight: 2,
             watch_port: None,
         };
@@ -164,9 +172,9 @@ fn one_shot_entry_creates_and_deletes_its_group() {
     controller.write(&[insert(entry.clone())]);
     assert_eq!(controller.entries("In.routes"), from_ref(&entry));
     assert_eq!(spread(&lab).keys().copied().collect::<Vec<_>>(), [1, 2, 3]);
-    let one = member(&controller, 1, 1);
-    let refused = controller.expect_write_error(Update::Member(Change::Insert(one.clone())));
-    assert_eq!(refused.code, Code::InvalidArgument);
+    let new_member = member(&controller, 1, 1);
+    let error = controller.expect_write_error(Update::Member(Change::Insert(new_member.clone())));
+    assert_eq!(error.code, Code::InvalidArgument);
     let entry = route(&controller, set(&controller, &[2]));
     controller.write(&[modify(entry.clone())]);
     assert_eq!(controller.entries("In.routes"), from_ref(&entry));
@@ -178,7 +186,7 @@ fn one_shot_entry_creates_and_deletes_its_group() {
             insert(route(&controller, set(&controller, &[1, 2, 3]))),
         ]);
     }
-    controller.write(&[delete(&entry), Update::Member(Change::Insert(one))]);
-    let refused = controller.expect_write_error(insert(entry));
-    assert_eq!(refused.code, Code::InvalidArgument);
+    controller.write(&[delete(&entry), Update::Member(Change::Insert(new_member))]);
+    let error = controller.expect_write_error(insert(entry));
+    assert_eq!(error.code, Code::InvalidArgument);
 }

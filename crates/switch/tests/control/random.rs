@@ -1,4 +1,4 @@
-//! Random batches: a batch has the effect of its single updates, or none if an atomic batch fails.
+//! Random batches: a batch has the same effect as its single updates; an atomic batch that fails has no effect.
 
 use std::sync::Arc;
 
@@ -45,34 +45,32 @@ fn read(control: &Control, info: &P4Info) -> Vec<Entity> {
         ]);
     }
     let (counters, index) = (false, None);
-    queries.extend(
-        info.counters()
-            .iter()
-            .map(|of| Query::Counters { id: of.id, index }),
-    );
-    queries.extend(
-        info.registers()
-            .iter()
-            .map(|of| Query::Registers { id: of.id, index }),
-    );
-    queries.extend(info.meters().iter().map(|of| Query::Meters {
-        id: of.id,
+    queries.extend(info.counters().iter().map(|counter| Query::Counters {
+        id: counter.id,
+        index,
+    }));
+    queries.extend(info.registers().iter().map(|register| Query::Registers {
+        id: register.id,
+        index,
+    }));
+    queries.extend(info.meters().iter().map(|meter| Query::Meters {
+        id: meter.id,
         index,
         counters,
     }));
-    queries.extend(info.value_sets().iter().map(|of| Query::ValueSet(of.id)));
-    queries.extend(info.digests().iter().map(|of| Query::Digest(of.id)));
-    let mut found = Vec::new();
+    queries.extend(info.value_sets().iter().map(|set| Query::ValueSet(set.id)));
+    queries.extend(info.digests().iter().map(|digest| Query::Digest(digest.id)));
+    let mut entities = Vec::new();
     for query in &queries {
-        control.read(query, &mut |entity| found.push(entity)).unwrap();
+        control.read(query, &mut |entity| entities.push(entity)).unwrap();
     }
-    found
+    entities
 }
 
 /// Generator of updates with few keys, so that updates collide.
-struct Maker(Arc<P4Info>);
+struct UpdateGenerator(Arc<P4Info>);
 
-impl Maker {
+impl UpdateGenerator {
     fn action(&self, name: &str, args: &[(u32, u128)]) -> Action {
         Action {
             id: self.0.actions().by_name_or_alias(name).unwrap().id,
@@ -95,18 +93,18 @@ impl Maker {
         entry
     }
 
-    fn route_action(&self, of: u8) -> EntryAction {
+    fn route_action(&self, choice: u8) -> EntryAction {
         let weighted = |port: u8| WeightedAction {
             action: self.action("In.route", &[(48, 1), (9, port.into())]),
             weight: u32::from(port) + 1,
             watch_port: (port == 3).then(|| self::port(1)),
         };
-        match of % 3 {
-            0 => EntryAction::Member(u32::from(of % 4 + 1).into()),
-            1 => EntryAction::Group(u32::from(of % 2 + 1).into()),
+        match choice % 3 {
+            0 => EntryAction::Member(u32::from(choice % 4 + 1).into()),
+            1 => EntryAction::Group(u32::from(choice % 2 + 1).into()),
             _ => EntryAction::OneShot(ActionSet {
                 group_action: None,
-                actions: (0..=of % 4).map(weighted).collect(),
+                actions: (0..=choice % 4).map(weighted).collect(),
                 mode: SelectionMode::SelectorDefault,
                 size: SizeMode::SelectorDefault,
             }),
@@ -121,23 +119,28 @@ impl Maker {
         }
     }
 
-    fn table_update(&self, kind: u8, (operation, of): (u8, u8)) -> Update {
+    fn table_update(&self, kind: u8, (operation, choice): (u8, u8)) -> Update {
         let entry = match kind {
             0 => {
-                let port = self.action("In.forward", &[(9, of.into())]);
-                let fields = vec![exact(48, u128::from(of % 6)), exact(9, 1)];
-                self.entry("In.mac", fields, EntryAction::Action(port), of)
+                let forward = self.action("In.forward", &[(9, choice.into())]);
+                let fields = vec![exact(48, u128::from(choice % 6)), exact(9, 1)];
+                self.entry("In.mac", fields, EntryAction::Action(forward), choice)
             }
             1 => {
                 let prefix = FieldMatch::Lpm {
-                    value: bits(32, u128::from(of % 3) << 30),
+                    value: bits(32, u128::from(choice % 3) << 30),
                     prefix_bits: 2,
                 };
-                self.entry("In.routes", vec![exact(12, 10), prefix], self.route_action(of), 0)
+                self.entry(
+                    "In.routes",
+                    vec![exact(12, 10), prefix],
+                    self.route_action(choice),
+                    0,
+                )
             }
             _ => {
                 let ternary = FieldMatch::Ternary {
-                    value: bits(32, u128::from(of % 3)),
+                    value: bits(32, u128::from(choice % 3)),
                     mask: bits(32, 3),
                 };
                 let range = FieldMatch::Range {
@@ -146,9 +149,9 @@ impl Maker {
                 };
                 let fields = vec![ternary, FieldMatch::Optional(None), range, exact(9, 1)];
                 let permit = EntryAction::Action(self.action("In.permit", &[]));
-                let mut entry = self.entry("In.acl", fields, permit, of);
-                entry.resources.counter = (of % 2 == 0).then(|| CounterData {
-                    bytes: of.into(),
+                let mut entry = self.entry("In.acl", fields, permit, choice);
+                entry.resources.counter = (choice % 2 == 0).then(|| CounterData {
+                    bytes: choice.into(),
                     packets: 1,
                 });
                 entry
@@ -159,7 +162,7 @@ impl Maker {
         })))
     }
 
-    fn update(&self, (kind, operation, of): (u8, u8, u8)) -> Update {
+    fn update(&self, (kind, operation, choice): (u8, u8, u8)) -> Update {
         let info = &self.0;
         let profile = info.profiles().by_name_or_alias("In.next_hops").unwrap().id;
         let replica = |instance: u8| Replica {
@@ -168,12 +171,12 @@ impl Maker {
             backups: Vec::new(),
         };
         match kind % 9 {
-            kind @ 0..3 => self.table_update(kind, (operation, of)),
+            kind @ 0..3 => self.table_update(kind, (operation, choice)),
             3 => {
                 let member = Member {
                     profile,
-                    id: u32::from(of % 4 + 1).into(),
-                    action: self.action("In.route", &[(48, of.into()), (9, 2)]),
+                    id: u32::from(choice % 4 + 1).into(),
+                    action: self.action("In.route", &[(48, choice.into()), (9, 2)]),
                 };
                 Update::Member(Self::change(operation, member, |member| {
                     (member.profile, member.id)
@@ -187,36 +190,36 @@ impl Maker {
                 };
                 let group = Group {
                     profile,
-                    id: u32::from(of % 2 + 1).into(),
-                    members: (1..=of % 4).map(member).collect(),
+                    id: u32::from(choice % 2 + 1).into(),
+                    members: (1..=choice % 4).map(member).collect(),
                     max_size: 0,
                 };
                 Update::Group(Self::change(operation, group, |group| (group.profile, group.id)))
             }
             5 => {
                 let group = MulticastGroup {
-                    id: u32::from(of % 2 + 1).into(),
-                    replicas: (0..of % 9).map(replica).collect(),
-                    metadata: vec![of],
+                    id: u32::from(choice % 2 + 1).into(),
+                    replicas: (0..choice % 9).map(replica).collect(),
+                    metadata: vec![choice],
                 };
                 Update::MulticastGroup(Self::change(operation, group, |group| group.id))
             }
             6 => {
                 let session = CloneSession {
-                    id: u32::from(of % 2 + 1).into(),
-                    replicas: (0..of % 9).map(replica).collect(),
+                    id: u32::from(choice % 2 + 1).into(),
+                    replicas: (0..choice % 9).map(replica).collect(),
                     class_of_service: 0,
-                    packet_length_bytes: of.into(),
+                    packet_length_bytes: choice.into(),
                 };
                 Update::CloneSession(Self::change(operation, session, |session| session.id))
             }
             7 => Update::Register {
                 id: info.registers().by_name_or_alias("In.last_seen").unwrap().id,
-                index: Some(of.into()).filter(|_| operation % 2 == 0),
-                data: Data::Bits(bits(48, of.into())),
+                index: Some(choice.into()).filter(|_| operation % 2 == 0),
+                data: Data::Bits(bits(48, choice.into())),
             },
             _ => Update::DirectCounter {
-                entry: match self.table_update(2, (0, of)) {
+                entry: match self.table_update(2, (0, choice)) {
                     Update::TableEntry(change) => match *change {
                         Change::Insert(entry) => EntryRef::Entry(entry.key),
                         other => panic!("{other:?}"),
@@ -232,6 +235,7 @@ impl Maker {
     }
 }
 
+/// Code of the result of an update.
 fn code(result: &Result<(), linewarden_p4runtime::error::EntityError>) -> Code {
     result.as_ref().err().map_or(Code::Ok, |error| error.code)
 }
@@ -246,9 +250,9 @@ proptest! {
     ) {
         let info = everything().info;
         let (batch, single) = (control(), control());
-        let maker = Maker(info.clone());
+        let generator = UpdateGenerator(info.clone());
         for (all_or_none, numbers) in batches {
-            let updates: Vec<Update> = numbers.into_iter().map(|numbers| maker.update(numbers)).collect();
+            let updates: Vec<Update> = numbers.into_iter().map(|numbers| generator.update(numbers)).collect();
             let before = read(&batch, &info);
             let atomicity = if all_or_none { Atomicity::RollbackOnError } else { Atomicity::ContinueOnError };
             let results = batch.write(&updates, atomicity).unwrap();
@@ -258,8 +262,8 @@ proptest! {
                 continue;
             }
             for (update, result) in updates.iter().zip(&results) {
-                let alone = single.write(std::slice::from_ref(update), Atomicity::ContinueOnError).unwrap();
-                prop_assert_eq!(code(&alone[0]), code(result), "{:?}: {:?}", update, result);
+                let single_result = single.write(std::slice::from_ref(update), Atomicity::ContinueOnError).unwrap();
+                prop_assert_eq!(code(&single_result[0]), code(result), "{:?}: {:?}", update, result);
             }
             prop_assert_eq!(read(&batch, &info), read(&single, &info));
         }

@@ -9,7 +9,7 @@ use linewarden_evidence::keys::Ed25519Signer;
 use linewarden_evidence::{BootCount, SwitchId};
 use linewarden_p4runtime::arbitration::ArbitrationStatus;
 use linewarden_p4runtime::bytes::Bits;
-use linewarden_p4runtime::client::{Client, ClientError, Events, Session, StreamEvent};
+use linewarden_p4runtime::client::{Client, ClientError, ClientIdentity, Events, StreamEvent};
 use linewarden_p4runtime::entity::*;
 use linewarden_p4runtime::error::{Code, EntityError};
 use linewarden_p4runtime::ids::TableId;
@@ -45,7 +45,7 @@ pub fn pipeline_of(directory: &str, name: &str) -> Pipeline {
     }
 }
 
-/// Packet-ins and -outs, digests, clones.
+/// Program with packet-ins, packet-outs, digests and clones.
 pub fn packets() -> Pipeline {
     pipeline_of("tests/control/data", "packets")
 }
@@ -82,8 +82,8 @@ impl SwitchFixture {
         let mut ports = PortSet::new().unwrap().with_spin_rounds(0);
         let mut peers = Vec::new();
         for port in 0..PORTS {
-            let (made, peer) = memory_port(4096).unwrap();
-            ports.add(PortId::new(port).unwrap(), made).unwrap();
+            let (memory, peer) = memory_port(4096).unwrap();
+            ports.add(PortId::new(port).unwrap(), memory).unwrap();
             peers.push(peer);
         }
         let options = HostOptions {
@@ -123,12 +123,12 @@ impl SwitchFixture {
     pub fn controller(&self) -> Controller {
         let address = self.address();
         let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
-        let session = Session {
+        let identity = ClientIdentity {
             device_id: DEVICE,
             role: String::new(),
             election_id: 1,
         };
-        let connected = self.runtime.block_on(Client::connect(endpoint, session));
+        let connected = self.runtime.block_on(Client::connect(endpoint, identity));
         let (client, events, status) = connected.unwrap();
         assert_eq!(status, ArbitrationStatus::Primary);
         Controller {
@@ -148,17 +148,17 @@ impl SwitchFixture {
         frame.unwrap_or_else(|| panic!("port {port} sends no frame"))
     }
 
-    /// Takes a packet sent to a port, if any.
+    /// Takes a packet sent to a port; returns whether there was one.
     pub fn try_receive(&self, port: usize) -> bool {
         self.peers[port].try_receive().is_some()
     }
 
-    /// Whether no unread packets are left.
+    /// Whether all sent packets have been read.
     pub fn is_silent(&self) -> bool {
         self.peers.iter().all(|peer| peer.try_receive().is_none())
     }
 
-    /// Stops the server, as a signal would.
+    /// Stops the server as a signal does.
     pub fn stop_server(&mut self) {
         self.host.stop_server().unwrap();
     }
@@ -166,12 +166,12 @@ impl SwitchFixture {
 
 impl Drop for SwitchFixture {
     fn drop(&mut self) {
-        let stopped = self.host.stop_worker();
+        let result = self.host.stop_worker();
         if !std::thread::panicking() {
-            stopped.unwrap();
+            result.unwrap();
             let rescan = self.control.rescan().unwrap();
-            let clean = rescan.as_ref().is_none_or(Rescan::is_clean);
-            assert!(clean, "changes by controllers were not measured: {rescan:#?}");
+            let is_clean = rescan.as_ref().is_none_or(Rescan::is_clean);
+            assert!(is_clean, "unmeasured changes by controllers: {rescan:#?}");
         }
     }
 }
@@ -305,8 +305,8 @@ impl Controller {
 
     pub fn packet_out(&mut self, port: u16, payload: &[u8]) {
         let metadata = [bits(9, port.into()), bits(7, 0)];
-        let sent = self.client.packet_out(&metadata, payload.to_vec());
-        self.handle.block_on(sent).unwrap();
+        let sending = self.client.packet_out(&metadata, payload.to_vec());
+        self.handle.block_on(sending).unwrap();
     }
 
     pub fn table(&self, name: &str) -> TableId {

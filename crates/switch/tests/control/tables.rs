@@ -1,13 +1,13 @@
-//! Entries of every match kind: written, read, hit by packets.
+//! Entries of every match kind: controllers write and read them, packets hit them.
 
 use linewarden_p4runtime::entity::*;
 use linewarden_p4runtime::error::Code;
 
 use crate::support::*;
 
-/// An entry of `acl` for packets of port 1, whose VRF is 10: source under a mask, protocol, lengths.
+/// Entry of table `acl` for packets from port 1, with masked source address, protocol and priority.
 fn acl(
-    of: &Controller,
+    controller: &Controller,
     (src, mask): (u128, u128),
     protocol: Option<u128>,
     priority: i32,
@@ -25,13 +25,17 @@ fn acl(
         },
         exact(9, 1),
     ];
-    let mut entry = of.entry("In.acl", fields, EntryAction::Action(of.action(action, &[])));
+    let mut entry = controller.entry(
+        "In.acl",
+        fields,
+        EntryAction::Action(controller.action(action, &[])),
+    );
     entry.key.priority = priority;
     entry.resources.counter = Some(CounterData::default());
     entry
 }
 
-fn route(of: &Controller, dst: u128, prefix_bits: u32, action: EntryAction) -> TableEntry {
+fn route(controller: &Controller, dst: u128, prefix_bits: u32, action: EntryAction) -> TableEntry {
     let fields = vec![
         exact(12, 10),
         FieldMatch::Lpm {
@@ -39,20 +43,25 @@ fn route(of: &Controller, dst: u128, prefix_bits: u32, action: EntryAction) -> T
             prefix_bits,
         },
     ];
-    of.entry("In.routes", fields, action)
+    controller.entry("In.routes", fields, action)
 }
 
 /// Routes everything in 10/8 to a port.
-fn route_all(of: &mut Controller, port: u128) {
-    let profile = of.info().profiles().by_name_or_alias("In.next_hops").unwrap().id;
-    let action = of.action("In.route", &[0xcc, port]);
+fn route_all(controller: &mut Controller, port: u128) {
+    let profile = controller
+        .info()
+        .profiles()
+        .by_name_or_alias("In.next_hops")
+        .unwrap()
+        .id;
+    let action = controller.action("In.route", &[0xcc, port]);
     let member = Member {
         profile,
         id: 1.into(),
         action,
     };
-    let entry = route(of, 0x0a00_0000, 8, EntryAction::Member(1.into()));
-    of.write(&[Update::Member(Change::Insert(member)), insert(entry)]);
+    let entry = route(controller, 0x0a00_0000, 8, EntryAction::Member(1.into()));
+    controller.write(&[Update::Member(Change::Insert(member)), insert(entry)]);
 }
 
 /// Without a route, permitted packets are sent to port 0.
@@ -126,7 +135,7 @@ fn the_longest_prefix_wins() {
 }
 
 #[test]
-fn the_programs_entries_are_read_and_not_changed() {
+fn entries_of_the_program_are_readable_and_immutable() {
     let (_lab, mut controller) = SwitchFixture::with(&everything());
     let entries = controller.entries("In.vrf_of_port");
     assert_eq!(entries.len(), 2);
@@ -144,7 +153,7 @@ fn the_programs_entries_are_read_and_not_changed() {
 fn a_default_action_can_be_set_and_reset() {
     let (lab, mut controller) = SwitchFixture::with(&everything());
     let table = controller.table("In.everywhere");
-    let programs = DefaultEntry {
+    let initial = DefaultEntry {
         table,
         action: Some(controller.action("In.drop", &[])),
         controller_metadata: 0,
@@ -152,10 +161,10 @@ fn a_default_action_can_be_set_and_reset() {
         resources: DirectResources::default(),
         is_const: false,
     };
-    let set = DefaultEntry {
+    let written = DefaultEntry {
         action: Some(controller.action("In.forward", &[3])),
         metadata: b"mine".to_vec(),
-        ..programs.clone()
+        ..initial.clone()
     };
     let read = |controller: &mut Controller| {
         controller.read(Read::DefaultEntries {
@@ -165,18 +174,18 @@ fn a_default_action_can_be_set_and_reset() {
     };
     assert_eq!(
         read(&mut controller),
-        [Entity::DefaultEntry(Box::new(programs.clone()))]
+        [Entity::DefaultEntry(Box::new(initial.clone()))]
     );
-    controller.write(&[Update::DefaultEntry(Box::new(set.clone()))]);
-    assert_eq!(read(&mut controller), [Entity::DefaultEntry(Box::new(set))]);
+    controller.write(&[Update::DefaultEntry(Box::new(written.clone()))]);
+    assert_eq!(read(&mut controller), [Entity::DefaultEntry(Box::new(written))]);
     lab.send(0, &frame(9, 0x1234, b"to the default"));
     assert_eq!(lab.receive(3)[5], 9);
-    let back = DefaultEntry {
+    let reset = DefaultEntry {
         action: None,
-        ..programs.clone()
+        ..initial.clone()
     };
-    controller.write(&[Update::DefaultEntry(Box::new(back))]);
-    assert_eq!(read(&mut controller), [Entity::DefaultEntry(Box::new(programs))]);
+    controller.write(&[Update::DefaultEntry(Box::new(reset))]);
+    assert_eq!(read(&mut controller), [Entity::DefaultEntry(Box::new(initial))]);
 }
 
 #[test]
@@ -188,15 +197,19 @@ fn metadata_of_a_controller_is_read_as_written() {
     entry.resources.counter = Some(CounterData { bytes: 7, packets: 1 });
     controller.write(&[insert(entry.clone())]);
     assert_eq!(controller.entries("In.flows"), [entry.clone()]);
-    // Without an action the action stays; counts that are not given also stay.
-    let mut note = entry.clone();
-    (note.action, note.metadata, note.resources.counter) = (None, b"other".to_vec(), None);
-    controller.write(&[modify(note)]);
+    // A modification without action and counter data keeps both.
+    let mut modification = entry.clone();
+    (
+        modification.action,
+        modification.metadata,
+        modification.resources.counter,
+    ) = (None, b"other".to_vec(), None);
+    controller.write(&[modify(modification)]);
     entry.metadata = b"other".to_vec();
     assert_eq!(controller.entries("In.flows"), [entry.clone()]);
-    // No state remains for the next entry with the same index.
-    let fresh = controller.flow(1, "In.to_port", &[2]);
-    controller.write(&[delete(&entry), insert(fresh.clone())]);
+    // A new entry with the same index does not get the state of the deleted entry.
+    let new_flow = controller.flow(1, "In.to_port", &[2]);
+    controller.write(&[delete(&entry), insert(new_flow.clone())]);
     let read = controller.entries("In.flows");
     assert_eq!(read[0].metadata, b"");
     assert_eq!(read[0].idle_timeout_ns, 0);

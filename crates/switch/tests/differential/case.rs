@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use linewarden_switch::forwarding::{Forwarding, ForwardingOp, MirrorSession, Replica};
+use linewarden_switch::forwarding::{CloneSession, Forwarding, ForwardingOp, Replica};
 use linewarden_switch::lower::LowerError;
 use linewarden_switch::meter::Rate;
 use linewarden_switch::program::Program;
@@ -144,7 +144,7 @@ fn control_plane_ops(source: &mut Source, program: &Program) -> Option<Vec<Forwa
         }
     };
     for session in 0..source.below(4) as u32 {
-        let to = MirrorSession {
+        let clone_session = CloneSession {
             port: (source.below(3) > 0).then(|| source.below(6) as u32),
             group: (source.below(3) == 2).then(|| source.below(3) as u32),
             bytes_max: match source.below(4) {
@@ -152,7 +152,8 @@ fn control_plane_ops(source: &mut Source, program: &Program) -> Option<Vec<Forwa
                 _ => 0,
             },
         };
-        apply(&mut forwarding, ForwardingOp::Mirror(session, Some(to)));
+        let op = ForwardingOp::CloneSession(session, Some(clone_session));
+        apply(&mut forwarding, op);
     }
     for group in 1..source.between(1, 4) as u32 {
         let replicas: Arc<[Replica]> = (0..source.below(4))
@@ -163,7 +164,7 @@ fn control_plane_ops(source: &mut Source, program: &Program) -> Option<Vec<Forwa
             .collect();
         apply(&mut forwarding, ForwardingOp::Group(group, Some(replicas)));
     }
-    for (at, set) in (0..).zip(&program.value_sets) {
+    for (id, set) in (0..).zip(&program.value_sets) {
         let members = (0..source.below(4)).map(|_| {
             let mut member = source.bytes(set.bits.div_ceil(8) as usize);
             if !set.bits.is_multiple_of(8) {
@@ -172,33 +173,33 @@ fn control_plane_ops(source: &mut Source, program: &Program) -> Option<Vec<Forwa
             member
         });
         let members = Arc::new(members.collect());
-        apply(&mut forwarding, ForwardingOp::ValueSet(ValueSetId(at), members));
+        apply(&mut forwarding, ForwardingOp::ValueSet(ValueSetId(id), members));
     }
-    let profile = |id: ProfileId, op: ProfileOp| ForwardingOp::Tables(TableSetOp::Profile(id, op));
-    let all: Vec<ActionId> = (0..program.actions.len() as u32 - 2).map(ActionId).collect();
-    for (at, known) in (0..).zip(&program.profiles) {
+    let profile_op = |id: u32, op: ProfileOp| ForwardingOp::Tables(TableSetOp::Profile(ProfileId(id), op));
+    let all_actions: Vec<ActionId> = (0..program.actions.len() as u32 - 2).map(ActionId).collect();
+    for (profile_id, profile) in (0..).zip(&program.profiles) {
         for _ in 0..3 {
             let table = program.tables.iter().find(|table| match table.kind {
                 TableKind::Simple => false,
-                TableKind::Indirect(id) | TableKind::Selector(id) => id.0 == at,
+                TableKind::Indirect(id) | TableKind::Selector(id) => id.0 == profile_id,
             });
-            let actions = table.map_or(&all, |table| &table.actions);
+            let actions = table.map_or(&all_actions, |table| &table.actions);
             let entry = pipeline::entry_of(source, program, actions);
             let call = setup::action_call(program, &entry);
             apply(
                 &mut forwarding,
-                profile(ProfileId(at), ProfileOp::AddMember(call)),
+                profile_op(profile_id, ProfileOp::AddMember(call)),
             );
         }
-        if known.selector.is_some() {
+        if profile.selector.is_some() {
             for _ in 0..2 {
-                let members = (0..source.between(1, 3) as u32).map(|at| (MemberHandle(at), 1));
+                let members = (0..source.between(1, 3) as u32).map(|member| (MemberHandle(member), 1));
                 let op = ProfileOp::AddGroup(members.collect());
-                apply(&mut forwarding, profile(ProfileId(at), op));
+                apply(&mut forwarding, profile_op(profile_id, op));
             }
         }
     }
-    for (at, table) in (0..).map(TableId).zip(&program.tables) {
+    for (table_id, table) in (0..).map(TableId).zip(&program.tables) {
         for _ in 0..source.below(5) {
             let matches: Vec<_> = table
                 .key
@@ -216,7 +217,7 @@ fn control_plane_ops(source: &mut Source, program: &Program) -> Option<Vec<Forwa
                 _ => Target::Member(MemberHandle(source.below(3) as u32)),
             };
             let priority = Priority(source.below(4) as i32);
-            let spec = &forwarding.tables().table(at)?.spec().key;
+            let spec = &forwarding.tables().table(table_id)?.spec().key;
             let matches: Vec<_> = matches
                 .into_iter()
                 .zip(spec.fields())
@@ -225,13 +226,13 @@ fn control_plane_ops(source: &mut Source, program: &Program) -> Option<Vec<Forwa
             let Ok(key) = spec.key(&matches, priority) else {
                 continue;
             };
-            let new = NewEntry {
+            let new_entry = NewEntry {
                 key,
                 target,
                 state: None,
                 constant: false,
             };
-            let op = TableSetOp::Table(at, TableOp::Insert(new));
+            let op = TableSetOp::Table(table_id, TableOp::Insert(new_entry));
             apply(&mut forwarding, ForwardingOp::Tables(op));
         }
     }

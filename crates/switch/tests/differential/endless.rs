@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use linewarden_switch::forwarding::{ForwardingOp, MirrorSession, Replica};
+use linewarden_switch::forwarding::{CloneSession, ForwardingOp, Replica};
 use linewarden_switch::lower::lower;
 use linewarden_switch::program::action::{CloneKind, LValue, Statement};
 use linewarden_switch::program::expr::Data;
@@ -20,7 +20,8 @@ fn number(value: u32) -> Data {
     Data::Const(BigInt::from(value))
 }
 
-fn only(name: &str, action: Option<u32>) -> Pipeline {
+/// Pipeline that only executes this action.
+fn pipeline_with(name: &str, action: Option<u32>) -> Pipeline {
     Pipeline {
         name: name.into(),
         init: action.map(|_| NodeId(0)),
@@ -37,33 +38,37 @@ fn only(name: &str, action: Option<u32>) -> Pipeline {
 /// Minimal program with one action in ingress and one in egress.
 fn case(ingress: Vec<Statement>, egress: Vec<Statement>) -> Case {
     let mut case = Case::of(&mut Source::recorded(Vec::new())).unwrap();
-    case.program.ingress = only("ingress", Some(1));
-    case.program.egress = only("egress", Some(2));
+    case.program.ingress = pipeline_with("ingress", Some(1));
+    case.program.egress = pipeline_with("egress", Some(2));
     case.program.actions[1].body = ingress;
     case.program.actions[2].body = egress;
     case
 }
 
-fn same(case: &Case) -> PacketOutcome {
+/// Outcome of the first packet, which must be the same in the reference interpreter and in the switch.
+fn common_outcome(case: &Case) -> PacketOutcome {
     let executable = lower(case.program.clone()).unwrap();
-    let (expected, got) = (by_reference(case), by_engine(case, &executable));
-    assert!(expected == got, "the reference interpreter and the switch differ");
-    let (mut seen, _) = expected;
-    seen.remove(0)
+    let (expected, actual) = (by_reference(case), by_engine(case, &executable));
+    assert!(
+        expected == actual,
+        "the reference interpreter and the switch differ"
+    );
+    let (mut outcomes, _) = expected;
+    outcomes.remove(0)
 }
 
 #[test]
 fn recursive_clones_end() {
     let clone = Statement::Clone(CloneKind::Egress, number(1), number(0));
     let mut case = case(Vec::new(), vec![clone]);
-    let session = MirrorSession {
+    let session = CloneSession {
         port: Some(3),
-        ..MirrorSession::default()
+        ..CloneSession::default()
     };
-    case.ops.push(ForwardingOp::Mirror(1, Some(session)));
-    let seen = same(&case);
-    assert_eq!(seen.packets(), COPIES_MAX as usize);
-    assert_eq!(seen.fault("copies"), 1);
+    case.ops.push(ForwardingOp::CloneSession(1, Some(session)));
+    let outcome = common_outcome(&case);
+    assert_eq!(outcome.packets(), COPIES_MAX as usize);
+    assert_eq!(outcome.fault("copies"), 1);
 }
 
 #[test]
@@ -72,15 +77,15 @@ fn doubling_resubmissions_end() {
     let mut case = case(vec![group], vec![Statement::Recirculate(number(1))]);
     let replicas: Arc<[Replica]> = [3, 4].map(|port| Replica { rid: 1, port }).into();
     case.ops.push(ForwardingOp::Group(1, Some(replicas)));
-    let seen = same(&case);
-    assert_eq!(seen.packets(), 0);
-    assert!(seen.fault("passes") > 0 && seen.fault("queue") > 0);
+    let outcome = common_outcome(&case);
+    assert_eq!(outcome.packets(), 0);
+    assert!(outcome.fault("passes") > 0 && outcome.fault("queue") > 0);
 }
 
 #[test]
 fn recirculated_packets_end() {
-    let seen = same(&case(vec![Statement::Resubmit(number(1))], Vec::new()));
-    assert_eq!((seen.packets(), seen.fault("passes")), (0, 1));
+    let outcome = common_outcome(&case(vec![Statement::Resubmit(number(1))], Vec::new()));
+    assert_eq!((outcome.packets(), outcome.fault("passes")), (0, 1));
     assert_eq!(PASSES_MAX, linewarden_switch::engine::PASSES_MAX);
 }
 
@@ -91,7 +96,7 @@ fn loops_end() {
     let action = case(vec![Statement::Noop, Statement::Jump(0)], Vec::new());
     let egress = case(Vec::new(), vec![Statement::Jump(0)]);
     for case in [parser, action, egress] {
-        let seen = same(&case);
-        assert_eq!((seen.packets(), seen.fault("steps")), (0, 1));
+        let outcome = common_outcome(&case);
+        assert_eq!((outcome.packets(), outcome.fault("steps")), (0, 1));
     }
 }

@@ -12,7 +12,7 @@ use super::source::Source;
 pub struct Expressions<'e> {
     /// Source of choices.
     pub source: &'e mut Source,
-    /// Program so far.
+    /// Program, possibly incomplete.
     pub program: &'e Program,
     /// Number of action parameters.
     pub params: usize,
@@ -69,7 +69,7 @@ impl Expressions<'_> {
                 None => Data::Const(self.constant()),
             },
             10 => match self.any_header() {
-                Some((header, of)) => Data::Access(Box::new(header), self.field_of(of)),
+                Some((header, header_id)) => Data::Access(Box::new(header), self.field_of(header_id)),
                 None => Data::Field(self.field()),
             },
             _ if self.source.percent(20) => {
@@ -225,14 +225,14 @@ impl Expressions<'_> {
         {
             return Bool::UnionEq(Box::new(left), Box::new(right));
         }
-        let Some((left, of)) = self.any_header() else {
+        let Some((left, header_id)) = self.any_header() else {
             return Bool::Const(true);
         };
-        let right = self.header_of(self.program.headers[of.index()].header_type);
+        let right = self.header_of(self.program.headers[header_id.index()].header_type);
         Bool::HeaderEq(Box::new(left), Box::new(right))
     }
 
-    /// Two header expressions of the same type.
+    /// Header expression, and a header of the same type.
     pub fn any_header(&mut self) -> Option<(HeaderExpr, HeaderId)> {
         let headers = shape::packet_headers(self.program);
         match self.source.below(4) {
@@ -245,8 +245,8 @@ impl Expressions<'_> {
                 Some((self.element(stack), self.program.stacks[stack.index()].headers[0]))
             }
             _ => {
-                let (union, of) = self.union()?;
-                let members = &self.program.unions[of.index()].headers;
+                let (union, union_id) = self.union()?;
+                let members = &self.program.unions[union_id.index()].headers;
                 let member = self.source.below(members.len());
                 let expr = HeaderExpr::Member(Box::new(union), member as u32);
                 Some((expr, members[member]))
@@ -272,20 +272,20 @@ impl Expressions<'_> {
         {
             return self.element(stack);
         }
-        let same: Vec<HeaderId> = shape::packet_headers(self.program)
+        let headers: Vec<HeaderId> = shape::packet_headers(self.program)
             .into_iter()
             .filter(|header| self.program.headers[header.index()].header_type == header_type)
             .collect();
-        HeaderExpr::Header(self.source.pick(&same).unwrap())
+        HeaderExpr::Header(self.source.pick(&headers).unwrap())
     }
 
-    /// Two header union expressions; all unions have the same member types.
+    /// Header union expression, and a union: all unions have the same member types.
     pub fn union(&mut self) -> Option<(UnionExpr, UnionId)> {
         if self.source.percent(40)
             && let Some(stack) = self.source.pick(&shape::union_stacks(self.program))
         {
-            let of = self.program.union_stacks[stack.index()].unions[0];
-            return Some((UnionExpr::Element(stack, Box::new(self.index())), of));
+            let union_id = self.program.union_stacks[stack.index()].unions[0];
+            return Some((UnionExpr::Element(stack, Box::new(self.index())), union_id));
         }
         let count = self.program.unions.len();
         if count == 0 {

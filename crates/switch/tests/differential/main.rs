@@ -20,7 +20,7 @@ mod source;
 mod statement;
 
 use self::case::Case;
-use self::run::Verdict;
+use self::run::Comparison;
 use self::source::Source;
 
 fn setting(name: &str, default: u64) -> u64 {
@@ -41,24 +41,24 @@ fn describe(seed: u64, (difference, choices, case): &(String, Vec<u64>, Case)) -
     )
 }
 
-/// Failure of the case made from these choices, and the choices used.
+/// Difference in the case made from these choices, with the choices used and the case; `None` if the case does not fail.
 fn failure(mut source: Source) -> Option<(String, Vec<u64>, Case)> {
     let case = Case::of(&mut source)?;
     match run::compare(&case) {
-        Verdict::Different(difference) => Some((difference, source.into_choices(), case)),
-        Verdict::Same | Verdict::Refused => None,
+        Comparison::Different(difference) => Some((difference, source.into_choices(), case)),
+        Comparison::Same | Comparison::Unrunnable => None,
     }
 }
 
 /// Minimizes a failing case: removes and shrinks choices while the case still fails.
-fn minimize(mut found: (String, Vec<u64>, Case)) -> (String, Vec<u64>, Case) {
+fn minimize(mut smallest: (String, Vec<u64>, Case)) -> (String, Vec<u64>, Case) {
     let mut tries = setting("LINEWARDEN_DIFFERENTIAL_TRIES", 60_000);
-    let mut better = |choices: Vec<u64>, found: &mut (String, Vec<u64>, Case)| {
+    let mut replace_if_smaller = |choices: Vec<u64>, smallest: &mut (String, Vec<u64>, Case)| {
         tries = tries.saturating_sub(1);
         if tries == 0 {
             return false;
         }
-        let Some(smaller) = failure(Source::recorded(choices)) else {
+        let Some(candidate) = failure(Source::recorded(choices)) else {
             return false;
         };
         let size = |choices: &[u64]| {
@@ -67,58 +67,60 @@ fn minimize(mut found: (String, Vec<u64>, Case)) -> (String, Vec<u64>, Case) {
                 choices.iter().copied().map(u128::from).sum::<u128>(),
             )
         };
-        let smaller_now = size(&smaller.1) < size(&found.1);
-        if smaller_now {
-            *found = smaller;
+        let is_smaller = size(&candidate.1) < size(&smallest.1);
+        if is_smaller {
+            *smallest = candidate;
         }
-        smaller_now
+        is_smaller
     };
     loop {
-        let mut progress = false;
+        let mut has_progress = false;
         for block in [256, 64, 16, 4, 2, 1] {
-            let mut at = 0;
-            while at < found.1.len() {
-                let end = (at + block).min(found.1.len());
-                let mut shorter = found.1.clone();
-                shorter.drain(at..end);
-                let mut zeroed = found.1.clone();
-                zeroed[at..end].fill(0);
-                if better(shorter, &mut found)
-                    || (found
+            let mut start = 0;
+            while start < smallest.1.len() {
+                let end = (start + block).min(smallest.1.len());
+                let mut shorter = smallest.1.clone();
+                shorter.drain(start..end);
+                let mut zeroed = smallest.1.clone();
+                zeroed[start..end].fill(0);
+                if replace_if_smaller(shorter, &mut smallest)
+                    || (smallest
                         .1
-                        .get(at..end)
+                        .get(start..end)
                         .is_some_and(|part| part.iter().any(|choice| *choice != 0))
-                        && better(zeroed, &mut found))
+                        && replace_if_smaller(zeroed, &mut smallest))
                 {
-                    progress = true;
+                    has_progress = true;
                 } else {
-                    at += block;
+                    start += block;
                 }
             }
         }
-        for at in 0..found.1.len() {
-            while found.1.get(at).is_some_and(|choice| *choice > 0) {
-                let mut less = found.1.clone();
-                less[at] /= 2;
-                if !better(less, &mut found) {
+        for start in 0..smallest.1.len() {
+            while smallest.1.get(start).is_some_and(|choice| *choice > 0) {
+                let mut halved = smallest.1.clone();
+                halved[start] /= 2;
+                if !replace_if_smaller(halved, &mut smallest) {
                     break;
                 }
-                progress = true;
+                has_progress = true;
             }
         }
-        for at in 0..found.1.len() {
+        for start in 0..smallest.1.len() {
             for block in [1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64] {
-                if found.1.get(at).is_none_or(|choice| *choice == 0) || at + 1 + block > found.1.len() {
+                if smallest.1.get(start).is_none_or(|choice| *choice == 0)
+                    || start + 1 + block > smallest.1.len()
+                {
                     break;
                 }
-                let mut fewer = found.1.clone();
-                fewer[at] -= 1;
-                fewer.drain(at + 1..at + 1 + block);
-                progress |= better(fewer, &mut found);
+                let mut shortened = smallest.1.clone();
+                shortened[start] -= 1;
+                shortened.drain(start + 1..start + 1 + block);
+                has_progress |= replace_if_smaller(shortened, &mut smallest);
             }
         }
-        if !progress {
-            return found;
+        if !has_progress {
+            return smallest;
         }
     }
 }
@@ -127,27 +129,27 @@ fn minimize(mut found: (String, Vec<u64>, Case)) -> (String, Vec<u64>, Case) {
 fn switch_matches_reference_interpreter() {
     let first = setting("LINEWARDEN_DIFFERENTIAL_SEED", 1);
     let cases = setting("LINEWARDEN_DIFFERENTIAL_CASES", 2_000);
-    let (mut same, mut refused, mut sent) = (0, 0, 0);
+    let (mut same_count, mut unrunnable_count, mut sent_count) = (0, 0, 0);
     let mut failures = Vec::new();
     for seed in first..first + cases {
         let mut source = Source::seeded(seed);
         let Some(case) = Case::of(&mut source) else {
-            refused += 1;
+            unrunnable_count += 1;
             continue;
         };
         match run::compare(&case) {
-            Verdict::Same => {
-                same += 1;
-                sent += run::by_reference(&case)
+            Comparison::Same => {
+                same_count += 1;
+                sent_count += run::by_reference(&case)
                     .0
                     .iter()
                     .map(run::PacketOutcome::packets)
                     .sum::<usize>();
             }
-            Verdict::Refused => refused += 1,
-            Verdict::Different(difference) => {
-                let found = minimize((difference, source.into_choices(), case));
-                failures.push(describe(seed, &found));
+            Comparison::Unrunnable => unrunnable_count += 1,
+            Comparison::Different(difference) => {
+                let minimized = minimize((difference, source.into_choices(), case));
+                failures.push(describe(seed, &minimized));
                 if failures.len() >= FAILURES_MAX {
                     break;
                 }
@@ -155,16 +157,22 @@ fn switch_matches_reference_interpreter() {
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
-    println!("{same} cases agree, {refused} cannot be run, {sent} packets sent");
-    assert!(refused * 10 <= cases, "{refused} of {cases} cases cannot be run");
-    assert!(sent as u64 >= cases / 4, "only {sent} packets were sent");
+    println!("{same_count} cases agree, {unrunnable_count} cannot be run, {sent_count} packets sent");
+    assert!(
+        unrunnable_count * 10 <= cases,
+        "{unrunnable_count} of {cases} cases cannot be run"
+    );
+    assert!(
+        sent_count as u64 >= cases / 4,
+        "only {sent_count} packets were sent"
+    );
 }
 
-/// Prints the parts of a program that matter to a case.
+/// Description of the parts of a program that affect a case.
 fn program(program: &linewarden_switch::program::Program) -> String {
     let mut text = String::new();
-    for (at, known) in program.types.iter().enumerate().skip(1) {
-        let fields = known.fields.iter().map(|field| {
+    for (index, header_type) in program.types.iter().enumerate().skip(1) {
+        let fields = header_type.fields.iter().map(|field| {
             let (signed, saturating) = (
                 ["", "s"][usize::from(field.signed)],
                 ["", "!"][usize::from(field.saturating)],
@@ -177,27 +185,27 @@ fn program(program: &linewarden_switch::program::Program) -> String {
         });
         let fields: Vec<String> = fields.collect();
         text += &format!(
-            "type {at}: {} {:?} max {}\n",
+            "type {index}: {} {:?} max {}\n",
             fields.join(" "),
-            known.variable_bits,
-            known.max_bytes
+            header_type.variable_bits,
+            header_type.max_bytes
         );
     }
-    for (at, header) in program.headers.iter().enumerate().skip(2) {
-        text += &format!("header {at}: {} type {}\n", header.name, header.header_type.0);
+    for (index, header) in program.headers.iter().enumerate().skip(2) {
+        text += &format!("header {index}: {} type {}\n", header.name, header.header_type.0);
     }
     text += &format!("parser {:?}\n", program.parser.init);
-    for (at, state) in program.parser.states.iter().enumerate() {
-        text += &format!("state {at} {state:?}\n");
+    for (index, state) in program.parser.states.iter().enumerate() {
+        text += &format!("state {index} {state:?}\n");
     }
-    for (at, action) in program.actions.iter().enumerate() {
+    for (index, action) in program.actions.iter().enumerate() {
         let params: Vec<u32> = action.params.iter().map(|param| param.bits).collect();
-        text += &format!("action {at} {params:?}\n");
+        text += &format!("action {index} {params:?}\n");
         if action.name.starts_with("show") {
             continue;
         }
-        for (at, statement) in action.body.iter().enumerate() {
-            text += &format!("    {at} {statement:?}\n");
+        for (index, statement) in action.body.iter().enumerate() {
+            text += &format!("    {index} {statement:?}\n");
         }
     }
     for table in &program.tables {

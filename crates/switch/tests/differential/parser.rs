@@ -17,8 +17,8 @@ use super::statement::{StatementContext, Statements};
 pub fn parser(source: &mut Source, program: &mut Program) {
     let count = source.between(1, 6);
     let mut states = Vec::new();
-    for at in 0..count {
-        let state = state(source, program, at, count);
+    for index in 0..count {
+        let state = state(source, program, index, count);
         states.push(state);
     }
     program.parser = Parser {
@@ -27,16 +27,16 @@ pub fn parser(source: &mut Source, program: &mut Program) {
     };
 }
 
-fn state(source: &mut Source, program: &mut Program, at: usize, count: usize) -> State {
+fn state(source: &mut Source, program: &mut Program, index: usize, count: usize) -> State {
     let mut ops = Vec::new();
     let mut advances = false;
     for _ in 0..source.below(4) {
-        let (op, takes) = op(source, program);
-        advances |= takes;
+        let (op, op_advances) = op(source, program);
+        advances |= op_advances;
         ops.push(op);
     }
     // Only a state that consumes bytes can go back.
-    let first = if advances { 0 } else { at + 1 };
+    let first = if advances { 0 } else { index + 1 };
     let next = |source: &mut Source| match source.below(5) {
         0 => None,
         _ if first >= count => None,
@@ -58,7 +58,7 @@ fn state(source: &mut Source, program: &mut Program, at: usize, count: usize) ->
         }
     }
     State {
-        name: format!("s{at}"),
+        name: format!("s{index}"),
         ops,
         key,
         transitions,
@@ -67,9 +67,9 @@ fn state(source: &mut Source, program: &mut Program, at: usize, count: usize) ->
 }
 
 fn length(source: &mut Source, program: &Program, header_type: TypeId) -> Option<Data> {
-    let known = &program.types[header_type.index()];
-    known.variable()?;
-    if known.variable_bits.is_some() {
+    let declaration = &program.types[header_type.index()];
+    declaration.variable()?;
+    if declaration.variable_bits.is_some() {
         return None;
     }
     let mut expressions = Expressions {
@@ -155,11 +155,11 @@ fn op(source: &mut Source, program: &Program) -> (ParserOp, bool) {
             _ => Data::Const(BigInt::from(8 * expressions.source.below(4))),
         }),
         _ => {
-            let side = match expressions.source.below(5) {
+            let context = match expressions.source.below(5) {
                 4 => StatementContext::Action,
                 _ => StatementContext::Plain,
             };
-            let mut statements = Statements { expressions, side };
+            let mut statements = Statements { expressions, context };
             ParserOp::Statement(statements.simple())
         }
     };
@@ -239,8 +239,8 @@ fn matches(source: &mut Source, program: &mut Program, widths: &[u32]) -> Match 
         _ => Some(padded(source, widths)),
     };
     if source.percent(15) {
-        let same = program.value_sets.iter().position(|set| set.bits == bits);
-        let at = same.unwrap_or_else(|| {
+        let existing = program.value_sets.iter().position(|set| set.bits == bits);
+        let index = existing.unwrap_or_else(|| {
             program.value_sets.push(ValueSet {
                 name: format!("v{}", program.value_sets.len()),
                 bits,
@@ -248,7 +248,7 @@ fn matches(source: &mut Source, program: &mut Program, widths: &[u32]) -> Match 
             });
             program.value_sets.len() - 1
         });
-        return Match::ValueSet(ValueSetId(at as u32), mask);
+        return Match::ValueSet(ValueSetId(index as u32), mask);
     }
     let mut value = padded(source, widths);
     if let Some(mask) = &mask {

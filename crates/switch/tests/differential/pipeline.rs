@@ -32,7 +32,7 @@ const ALGORITHMS: [&str; 9] = [
 ];
 
 /// Size of the registers that record the egress result.
-const SHOWN: u32 = 12;
+const REPORT_SIZE: u32 = 12;
 
 fn inputs(source: &mut Source, program: &Program) -> Vec<Input> {
     let mut inputs = Vec::new();
@@ -58,9 +58,9 @@ fn inputs(source: &mut Source, program: &Program) -> Vec<Input> {
 
 /// Declares random calculations.
 pub fn calculations(source: &mut Source, program: &mut Program) {
-    for at in 0..source.below(4) {
+    for index in 0..source.below(4) {
         let calculation = Calculation {
-            name: format!("calc{at}"),
+            name: format!("calc{index}"),
             algorithm: ALGORITHMS[source.below(ALGORITHMS.len())].into(),
             inputs: inputs(source, program),
         };
@@ -69,7 +69,7 @@ pub fn calculations(source: &mut Source, program: &mut Program) {
 }
 
 fn checksums(source: &mut Source, program: &mut Program) {
-    for at in 0..source.below(3) {
+    for index in 0..source.below(3) {
         let fields: Vec<FieldRef> = shape::fixed_fields(program)
             .into_iter()
             .filter(|field| field.header != shape::STANDARD)
@@ -78,9 +78,9 @@ fn checksums(source: &mut Source, program: &mut Program) {
             .iter()
             .copied()
             .filter(|field| {
-                let known = program.type_of(field.header).unwrap();
-                let short = known.fixed_bits() <= 480 && known.variable().is_none();
-                field.header != USER && program.bits(*field) == 16 && short
+                let header_type = program.type_of(field.header).unwrap();
+                let is_short = header_type.fixed_bits() <= 480 && header_type.variable().is_none();
+                field.header != USER && program.bits(*field) == 16 && is_short
             })
             .collect();
         let (target, kind) = match (source.below(4), source.pick(&ipv4)) {
@@ -100,7 +100,7 @@ fn checksums(source: &mut Source, program: &mut Program) {
             expressions.bool(1)
         });
         let checksum = Checksum {
-            name: format!("sum{at}"),
+            name: format!("sum{index}"),
             target,
             kind,
             condition,
@@ -115,24 +115,24 @@ fn deparser(source: &mut Source, program: &mut Program) {
     let mut order = shape::packet_headers(program);
     if source.percent(30) {
         order.truncate(source.between(1, order.len()));
-        let turn = source.below(order.len());
-        order.rotate_left(turn);
+        let distance = source.below(order.len());
+        order.rotate_left(distance);
     }
     let mut statements = Vec::new();
-    for at in 0..source.below(3) {
+    for index in 0..source.below(3) {
         if source.below(4) == 3 {
-            let mut make = Statements {
+            let mut generator = Statements {
                 expressions: Expressions {
                     source,
                     program,
                     params: 0,
                 },
-                side: match at {
+                context: match index {
                     0 => StatementContext::Plain,
                     _ => StatementContext::Action,
                 },
             };
-            statements.push(make.simple());
+            statements.push(generator.simple());
         }
     }
     program.deparser = Deparser { statements, order };
@@ -145,8 +145,8 @@ fn actions(source: &mut Source, program: &mut Program) {
     }
 }
 
-/// Makes packet state observable: all fields by a digest in ingress, some by registers in egress.
-fn shows(source: &mut Source, program: &mut Program) -> (ActionId, ActionId) {
+/// Generates the actions that report packet state: all fields by a digest in ingress, some fields by registers in egress.
+fn report_actions(source: &mut Source, program: &mut Program) -> (ActionId, ActionId) {
     program.digests = vec![
         Digest {
             name: "all".into(),
@@ -162,21 +162,21 @@ fn shows(source: &mut Source, program: &mut Program) -> (ActionId, ActionId) {
     let cells = RegisterId(program.registers.len() as u32);
     program.registers.push(RegisterArray {
         name: "reporter".into(),
-        size: SHOWN,
+        size: REPORT_SIZE,
         bits: 300,
     });
     let fields = shape::fixed_fields(program);
-    let fields: Vec<FieldRef> = (1..SHOWN).map(|_| source.pick(&fields).unwrap()).collect();
+    let fields: Vec<FieldRef> = (1..REPORT_SIZE).map(|_| source.pick(&fields).unwrap()).collect();
     let first = program.actions.len() as u32;
-    let ingress = statement::show(program, first, cells, Some(1), &[]);
-    let egress = statement::show(program, first + 1, cells, None, &fields);
+    let ingress = statement::report_action(program, first, cells, Some(1), &[]);
+    let egress = statement::report_action(program, first + 1, cells, None, &fields);
     program.actions.extend([ingress, egress]);
     (ActionId(first), ActionId(first + 1))
 }
 
-fn key_field(source: &mut Source, program: &Program, at: usize, kinds: &[MatchKind]) -> KeyField {
+fn key_field(source: &mut Source, program: &Program, index: usize, kinds: &[MatchKind]) -> KeyField {
     let kind = source.pick(kinds).unwrap();
-    let name = format!("k{at}");
+    let name = format!("k{index}");
     if kind == MatchKind::Valid {
         let header = source.pick(&shape::packet_headers(program)).unwrap();
         return KeyField {
@@ -211,8 +211,8 @@ fn key_field(source: &mut Source, program: &Program, at: usize, kinds: &[MatchKi
 fn table(
     source: &mut Source,
     program: &mut Program,
-    at: usize,
-    after: impl Fn(&mut Source) -> Option<NodeId>,
+    id: usize,
+    later_node: impl Fn(&mut Source) -> Option<NodeId>,
 ) {
     let match_kind = [
         MatchKind::Exact,
@@ -221,34 +221,39 @@ fn table(
         MatchKind::Range,
     ][source.below(4)];
     let mut key: Vec<KeyField> = (0..source.below(3))
-        .map(|at| {
+        .map(|index| {
             let kinds: &[MatchKind] = match match_kind {
                 MatchKind::Ternary => &[MatchKind::Ternary, MatchKind::Exact, MatchKind::Valid],
                 MatchKind::Range => &[MatchKind::Range, MatchKind::Ternary, MatchKind::Exact],
                 _ => &[MatchKind::Exact, MatchKind::Exact, MatchKind::Valid],
             };
-            key_field(source, program, at, kinds)
+            key_field(source, program, index, kinds)
         })
         .collect();
     if match_kind == MatchKind::Lpm {
         key.push(key_field(source, program, 9, &[MatchKind::Lpm]));
     }
-    let all: Vec<ActionId> = (0..program.actions.len() as u32).map(ActionId).collect();
+    let all_actions: Vec<ActionId> = (0..program.actions.len() as u32).map(ActionId).collect();
     let mut actions: Vec<ActionId> = (0..source.between(1, 3))
-        .map(|_| source.pick(&all).unwrap())
+        .map(|_| source.pick(&all_actions).unwrap())
         .collect();
     actions.sort_unstable();
     actions.dedup();
     let next = match source.below(3) {
         0 => Next::ByHit {
-            hit: after(source),
-            miss: after(source),
+            hit: later_node(source),
+            miss: later_node(source),
         },
-        _ => Next::ByAction(actions.iter().map(|action| (*action, after(source))).collect()),
+        _ => Next::ByAction(
+            actions
+                .iter()
+                .map(|action| (*action, later_node(source)))
+                .collect(),
+        ),
     };
     let next_without_action = match next {
         Next::ByHit { miss, .. } => miss,
-        Next::ByAction(_) => after(source),
+        Next::ByAction(_) => later_node(source),
     };
     let default = (source.below(4) > 0).then(|| entry_of(source, program, &actions));
     let kind = match source.below(6) {
@@ -259,7 +264,7 @@ fn table(
     let direct_meter = source.percent(15).then(|| {
         let target = source.pick(&shape::fixed_fields_of(program, USER)).unwrap();
         program.meters.push(MeterArray {
-            name: format!("direct{at}"),
+            name: format!("direct{id}"),
             unit: MeterUnit::Bytes,
             rates: 2,
             size: 0,
@@ -268,8 +273,8 @@ fn table(
         (MeterId(program.meters.len() as u32 - 1), target)
     });
     program.tables.push(Table {
-        name: format!("t{at}"),
-        json_id: at as u32,
+        name: format!("t{id}"),
+        json_id: id as u32,
         kind,
         match_kind,
         key,
@@ -287,8 +292,8 @@ fn table(
     });
 }
 
-fn profile(source: &mut Source, program: &mut Program, selects: bool) -> ProfileId {
-    let selector = selects.then(|| {
+fn profile(source: &mut Source, program: &mut Program, with_selector: bool) -> ProfileId {
+    let selector = with_selector.then(|| {
         let inputs = inputs(source, program);
         program.calculations.push(Calculation {
             name: format!("selector{}", program.calculations.len()),
@@ -305,7 +310,7 @@ fn profile(source: &mut Source, program: &mut Program, selects: bool) -> Profile
     ProfileId(program.profiles.len() as u32 - 1)
 }
 
-/// Random action of these, with arguments.
+/// Call of one of these actions with random arguments.
 pub fn entry_of(source: &mut Source, program: &Program, actions: &[ActionId]) -> ActionEntry {
     let action = source.pick(actions).unwrap();
     let params = &program.actions[action.index()].params;
@@ -349,18 +354,18 @@ pub fn field_match(source: &mut Source, field: &KeyField) -> FieldMatch {
     }
 }
 
-fn pipeline(source: &mut Source, program: &mut Program, name: &str, show: ActionId) -> Pipeline {
+fn pipeline(source: &mut Source, program: &mut Program, name: &str, report_action: ActionId) -> Pipeline {
     let count = source.between(1, 4);
-    // One more node records the result: in ingress it comes first.
+    // An additional node reports the packet state: before the other nodes in ingress, after them in egress.
     let reports_first = name == "ingress";
     let reporter_node = NodeId(count as u32);
     let mut nodes = Vec::new();
-    for at in 0..count {
+    for index in 0..count {
         let last = if reports_first { count - 1 } else { count };
-        let after = move |source: &mut Source| match source.below(6) {
+        let later_node = move |source: &mut Source| match source.below(6) {
             0 => None,
-            _ if at == last => None,
-            _ => Some(NodeId(source.between(at + 1, last) as u32)),
+            _ if index == last => None,
+            _ => Some(NodeId(source.between(index + 1, last) as u32)),
         };
         match source.below(4) {
             0 => {
@@ -377,29 +382,29 @@ fn pipeline(source: &mut Source, program: &mut Program, name: &str, show: Action
                 };
                 nodes.push(Node::Condition {
                     condition,
-                    on_true: after(source),
-                    on_false: after(source),
+                    on_true: later_node(source),
+                    on_false: later_node(source),
                 });
             }
             1 => {
-                let plain: Vec<ActionId> = (0..program.actions.len() as u32)
+                let without_params: Vec<ActionId> = (0..program.actions.len() as u32)
                     .map(ActionId)
                     .filter(|id| program.actions[id.index()].params.is_empty())
                     .collect();
                 nodes.push(Node::Action {
-                    action: source.pick(&plain).unwrap(),
-                    next: after(source),
+                    action: source.pick(&without_params).unwrap(),
+                    next: later_node(source),
                 });
             }
             _ => {
                 let id = program.tables.len();
-                table(source, program, id, after);
+                table(source, program, id, later_node);
                 nodes.push(Node::Table(TableId(id as u32)));
             }
         }
     }
     nodes.push(Node::Action {
-        action: show,
+        action: report_action,
         next: reports_first.then_some(NodeId(0)),
     });
     Pipeline {
@@ -409,10 +414,10 @@ fn pipeline(source: &mut Source, program: &mut Program, name: &str, show: Action
     }
 }
 
-/// Generates all of a program except headers and parser.
+/// Generates all parts of a program except headers and parser.
 pub fn pipelines(source: &mut Source, program: &mut Program) {
     actions(source, program);
-    let (ingress, egress) = shows(source, program);
+    let (ingress, egress) = report_actions(source, program);
     program.ingress = pipeline(source, program, "ingress", ingress);
     program.egress = pipeline(source, program, "egress", egress);
     checksums(source, program);

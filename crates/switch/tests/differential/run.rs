@@ -82,12 +82,12 @@ impl State {
         let registers = (0..program.registers.len() as u32).map(RegisterId).map(|id| {
             let registers = self.externs.registers(id).unwrap();
             (0..registers.len() as u64)
-                .map(|at| registers.get(at).unwrap())
+                .map(|index| registers.get(index).unwrap())
                 .collect()
         });
         let counters = (0..program.counters.len() as u32).map(CounterId).map(|id| {
             (0..self.externs.counters(id) as u64)
-                .map(|at| self.externs.counter(id, at).unwrap().get())
+                .map(|index| self.externs.counter(id, index).unwrap().get())
                 .collect()
         });
         let entries = self.forwarding.tables().tables().map(|(_, table)| {
@@ -102,7 +102,7 @@ impl State {
     }
 }
 
-/// Random numbers, the same for both.
+/// Random numbers, the same in both runs.
 #[derive(Default)]
 struct Numbers(u64);
 
@@ -127,10 +127,10 @@ pub fn by_reference(case: &Case) -> Observation {
         config: ReferenceConfig::default(),
     };
     let mut numbers = Numbers::default();
-    let mut one = |arrival: &InputPacket| {
+    let mut outcome_of = |arrival: &InputPacket| {
         let mut random = |low, high| numbers.between(low, high);
         let outcome = reference.process(arrival.now_us, arrival.port, &arrival.frame, &mut random);
-        let mut seen = PacketOutcome {
+        let mut packet_outcome = PacketOutcome {
             sent: outcome.sent,
             digests: outcome.digests,
             ..PacketOutcome::default()
@@ -138,7 +138,7 @@ pub fn by_reference(case: &Case) -> Observation {
         for (reason, count) in outcome.dropped {
             let fault = match reason {
                 DropReason::Ingress | DropReason::Egress => {
-                    seen.dropped += count;
+                    packet_outcome.dropped += count;
                     continue;
                 }
                 DropReason::Priority | DropReason::QueueFull => "queue",
@@ -147,12 +147,12 @@ pub fn by_reference(case: &Case) -> Observation {
                 DropReason::StepLimit => "steps",
                 DropReason::PassLimit => "passes",
             };
-            *seen.faults.entry(fault).or_default() += count;
+            *packet_outcome.faults.entry(fault).or_default() += count;
         }
-        seen
+        packet_outcome
     };
-    let seen = case.packets.iter().map(&mut one).collect();
-    (seen, state.final_state(&case.program))
+    let outcomes = case.packets.iter().map(&mut outcome_of).collect();
+    (outcomes, state.final_state(&case.program))
 }
 
 impl Sink for PacketOutcome {
@@ -185,7 +185,7 @@ pub fn by_engine(case: &Case, executable: &Executable) -> Observation {
     let state = State::of(case);
     let mut engine = Engine::default();
     let mut numbers = Numbers::default();
-    let mut one = |arrival: &InputPacket| {
+    let mut outcome_of = |arrival: &InputPacket| {
         let batch = Batch {
             environment: Environment {
                 executable,
@@ -198,74 +198,90 @@ pub fn by_engine(case: &Case, executable: &Executable) -> Observation {
             },
             priority_queues: u64::from(ReferenceConfig::default().priority_queues),
         };
-        let mut seen = PacketOutcome::default();
-        engine.process(&batch, &mut numbers, arrival.port, &arrival.frame, &mut seen);
-        seen
+        let mut packet_outcome = PacketOutcome::default();
+        engine.process(
+            &batch,
+            &mut numbers,
+            arrival.port,
+            &arrival.frame,
+            &mut packet_outcome,
+        );
+        packet_outcome
     };
-    let seen = case.packets.iter().map(&mut one).collect();
-    (seen, state.final_state(&case.program))
+    let outcomes = case.packets.iter().map(&mut outcome_of).collect();
+    (outcomes, state.final_state(&case.program))
 }
 
 /// Result of a case.
-pub enum Verdict {
+pub enum Comparison {
     /// Both results are equal.
     Same,
     /// The case cannot run.
-    Refused,
+    Unrunnable,
     /// The results differ.
     Different(String),
 }
 
-/// Runs a case in both.
-pub fn compare(case: &Case) -> Verdict {
+/// Runs a case in the reference interpreter and in the switch.
+pub fn compare(case: &Case) -> Comparison {
     let Ok(executable) = lower(case.program.clone()) else {
-        return Verdict::Refused;
+        return Comparison::Unrunnable;
     };
     let expected = by_reference(case);
     if expected != by_reference(case) {
-        return Verdict::Different("the reference does not do the same twice".into());
+        return Comparison::Different("two runs in the reference interpreter differ".into());
     }
     let run = || by_engine(case, &executable);
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {
-        Err(_) => Verdict::Different("the switch panics".into()),
-        Ok(got) if got == expected => Verdict::Same,
-        Ok(got) => Verdict::Different(differences(case, &expected, &got)),
+        Err(_) => Comparison::Different("the switch panics".into()),
+        Ok(actual) if actual == expected => Comparison::Same,
+        Ok(actual) => Comparison::Different(differences(case, &expected, &actual)),
     }
 }
 
-fn differences(case: &Case, expected: &Observation, got: &Observation) -> String {
+fn differences(case: &Case, expected: &Observation, actual: &Observation) -> String {
     let mut text = String::new();
-    for (at, (expected, got)) in expected.0.iter().zip(&got.0).enumerate() {
-        if expected == got {
+    for (index, (expected, actual)) in expected.0.iter().zip(&actual.0).enumerate() {
+        if expected == actual {
             continue;
         }
-        let _ = writeln!(text, "packet {at}:");
-        line(&mut text, "sent", &packets(&expected.sent), &packets(&got.sent));
-        line(&mut text, "faults", &expected.faults, &got.faults);
-        line(&mut text, "dropped", &expected.dropped, &got.dropped);
-        if expected.digests.len() != got.digests.len() {
-            line(&mut text, "digests", &expected.digests.len(), &got.digests.len());
+        let _ = writeln!(text, "packet {index}:");
+        line(
+            &mut text,
+            "sent",
+            &packets(&expected.sent),
+            &packets(&actual.sent),
+        );
+        line(&mut text, "faults", &expected.faults, &actual.faults);
+        line(&mut text, "dropped", &expected.dropped, &actual.dropped);
+        if expected.digests.len() != actual.digests.len() {
+            line(
+                &mut text,
+                "digests",
+                &expected.digests.len(),
+                &actual.digests.len(),
+            );
         }
-        for ((number, expected), (_, got)) in expected.digests.iter().zip(&got.digests) {
+        for ((number, expected), (_, actual)) in expected.digests.iter().zip(&actual.digests) {
             let digest = case
                 .program
                 .digests
                 .iter()
                 .find(|digest| digest.json_id == *number);
-            for ((expected, got), field) in expected.iter().zip(got).zip(&digest.unwrap().fields) {
+            for ((expected, actual), field) in expected.iter().zip(actual).zip(&digest.unwrap().fields) {
                 let header = &case.program.headers[field.header.index()].name;
                 let name = format!("digest: {header} field {}", field.field);
-                line(&mut text, &name, &hex::encode(expected), &hex::encode(got));
+                line(&mut text, &name, &hex::encode(expected), &hex::encode(actual));
             }
         }
     }
-    for (at, (expected, got)) in expected.1.registers.iter().zip(&got.1.registers).enumerate() {
-        for (cell, (expected, got)) in expected.iter().zip(got).enumerate() {
-            line(&mut text, &format!("register {at}[{cell}]"), expected, got);
+    for (index, (expected, actual)) in expected.1.registers.iter().zip(&actual.1.registers).enumerate() {
+        for (cell, (expected, actual)) in expected.iter().zip(actual).enumerate() {
+            line(&mut text, &format!("register {index}[{cell}]"), expected, actual);
         }
     }
-    line(&mut text, "counters", &expected.1.counters, &got.1.counters);
-    line(&mut text, "entries", &expected.1.entries, &got.1.entries);
+    line(&mut text, "counters", &expected.1.counters, &actual.1.counters);
+    line(&mut text, "entries", &expected.1.entries, &actual.1.entries);
     text
 }
 
@@ -275,11 +291,11 @@ fn packets(sent: &[(u32, Vec<u8>)]) -> Vec<String> {
         .collect()
 }
 
-fn line<T: Debug + PartialEq + ?Sized>(text: &mut String, name: &str, expected: &T, got: &T) {
-    if expected != got {
+fn line<T: Debug + PartialEq + ?Sized>(text: &mut String, name: &str, expected: &T, actual: &T) {
+    if expected != actual {
         let _ = writeln!(
             text,
-            "  {name}\n    reference {expected:?}\n    switch    {got:?}"
+            "  {name}\n    reference {expected:?}\n    switch    {actual:?}"
         );
     }
 }

@@ -78,19 +78,21 @@ fn field(source: &mut Source, name: String, bits: u32) -> Field {
 
 /// Standard metadata field of a name.
 pub fn standard(name: &str) -> FieldRef {
-    let at = STANDARD_FIELDS.iter().position(|(known, _)| *known == name);
+    let index = STANDARD_FIELDS
+        .iter()
+        .position(|(field_name, _)| *field_name == name);
     FieldRef {
         header: STANDARD,
-        field: at.unwrap() as u32,
+        field: index.unwrap() as u32,
     }
 }
 
 fn user_type(source: &mut Source) -> HeaderType {
     let count = source.between(2, 8);
     let fields = (0..count)
-        .map(|at| {
+        .map(|index| {
             let bits = width(source);
-            field(source, format!("m{at}"), bits)
+            field(source, format!("m{index}"), bits)
         })
         .collect();
     HeaderType {
@@ -103,58 +105,62 @@ fn user_type(source: &mut Source) -> HeaderType {
 
 fn header_type(source: &mut Source, number: usize) -> HeaderType {
     let mut fields: Vec<Field> = (0..source.between(1, 4))
-        .map(|at| {
+        .map(|index| {
             let bits = width(source);
-            field(source, format!("f{at}"), bits)
+            field(source, format!("f{index}"), bits)
         })
         .collect();
     let bits: u32 = fields.iter().map(|field| field.bits).sum();
     if !bits.is_multiple_of(8) {
-        let rest = 8 - bits % 8;
-        let padding = field(source, "padding".into(), rest);
+        let padding_bits = 8 - bits % 8;
+        let padding = field(source, "padding".into(), padding_bits);
         fields.insert(source.below(fields.len() + 1), padding);
     }
-    let mut known = HeaderType {
+    let mut new_type = HeaderType {
         name: format!("h{number}_t"),
         fields,
         variable_bits: None,
         max_bytes: 0,
     };
     if source.percent(25) {
-        variable(source, &mut known);
+        variable(source, &mut new_type);
     }
-    known
+    new_type
 }
 
 /// Adds a field of variable length.
-fn variable(source: &mut Source, known: &mut HeaderType) {
-    // p4c requires it to start at a byte boundary.
-    let places: Vec<usize> = (0..=known.fields.len())
-        .filter(|place| {
-            let before: u32 = known.fields[..*place].iter().map(|field| field.bits).sum();
-            before.is_multiple_of(8)
+fn variable(source: &mut Source, header_type: &mut HeaderType) {
+    // p4c requires the field to start at a byte boundary.
+    let positions: Vec<usize> = (0..=header_type.fields.len())
+        .filter(|position| {
+            let preceding = header_type.fields[..*position].iter();
+            let offset: u32 = preceding.map(|field| field.bits).sum();
+            offset.is_multiple_of(8)
         })
         .collect();
-    let place = source.pick(&places).unwrap();
-    let most = 8 * (1 + source.below(12) as u32);
-    known.max_bytes = known.fixed_bits() / 8 + most / 8;
+    let position = source.pick(&positions).unwrap();
+    let max_bits = 8 * (1 + source.below(12) as u32);
+    header_type.max_bytes = header_type.fixed_bits() / 8 + max_bits / 8;
     if source.percent(40) {
-        let before: Vec<usize> = (0..place).filter(|at| known.fields[*at].bits <= 32).collect();
-        if let Some(from) = source.pick(&before) {
-            let low = Data::Binary(
+        let candidates: Vec<usize> = (0..position)
+            .filter(|field| header_type.fields[*field].bits <= 32)
+            .collect();
+        if let Some(length_field) = source.pick(&candidates) {
+            let length = Data::Binary(
                 Binary::And,
-                Box::new(Data::Param(from as u32)),
+                Box::new(Data::Param(length_field as u32)),
                 Box::new(Data::Const(BigInt::from(7))),
             );
-            let eight = Data::Const(BigInt::from(if source.percent(10) { 4 } else { 8 }));
-            known.variable_bits = Some(Data::Binary(Binary::Mul, Box::new(low), Box::new(eight)));
+            let unit_bits = Data::Const(BigInt::from(if source.percent(10) { 4 } else { 8 }));
+            header_type.variable_bits =
+                Some(Data::Binary(Binary::Mul, Box::new(length), Box::new(unit_bits)));
         }
     }
-    known.fields.insert(
-        place,
+    header_type.fields.insert(
+        position,
         Field {
             name: "options".into(),
-            bits: most,
+            bits: max_bits,
             signed: false,
             saturating: false,
             variable: true,
@@ -175,11 +181,11 @@ fn add_union(program: &mut Program, name: String, types: &[TypeId]) -> UnionId {
     let headers = types
         .iter()
         .enumerate()
-        .map(|(at, header_type)| add_header(program, *header_type, format!("{name}.u{at}")))
+        .map(|(index, header_type)| add_header(program, *header_type, format!("{name}.u{index}")))
         .collect();
     program.unions.push(Union {
         name,
-        members: (0..types.len()).map(|at| format!("u{at}")).collect(),
+        members: (0..types.len()).map(|index| format!("u{index}")).collect(),
         headers,
     });
     UnionId(program.unions.len() as u32 - 1)
@@ -212,21 +218,21 @@ pub fn headers(source: &mut Source, program: &mut Program) {
         program.aliases.insert(alias.into(), standard(field));
     }
     for number in 0..source.between(1, 4) {
-        let known = header_type(source, number);
-        program.types.push(known);
+        let new_type = header_type(source, number);
+        program.types.push(new_type);
     }
     let types: Vec<TypeId> = (2..program.types.len() as u32).map(TypeId).collect();
-    for at in 0..source.between(1, 4) {
+    for index in 0..source.between(1, 4) {
         let header_type = source.pick(&types).unwrap();
-        add_header(program, header_type, format!("h{at}"));
+        add_header(program, header_type, format!("h{index}"));
     }
-    for at in 0..source.below(3) {
+    for index in 0..source.below(3) {
         let header_type = source.pick(&types).unwrap();
         let headers = (0..source.between(1, 4))
-            .map(|element| add_header(program, header_type, format!("s{at}[{element}]")))
+            .map(|element| add_header(program, header_type, format!("s{index}[{element}]")))
             .collect();
         program.stacks.push(Stack {
-            name: format!("s{at}"),
+            name: format!("s{index}"),
             header_type,
             headers,
         });
@@ -234,15 +240,15 @@ pub fn headers(source: &mut Source, program: &mut Program) {
     let members: Vec<TypeId> = (0..source.between(1, 3))
         .map(|_| source.pick(&types).unwrap())
         .collect();
-    for at in 0..source.below(3) {
-        add_union(program, format!("u{at}"), &members);
+    for index in 0..source.below(3) {
+        add_union(program, format!("u{index}"), &members);
     }
-    for at in 0..source.below(2) {
+    for index in 0..source.below(2) {
         let unions = (0..source.between(1, 3))
-            .map(|element| add_union(program, format!("us{at}[{element}]"), &members))
+            .map(|element| add_union(program, format!("us{index}[{element}]"), &members))
             .collect();
         program.union_stacks.push(UnionStack {
-            name: format!("us{at}"),
+            name: format!("us{index}"),
             unions,
         });
     }
@@ -291,27 +297,31 @@ pub fn union_stacks(program: &Program) -> Vec<UnionStackId> {
 
 /// Declares registers, counters, meters and lists.
 pub fn objects(source: &mut Source, program: &mut Program) {
-    // The first one limits loops, clones and the like.
+    // The first register array limits loops and repeated packets.
     let mut bits = vec![64];
     bits.extend((0..source.below(4)).map(|_| width(source)));
     program.registers = (0..)
         .zip(bits)
-        .map(|(at, bits)| RegisterArray {
-            name: format!("r{at}"),
-            size: if at == 0 { 4 } else { source.between(1, 8) as u32 },
+        .map(|(index, bits)| RegisterArray {
+            name: format!("r{index}"),
+            size: if index == 0 {
+                4
+            } else {
+                source.between(1, 8) as u32
+            },
             bits,
         })
         .collect();
     program.counters = (0..source.below(3))
-        .map(|at| CounterArray {
-            name: format!("c{at}"),
+        .map(|index| CounterArray {
+            name: format!("c{index}"),
             size: source.between(1, 4) as u32,
             direct: None,
         })
         .collect();
     program.meters = (0..source.below(3))
-        .map(|at| MeterArray {
-            name: format!("meter{at}"),
+        .map(|index| MeterArray {
+            name: format!("meter{index}"),
             unit: match source.below(2) {
                 0 => MeterUnit::Packets,
                 _ => MeterUnit::Bytes,
@@ -321,14 +331,14 @@ pub fn objects(source: &mut Source, program: &mut Program) {
             direct: None,
         })
         .collect();
-    let any = source.percent(20);
+    let use_all_fields = source.percent(20);
     let metadata: Vec<FieldRef> = fixed_fields(program)
         .into_iter()
-        .filter(|field| any || field.header == USER || *field == standard("ingress_port"))
+        .filter(|field| use_all_fields || field.header == USER || *field == standard("ingress_port"))
         .collect();
     program.field_lists = (0..source.between(1, 3) as u32)
-        .map(|at| FieldList {
-            json_id: at + 1,
+        .map(|index| FieldList {
+            json_id: index + 1,
             fields: (0..source.below(4))
                 .filter_map(|_| source.pick(&metadata))
                 .collect(),

@@ -1,4 +1,4 @@
-//! Random choices that make up a case. They are recorded, so that a failing case can be minimized by smaller choices.
+//! Random choices that determine a case. They are recorded, so that smaller choices can minimize a failing case.
 
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -6,7 +6,7 @@ use rand_chacha::ChaCha8Rng;
 /// Source of choices: recorded choices first, then a generator or zeros.
 pub struct Source {
     choices: Vec<u64>,
-    at: usize,
+    position: usize,
     rng: Option<ChaCha8Rng>,
 }
 
@@ -15,7 +15,7 @@ impl Source {
     pub fn seeded(seed: u64) -> Self {
         Self {
             choices: Vec::new(),
-            at: 0,
+            position: 0,
             rng: Some(ChaCha8Rng::seed_from_u64(seed)),
         }
     }
@@ -24,21 +24,21 @@ impl Source {
     pub fn recorded(choices: Vec<u64>) -> Self {
         Self {
             choices,
-            at: 0,
+            position: 0,
             rng: None,
         }
     }
 
     /// Recorded choices.
     pub fn into_choices(mut self) -> Vec<u64> {
-        self.choices.truncate(self.at);
+        self.choices.truncate(self.position);
         self.choices
     }
 
     /// Number below a bound; 0 is the simplest choice.
     pub fn below(&mut self, bound: usize) -> usize {
         let bound = bound.max(1) as u64;
-        let choice = match (self.choices.get(self.at), &mut self.rng) {
+        let choice = match (self.choices.get(self.position), &mut self.rng) {
             (Some(choice), _) => *choice % bound,
             (None, Some(rng)) => {
                 let choice = rng.random_range(0..bound);
@@ -47,7 +47,7 @@ impl Source {
             }
             (None, None) => 0,
         };
-        self.at += 1;
+        self.position += 1;
         choice as usize
     }
 
@@ -61,11 +61,11 @@ impl Source {
         low + self.below(high.saturating_sub(low) + 1)
     }
 
-    /// One of these, or `None` if the list is empty.
-    pub fn pick<T: Clone>(&mut self, of: &[T]) -> Option<T> {
-        match of.len() {
+    /// Item of the list, or `None` if the list is empty.
+    pub fn pick<T: Clone>(&mut self, items: &[T]) -> Option<T> {
+        match items.len() {
             0 => None,
-            len => of.get(self.below(len)).cloned(),
+            len => items.get(self.below(len)).cloned(),
         }
     }
 

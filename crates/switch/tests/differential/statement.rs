@@ -15,9 +15,9 @@ use super::shape;
 use super::source::Source;
 
 /// Register array that limits loops and repeated packets.
-const BOUNDS: RegisterId = RegisterId(0);
+const COUNTERS: RegisterId = RegisterId(0);
 
-/// Position of statements: some statements are valid only in some positions.
+/// Part of the program that contains a statement: some statements are valid only in actions.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum StatementContext {
     /// Parser or deparser.
@@ -30,27 +30,28 @@ fn number(value: impl Into<BigInt>) -> Data {
     Data::Const(value.into())
 }
 
-fn bound(cell: usize) -> Data {
-    Data::Register(BOUNDS, Box::new(number(cell)))
+fn counter(cell: usize) -> Data {
+    Data::Register(COUNTERS, Box::new(number(cell)))
 }
 
 /// 1 while a cell is below its limit.
-fn below_bound(cell: usize, bound_at: usize) -> Data {
-    let (cell, most) = (Box::new(bound(cell)), Box::new(number(bound_at)));
-    Data::FromBool(Box::new(Bool::Compare(Compare::Lt, cell, most)))
+fn is_below_limit(cell: usize, limit: usize) -> Data {
+    let (count, limit) = (Box::new(counter(cell)), Box::new(number(limit)));
+    Data::FromBool(Box::new(Bool::Compare(Compare::Lt, count, limit)))
 }
 
-fn count_bound(cell: usize) -> Statement {
-    let next = Data::Binary(Binary::Add, Box::new(bound(cell)), Box::new(number(1)));
-    Statement::RegisterWrite(BOUNDS, number(cell), next)
+/// Statement that increments a cell.
+fn increment(cell: usize) -> Statement {
+    let next = Data::Binary(Binary::Add, Box::new(counter(cell)), Box::new(number(1)));
+    Statement::RegisterWrite(COUNTERS, number(cell), next)
 }
 
 /// Generates statements.
 pub struct Statements<'e> {
-    /// Expression generator for the same position.
+    /// Generator of the expressions in the statements.
     pub expressions: Expressions<'e>,
-    /// Position.
-    pub side: StatementContext,
+    /// Part of the program that contains the statements.
+    pub context: StatementContext,
 }
 
 impl Statements<'_> {
@@ -80,11 +81,11 @@ impl Statements<'_> {
         self.source().pick(&fields).unwrap()
     }
 
-    fn place(&mut self) -> LValue {
+    fn lvalue(&mut self) -> LValue {
         match self.source().below(6) {
             5 => {
-                if let Some((header, of)) = self.expressions.any_header() {
-                    let fields = shape::fixed_fields_of(self.program(), of);
+                if let Some((header, header_id)) = self.expressions.any_header() {
+                    let fields = shape::fixed_fields_of(self.program(), header_id);
                     return LValue::Access(header, self.source().pick(&fields).unwrap().field);
                 }
                 LValue::Field(self.target())
@@ -97,22 +98,22 @@ impl Statements<'_> {
         }
     }
 
-    fn field_place(&mut self) -> LValue {
-        match self.place() {
+    fn field_lvalue(&mut self) -> LValue {
+        match self.lvalue() {
             LValue::Register(..) => LValue::Field(self.target()),
-            place => place,
+            lvalue => lvalue,
         }
     }
 
     /// Any register array except the first.
     fn register(&mut self) -> RegisterId {
-        let others = self.program().registers.len().saturating_sub(1);
-        RegisterId(1 + self.source().below(others) as u32)
+        let count = self.program().registers.len().saturating_sub(1);
+        RegisterId(1 + self.source().below(count) as u32)
     }
 
     /// Statement without jumps.
     pub fn simple(&mut self) -> Statement {
-        let kinds = if self.side == StatementContext::Plain {
+        let kinds = if self.context == StatementContext::Plain {
             14
         } else {
             24
@@ -120,8 +121,8 @@ impl Statements<'_> {
         match self.source().below(kinds) {
             0 => Statement::Noop,
             1..=4 => {
-                let place = self.place();
-                Statement::Assign(place, self.data())
+                let target = self.lvalue();
+                Statement::Assign(target, self.data())
             }
             5 | 6 => self.header_copy(),
             7 | 8 => match self.expressions.any_header() {
@@ -155,13 +156,13 @@ impl Statements<'_> {
                 count => {
                     let meter = MeterId(self.source().below(count) as u32);
                     let index = self.expressions.index();
-                    Statement::Meter(meter, index, self.field_place())
+                    Statement::Meter(meter, index, self.field_lvalue())
                 }
             },
             19 => {
-                let place = self.place();
+                let target = self.lvalue();
                 let (low, high) = (self.expressions.index(), self.data());
-                Statement::Random(place, low, high)
+                Statement::Random(target, low, high)
             }
             20 => Statement::Assign(
                 LValue::Field(shape::standard("egress_spec")),
@@ -183,10 +184,10 @@ impl Statements<'_> {
     }
 
     fn header_copy(&mut self) -> Statement {
-        let Some((to, of)) = self.expressions.any_header() else {
+        let Some((to, header_id)) = self.expressions.any_header() else {
             return Statement::Noop;
         };
-        let header_type = self.program().headers[of.index()].header_type;
+        let header_type = self.program().headers[header_id.index()].header_type;
         Statement::AssignHeader(to, self.expressions.header_of(header_type))
     }
 
@@ -205,10 +206,10 @@ impl Statements<'_> {
         let Some(stack) = self.stack() else {
             return Statement::Noop;
         };
-        let by = self.small(6);
+        let count = self.small(6);
         match self.source().below(2) {
-            0 => Statement::Push(stack, by),
-            _ => Statement::Pop(stack, by),
+            0 => Statement::Push(stack, count),
+            _ => Statement::Pop(stack, count),
         }
     }
 
@@ -230,44 +231,45 @@ impl Statements<'_> {
         }
     }
 
-    fn same_stack(&mut self, of: StackId) -> StackId {
-        let known = |stack: &StackId| {
+    fn same_stack(&mut self, like: StackId) -> StackId {
+        let dimensions = |stack: &StackId| {
             let stack = &self.program().stacks[stack.index()];
             (stack.header_type, stack.headers.len())
         };
-        let same: Vec<StackId> = shape::stacks(self.program())
+        let candidates: Vec<StackId> = shape::stacks(self.program())
             .into_iter()
-            .filter(|stack| known(stack) == known(&of))
+            .filter(|stack| dimensions(stack) == dimensions(&like))
             .collect();
-        self.source().pick(&same).unwrap()
+        self.source().pick(&candidates).unwrap()
     }
 
-    fn same_union_stack(&mut self, of: UnionStackId) -> UnionStackId {
-        let known = |stack: &UnionStackId| self.program().union_stacks[stack.index()].unions.len();
-        let same: Vec<UnionStackId> = shape::union_stacks(self.program())
+    fn same_union_stack(&mut self, like: UnionStackId) -> UnionStackId {
+        let size = |stack: &UnionStackId| self.program().union_stacks[stack.index()].unions.len();
+        let candidates: Vec<UnionStackId> = shape::union_stacks(self.program())
             .into_iter()
-            .filter(|stack| known(stack) == known(&of))
+            .filter(|stack| size(stack) == size(&like))
             .collect();
-        self.source().pick(&same).unwrap()
+        self.source().pick(&candidates).unwrap()
     }
 
     fn variable_copy(&mut self) -> Statement {
         let types: Vec<(u32, u32)> = (0u32..)
             .zip(&self.program().types)
-            .filter_map(|(at, known)| Some((at, known.variable()? as u32)))
+            .filter_map(|(type_id, declaration)| Some((type_id, declaration.variable()? as u32)))
             .collect();
         let Some((header_type, field)) = self.source().pick(&types) else {
             return Statement::Noop;
         };
-        let used = |header: &&linewarden_switch::program::Header| header.header_type == TypeId(header_type);
-        if self.program().headers.iter().find(used).is_none() {
+        let has_type =
+            |header: &&linewarden_switch::program::Header| header.header_type == TypeId(header_type);
+        if self.program().headers.iter().find(has_type).is_none() {
             return Statement::Noop;
         }
-        let mut side = || FieldSource {
+        let mut operand = || FieldSource {
             header: self.expressions.header_of(TypeId(header_type)),
             field,
         };
-        Statement::AssignVl(side(), side())
+        Statement::AssignVl(operand(), operand())
     }
 
     fn registers(&mut self) -> Statement {
@@ -276,7 +278,7 @@ impl Statements<'_> {
         }
         let (register, index) = (self.register(), self.expressions.index());
         match self.source().below(2) {
-            0 => Statement::RegisterRead(self.field_place(), register, index),
+            0 => Statement::RegisterRead(self.field_lvalue(), register, index),
             _ => Statement::RegisterWrite(register, index, self.data()),
         }
     }
@@ -286,7 +288,7 @@ impl Statements<'_> {
             0 => Statement::Noop,
             count => Statement::Hash {
                 calculation: CalculationId(self.source().below(count) as u32),
-                target: self.place(),
+                target: self.lvalue(),
                 base: self.expressions.index(),
                 size: self.data(),
             },
@@ -301,7 +303,7 @@ impl Statements<'_> {
         }
     }
 
-    /// Statement that makes additional packets: clone, resubmit, recirculate or multicast.
+    /// Statement that creates additional packets: clone, resubmit or recirculate.
     fn traffic(&mut self) -> Statement {
         let list = self.small(4);
         match self.source().below(4) {
@@ -317,35 +319,35 @@ impl Statements<'_> {
         }
     }
 
-    /// Adds statements, some conditional or in loops.
+    /// Statements, some of them conditional or in loops.
     pub fn body(&mut self, count: usize) -> Vec<Statement> {
         let mut body = Vec::new();
         for _ in 0..count {
-            let at = body.len() as u32;
+            let start = body.len() as u32;
             match self.source().below(12) {
                 7 | 8 => {
                     let condition = self.expressions.bool(2);
                     let inner: Vec<Statement> =
                         (0..self.source().between(1, 3)).map(|_| self.simple()).collect();
-                    let after = at + 1 + inner.len() as u32;
+                    let after = start + 1 + inner.len() as u32;
                     body.push(Statement::JumpIfZero(Data::FromBool(Box::new(condition)), after));
                     body.extend(inner);
                 }
                 9 => {
                     let inner = [self.simple(), self.simple()];
-                    body.push(Statement::JumpIfZero(below_bound(1, 5), at + 5));
-                    body.push(count_bound(1));
+                    body.push(Statement::JumpIfZero(is_below_limit(1, 5), start + 5));
+                    body.push(increment(1));
                     body.extend(inner);
-                    body.push(Statement::Jump(at));
+                    body.push(Statement::Jump(start));
                 }
                 10 => {
                     let statement = self.traffic();
-                    body.push(Statement::JumpIfZero(below_bound(2, 4), at + 3));
-                    body.push(count_bound(2));
+                    body.push(Statement::JumpIfZero(is_below_limit(2, 4), start + 3));
+                    body.push(increment(2));
                     body.push(statement);
                 }
                 11 => {
-                    body.push(Statement::Jump(at + 2));
+                    body.push(Statement::Jump(start + 2));
                     body.push(self.simple());
                 }
                 _ => body.push(self.simple()),
@@ -358,8 +360,8 @@ impl Statements<'_> {
 /// Random action.
 pub fn action(source: &mut Source, program: &Program, number: u32) -> Action {
     let params: Vec<Param> = (0..source.below(4))
-        .map(|at| Param {
-            name: format!("p{at}"),
+        .map(|index| Param {
+            name: format!("p{index}"),
             bits: shape::width(source),
         })
         .collect();
@@ -370,7 +372,7 @@ pub fn action(source: &mut Source, program: &Program, number: u32) -> Action {
             program,
             params: params.len(),
         },
-        side: StatementContext::Action,
+        context: StatementContext::Action,
     };
     Action {
         name: format!("a{number}"),
@@ -380,10 +382,10 @@ pub fn action(source: &mut Source, program: &Program, number: u32) -> Action {
     }
 }
 
-/// Action that makes headers observable: validity and stacks in a field each, the rest by a digest.
-pub fn show(
+/// Action that reports packet state: validity, stack sizes and these fields in registers, other fields by the digest.
+pub fn report_action(
     program: &Program,
-    number_: u32,
+    id: u32,
     cells: RegisterId,
     digest: Option<u32>,
     fields: &[FieldRef],
@@ -412,12 +414,12 @@ pub fn show(
     }
     let mut values = vec![valid];
     values.extend(fields.iter().map(|field| Data::Field(*field)));
-    for (at, value) in values.into_iter().enumerate() {
-        body.push(Statement::RegisterWrite(cells, number(at), value));
+    for (index, value) in values.into_iter().enumerate() {
+        body.push(Statement::RegisterWrite(cells, number(index), value));
     }
     Action {
-        name: format!("show{number_}"),
-        json_id: number_,
+        name: format!("show{id}"),
+        json_id: id,
         params: Vec::new(),
         body,
     }

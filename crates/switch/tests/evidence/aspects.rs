@@ -4,12 +4,12 @@ use linewarden_evidence::inband::{
     Appraiser, Content, ContentFormat, Route, read_clone, read_option, resembles_evidence,
 };
 use linewarden_switch::evidence::Carrier;
-use linewarden_switch::forwarding::{ForwardingOp, MirrorSession, Replica};
+use linewarden_switch::forwarding::{CloneSession, ForwardingOp, Replica};
 use linewarden_switch::tables::{TableChange, TableOp};
 use proptest::prelude::*;
 
 use super::fixture::{
-    ProgramRequest, SwitchFixture, ipv6, master, read_by_program, request_frame, route, shorts,
+    ProgramRequest, SwitchFixture, ipv6, master, read_by_program, request_frame, route, short_digests,
 };
 
 const OPTION_BYTES: usize = 104;
@@ -18,42 +18,46 @@ const OPTION_BYTES: usize = 104;
 #[test]
 fn every_state_change_changes_its_digest() {
     let mut fixture = SwitchFixture::new("router", None);
-    let mut seen = vec![fixture.snapshot()];
+    let mut snapshots = vec![fixture.snapshot()];
     let forward = fixture.action("RouterIngress.forward4", &[3, 0x0000_5e00_0001]);
     let entry = fixture.insert("RouterIngress.routes4", &[route(0x0a00_0000, 8)], forward.clone());
-    seen.push(fixture.snapshot());
-    let other = fixture.action("RouterIngress.to_port", &[3]);
-    fixture.change("RouterIngress.routes4", TableOp::Modify(entry, other.clone()));
-    seen.push(fixture.snapshot());
-    fixture.change("RouterIngress.routes4", TableOp::SetDefault(Some(other)));
-    seen.push(fixture.snapshot());
+    snapshots.push(fixture.snapshot());
+    let to_port = fixture.action("RouterIngress.to_port", &[3]);
+    fixture.change("RouterIngress.routes4", TableOp::Modify(entry, to_port.clone()));
+    snapshots.push(fixture.snapshot());
+    fixture.change("RouterIngress.routes4", TableOp::SetDefault(Some(to_port)));
+    snapshots.push(fixture.snapshot());
     let replicas = [Replica { rid: 1, port: 2 }];
     fixture
         .switch
         .change(ForwardingOp::Group(7, Some(replicas.as_slice().into())))
         .unwrap();
-    seen.push(fixture.snapshot());
-    let mirror = MirrorSession {
+    snapshots.push(fixture.snapshot());
+    let session = CloneSession {
         port: Some(4),
-        ..MirrorSession::default()
+        ..CloneSession::default()
     };
     fixture
         .switch
-        .change(ForwardingOp::Mirror(9, Some(mirror)))
+        .change(ForwardingOp::CloneSession(9, Some(session)))
         .unwrap();
-    seen.push(fixture.snapshot());
-    for (at, snapshot) in seen.iter().enumerate() {
-        for other in &seen[at + 1..] {
-            assert_ne!(snapshot.digests.tables, other.digests.tables);
-            assert!(snapshot.sequence < other.sequence);
+    snapshots.push(fixture.snapshot());
+    for (index, snapshot) in snapshots.iter().enumerate() {
+        for later in &snapshots[index + 1..] {
+            assert_ne!(snapshot.digests.tables, later.digests.tables);
+            assert!(snapshot.sequence < later.sequence);
         }
-        assert_eq!(snapshot.digests.program, seen[0].digests.program);
-        assert_eq!(snapshot.digests.registers, seen[0].digests.registers);
+        assert_eq!(snapshot.digests.program, snapshots[0].digests.program);
+        assert_eq!(snapshot.digests.registers, snapshots[0].digests.registers);
     }
-    assert_eq!(fixture.snapshot(), seen[5], "nothing has changed since");
+    assert_eq!(
+        fixture.snapshot(),
+        snapshots[5],
+        "equal without a change of the state"
+    );
 }
 
-/// 1, for registers, written by packets or by the control plane.
+/// 1, for registers: packets and the control plane write them.
 #[test]
 fn register_write_by_packet_changes_digest_at_once() {
     let mut fixture = SwitchFixture::new("evidence", None);
@@ -64,7 +68,7 @@ fn register_write_by_packet_changes_digest_at_once() {
         (ProgramRequest::WriteWide, 1),
     ] {
         let before = fixture.snapshot();
-        fixture.one(0, &request_frame(request, index, 0xabcd));
+        fixture.send_one(0, &request_frame(request, index, 0xabcd));
         let after = fixture.snapshot();
         assert_ne!(before.digests.registers, after.digests.registers);
         assert_eq!(before.digests.tables, after.digests.tables);
@@ -83,10 +87,14 @@ fn register_write_by_packet_changes_digest_at_once() {
         (ProgramRequest::WriteLarge, 65_535),
         (ProgramRequest::WriteWide, 1),
     ] {
-        fixture.one(0, &request_frame(request, index, 0));
+        fixture.send_one(0, &request_frame(request, index, 0));
     }
     fixture.switch.externs().registers(large).unwrap().reset();
-    assert_eq!(before.digests, fixture.snapshot().digests, "all zero again");
+    assert_eq!(
+        before.digests,
+        fixture.snapshot().digests,
+        "all registers are zero as before"
+    );
 }
 
 proptest! {
@@ -104,25 +112,25 @@ proptest! {
                 fixture.insert("RouterIngress.routes4", &[route(address << 8, 24)], target);
             }
         };
-        let mut forth = SwitchFixture::new("router", None);
-        fill(&mut forth, &mut first.iter());
-        // In reverse order, and after deleted entries.
-        let mut back = SwitchFixture::plain("router");
-        fill(&mut back, &mut second.iter());
-        back.switch.start_attestation(super::fixture::settings(None), None).unwrap();
-        let other = back.snapshot();
+        let mut direct = SwitchFixture::new("router", None);
+        fill(&mut direct, &mut first.iter());
+        // This fixture first has other entries, and gets the entries in reverse order.
+        let mut reordered = SwitchFixture::plain("router");
+        fill(&mut reordered, &mut second.iter());
+        reordered.switch.start_attestation(super::fixture::settings(None), None).unwrap();
+        let with_second_routes = reordered.snapshot();
         let handles: Vec<_> = {
-            let forwarding = back.switch.forwarding();
-            let table = forwarding.tables().table(back.table("RouterIngress.routes4")).unwrap();
+            let forwarding = reordered.switch.forwarding();
+            let table = forwarding.tables().table(reordered.table("RouterIngress.routes4")).unwrap();
             table.iter().map(|entry| entry.handle()).collect()
         };
         for handle in handles {
-            let deleted = back.change("RouterIngress.routes4", TableOp::Delete(handle));
+            let deleted = reordered.change("RouterIngress.routes4", TableOp::Delete(handle));
             prop_assert!(matches!(deleted, TableChange::Deleted(_)));
         }
-        fill(&mut back, &mut first.iter().rev());
-        prop_assert_eq!(forth.snapshot().digests, back.snapshot().digests);
-        prop_assert_eq!(first == second, forth.snapshot().digests == other.digests);
+        fill(&mut reordered, &mut first.iter().rev());
+        prop_assert_eq!(direct.snapshot().digests, reordered.snapshot().digests);
+        prop_assert_eq!(first == second, direct.snapshot().digests == with_second_routes.digests);
     }
 
     /// 6: without its evidence option, a packet is byte for byte the packet of a switch without evidence.
@@ -130,25 +138,25 @@ proptest! {
     fn evidence_leaves_packets_intact(
         payload in prop::collection::vec(any::<u8>(), 0..1400),
         next_header in prop_oneof![Just(17u8), Just(58), Just(59), any::<u8>().prop_filter("an option that may be malformed", |next| *next != 0)],
-        form in prop_oneof![Just(ContentFormat::Classic), Just(ContentFormat::Default)],
+        content_format in prop_oneof![Just(ContentFormat::Classic), Just(ContentFormat::Default)],
     ) {
         let frame = ipv6(next_header, &payload);
-        let plain = SwitchFixture::plain("evidence").one(0, &frame);
+        let plain = SwitchFixture::plain("evidence").send_one(0, &frame);
         prop_assert_eq!(&plain, &frame);
-        let stamped = SwitchFixture::new("evidence", Some((Carrier::Option, form))).one(0, &frame);
+        let stamped = SwitchFixture::new("evidence", Some((Carrier::Option, content_format))).send_one(0, &frame);
         prop_assert_eq!(stamped.len(), frame.len() + OPTION_BYTES);
         prop_assert!(resembles_evidence(&stamped) && !resembles_evidence(&frame));
-        let mut taken_out = stamped.clone();
-        taken_out.drain(54..54 + OPTION_BYTES);
-        taken_out[18..20].copy_from_slice(&frame[18..20]);
+        let mut without_option = stamped.clone();
+        without_option.drain(54..54 + OPTION_BYTES);
+        without_option[18..20].copy_from_slice(&frame[18..20]);
         prop_assert_eq!(stamped[20], 0, "a hop-by-hop header follows");
         prop_assert_eq!(stamped[54], next_header);
-        taken_out[20] = next_header;
-        prop_assert_eq!(taken_out, plain);
-        let cloning = SwitchFixture::new("evidence", Some((Carrier::Clone { port: 9 }, form))).send(0, &frame);
-        prop_assert_eq!(&cloning[0], &(1, frame));
-        prop_assert_eq!((cloning[1].0, cloning.len()), (9, 2));
-        prop_assert!(resembles_evidence(&cloning[1].1));
+        without_option[20] = next_header;
+        prop_assert_eq!(without_option, plain);
+        let frames_sent = SwitchFixture::new("evidence", Some((Carrier::Clone { port: 9 }, content_format))).send(0, &frame);
+        prop_assert_eq!(&frames_sent[0], &(1, frame));
+        prop_assert_eq!((frames_sent[1].0, frames_sent.len()), (9, 2));
+        prop_assert!(resembles_evidence(&frames_sent[1].1));
     }
 }
 
@@ -156,18 +164,18 @@ proptest! {
 #[test]
 fn control_plane_and_program_read_the_digests() {
     let mut fixture = SwitchFixture::new("evidence", None);
-    let before = shorts(&fixture.snapshot());
+    let before = short_digests(&fixture.snapshot());
     assert_eq!(
-        read_by_program(&fixture.one(0, &request_frame(ProgramRequest::WriteLarge, 5, 6))),
+        read_by_program(&fixture.send_one(0, &request_frame(ProgramRequest::WriteLarge, 5, 6))),
         before
     );
     let target = fixture.action("NoAction", &[]);
     let address = linewarden_switch::tables::FieldMatch::Exact(super::fixture::ADDRESS.to_vec());
     fixture.insert("EvidenceIngress.forge", &[address], target);
-    let after = shorts(&fixture.snapshot());
+    let after = short_digests(&fixture.snapshot());
     assert_ne!((before[0], before[1]), (after[0], after[1]));
     assert_eq!(
-        read_by_program(&fixture.one(0, &request_frame(ProgramRequest::Nothing, 0, 0))),
+        read_by_program(&fixture.send_one(0, &request_frame(ProgramRequest::Nothing, 0, 0))),
         after
     );
 }
@@ -180,31 +188,36 @@ fn packets_carry_evidence_of_the_processing_state() {
         let mut appraiser = Appraiser::new(master());
         let mut counters = Vec::new();
         for round in 0..20 {
-            let known = fixture.snapshot();
+            let snapshot = fixture.snapshot();
             let sent = fixture.send(0, &ipv6(17, b"a datagram"));
-            let carried = match carrier {
+            let received = match carrier {
                 Carrier::Option => read_option(&sent[0].1),
                 Carrier::Clone { .. } => read_clone(&sent[1].1),
             };
-            let carried = carried.unwrap().unwrap();
-            let evidence = appraiser.appraise(&carried, &known.digests).unwrap();
-            assert_eq!(*evidence.snapshot(), known);
+            let received = received.unwrap().unwrap();
+            let evidence = appraiser.appraise(&received, &snapshot.digests).unwrap();
+            assert_eq!(*evidence.snapshot(), snapshot);
             counters.push(evidence.counter());
-            assert!(appraiser.appraise(&carried, &known.digests).is_err(), "a replay");
+            assert!(
+                appraiser.appraise(&received, &snapshot.digests).is_err(),
+                "a replay is rejected"
+            );
             fixture.send(
                 0,
                 &request_frame(ProgramRequest::WriteSmall, round % 16, round + 1),
             );
             assert!(
-                appraiser.appraise(&carried, &fixture.snapshot().digests).is_err(),
-                "another state"
+                appraiser
+                    .appraise(&received, &fixture.snapshot().digests)
+                    .is_err(),
+                "evidence of an earlier state is rejected"
             );
         }
         assert!(counters.is_sorted_by(|a, b| a < b));
     }
 }
 
-/// 4, in the published format, on a path across several switches.
+/// 4, in the published format, on a path across two switches.
 #[test]
 fn classic_content_has_the_path() {
     let classic = Some((Carrier::Option, ContentFormat::Classic));
@@ -212,18 +225,24 @@ fn classic_content_has_the_path() {
         SwitchFixture::new("evidence", classic),
         SwitchFixture::new("evidence", classic),
     );
-    second.one(0, &request_frame(ProgramRequest::WriteSmall, 0, 1));
-    let between = first.one(0, &ipv6(17, b"a datagram"));
-    let behind = second.one(0, &between);
-    assert_eq!(between.len(), behind.len(), "the option is exchanged");
+    second.send_one(0, &request_frame(ProgramRequest::WriteSmall, 0, 1));
+    let first_output = first.send_one(0, &ipv6(17, b"a datagram"));
+    let second_output = second.send_one(0, &first_output);
+    assert_eq!(first_output.len(), second_output.len(), "the option is replaced");
     let content = |frame: &[u8]| read_option(frame).unwrap().unwrap().content;
-    let (one, two) = (first.snapshot(), second.snapshot());
-    let expected = |last: &_, passed: &[_]| Content::Classic {
-        fields: shorts(last).concat().try_into().unwrap(),
-        route: Some(Route::of_switches(passed)),
+    let (first_snapshot, second_snapshot) = (first.snapshot(), second.snapshot());
+    let expected = |last: &_, path: &[_]| Content::Classic {
+        fields: short_digests(last).concat().try_into().unwrap(),
+        route: Some(Route::of_switches(path)),
     };
-    assert_eq!(content(&between), expected(&one, &[one]));
-    assert_eq!(content(&behind), expected(&two, &[one, two]));
+    assert_eq!(
+        content(&first_output),
+        expected(&first_snapshot, &[first_snapshot])
+    );
+    assert_eq!(
+        content(&second_output),
+        expected(&second_snapshot, &[first_snapshot, second_snapshot])
+    );
 }
 
 /// Packets other than IPv6 cannot carry an option, and reach the controller unchanged.
@@ -231,10 +250,10 @@ fn classic_content_has_the_path() {
 fn packets_without_space_for_evidence_are_unchanged() {
     let mut fixture = SwitchFixture::new("evidence", Some((Carrier::Option, ContentFormat::Default)));
     let arp = [&[2; 12][..], &[8, 6], &[0; 28]].concat();
-    assert_eq!(fixture.one(0, &arp), arp);
+    assert_eq!(fixture.send_one(0, &arp), arp);
     assert_eq!(
-        fixture.one(0, b"short"),
+        fixture.send_one(0, b"short"),
         b"short",
-        "the parser's error path: all of it is payload"
+        "after a parser error, the whole packet is payload"
     );
 }

@@ -15,13 +15,13 @@ fn write(fixture: &mut SwitchFixture, array: RegisterId, cells: &[(u64, u64)]) {
 
 /// The published register digest is a sum over arrays without their names.
 #[test]
-fn swapped_arrays() {
+fn swapped_arrays_have_different_digests() {
     let digest = |swapped: bool| {
         let mut fixture = SwitchFixture::new("evidence", None);
         let arrays = ["EvidenceIngress.small", "EvidenceIngress.wide"].map(|name| fixture.register(name));
-        let [one, other] = if swapped { [arrays[1], arrays[0]] } else { arrays };
-        write(&mut fixture, one, &[(0, 1), (1, 2)]);
-        write(&mut fixture, other, &[(0, 3)]);
+        let [first, second] = if swapped { [arrays[1], arrays[0]] } else { arrays };
+        write(&mut fixture, first, &[(0, 1), (1, 2)]);
+        write(&mut fixture, second, &[(0, 3)]);
         fixture.snapshot().digests.registers
     };
     assert_ne!(digest(false), digest(true));
@@ -29,7 +29,7 @@ fn swapped_arrays() {
 
 /// The published switch concatenates values without lengths: 0x0102, 0x03 equals 0x01, 0x0203.
 #[test]
-fn cells_with_other_boundaries() {
+fn cells_with_other_boundaries_have_different_digests() {
     let digest = |cells: &[(u64, u64)]| {
         let mut fixture = SwitchFixture::new("evidence", None);
         let small = fixture.register("EvidenceIngress.small");
@@ -45,16 +45,16 @@ fn cells_with_other_boundaries() {
 
 /// The published main branch ignores register writes by the program.
 #[test]
-fn register_written_by_program() {
+fn register_write_by_program_changes_the_digest() {
     let mut fixture = SwitchFixture::new("evidence", None);
     let before = fixture.snapshot().digests;
-    fixture.one(0, &request_frame(ProgramRequest::WriteSmall, 7, 1));
+    fixture.send_one(0, &request_frame(ProgramRequest::WriteSmall, 7, 1));
     assert_ne!(before.registers, fixture.snapshot().digests.registers);
 }
 
 /// The published switch ignores default actions.
 #[test]
-fn changed_default_action() {
+fn default_action_changes_the_digest() {
     let mut fixture = SwitchFixture::new("router", None);
     let before = fixture.snapshot().digests;
     let everything_to_port_7 = fixture.action("RouterIngress.to_port", &[7]);
@@ -67,12 +67,12 @@ fn changed_default_action() {
 
 /// A value that is added 65,536 times vanishes from a sum of 16-bit words.
 #[test]
-fn value_repeated_until_sum_wraps() {
+fn value_repeated_65536_times_changes_the_digest() {
     let mut fixture = SwitchFixture::new("evidence", None);
     let empty = fixture.snapshot().digests;
     let large = fixture.register("EvidenceIngress.large");
-    let same: Vec<(u64, u64)> = (0..65_536).map(|index| (index, 1)).collect();
-    write(&mut fixture, large, &same);
+    let cells: Vec<(u64, u64)> = (0..65_536).map(|index| (index, 1)).collect();
+    write(&mut fixture, large, &cells);
     assert_ne!(empty.registers, fixture.snapshot().digests.registers);
     let replicas = vec![Replica { rid: 1, port: 1 }; 65_536];
     fixture
@@ -88,6 +88,6 @@ fn value_repeated_until_sum_wraps() {
     assert_ne!(
         empty.tables,
         fixture.snapshot().digests.tables,
-        "a group without members is one"
+        "an empty group is not the same as no group"
     );
 }

@@ -103,17 +103,16 @@ impl SwitchFixture {
         self.attester().snapshot().unwrap()
     }
 
-    /// Frames that leave after this one arrives.
+    /// Processes a frame and returns the frames that the switch sends, with their ports.
     pub fn send(&mut self, port: u32, frame: &[u8]) -> Vec<(u32, Vec<u8>)> {
         let mut sent = RecordingSink::default();
-        self.worker.batch(1000, |taking| {
-            taking.packet(port, frame, &mut NoRandom, &mut sent)
-        });
+        self.worker
+            .batch(1000, |batch| batch.packet(port, frame, &mut NoRandom, &mut sent));
         sent.0
     }
 
-    /// The only frame that leaves.
-    pub fn one(&mut self, port: u32, frame: &[u8]) -> Vec<u8> {
+    /// Processes a frame and returns the only frame that the switch sends.
+    pub fn send_one(&mut self, port: u32, frame: &[u8]) -> Vec<u8> {
         let [(_, frame)] = self.send(port, frame).try_into().unwrap();
         frame
     }
@@ -153,15 +152,15 @@ impl SwitchFixture {
                 .collect();
             spec.key.key(&canonical, Priority::default()).unwrap()
         };
-        let new = NewEntry {
+        let new_entry = NewEntry {
             key,
             target,
             state: None,
             constant: false,
         };
-        match self.change(table, TableOp::Insert(new)) {
+        match self.change(table, TableOp::Insert(new_entry)) {
             TableChange::Inserted(entry) => entry.handle(),
-            other => panic!("an insertion became {other:?}"),
+            change => panic!("unexpected change by an insertion: {change:?}"),
         }
     }
 
@@ -172,12 +171,12 @@ impl SwitchFixture {
             linewarden_switch::forwarding::ForwardingChange::Tables(TableSetChange::Table(_, change)) => {
                 change
             }
-            other => panic!("a change of a table became {other:?}"),
+            other => panic!("unexpected change by a table operation: {other:?}"),
         }
     }
 }
 
-/// Inserts a route into program `router`.
+/// Match field of a route in program `router`.
 pub fn route(address: u32, prefix_bits: u32) -> FieldMatch {
     FieldMatch::Lpm {
         value: address.to_be_bytes().to_vec(),
@@ -199,7 +198,7 @@ pub fn ipv6(next_header: u8, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Frame with a request to program `evidence`.
+/// Request to program `evidence`.
 #[derive(Clone, Copy)]
 pub enum ProgramRequest {
     Nothing = 0,
@@ -223,10 +222,10 @@ pub fn request_frame(request: ProgramRequest, index: u32, value: u32) -> Vec<u8>
 /// Digests read by the program: registers, tables, program.
 pub fn read_by_program(frame: &[u8]) -> [[u8; 16]; 3] {
     let digests = &frame[23..71];
-    [0, 16, 32].map(|at| digests[at..at + 16].try_into().unwrap())
+    [0, 16, 32].map(|offset| digests[offset..offset + 16].try_into().unwrap())
 }
 
-pub fn shorts(snapshot: &Snapshot) -> [[u8; 16]; 3] {
+pub fn short_digests(snapshot: &Snapshot) -> [[u8; 16]; 3] {
     let digests = &snapshot.digests;
     [digests.registers, digests.tables, digests.program].map(|digest| digest.short())
 }

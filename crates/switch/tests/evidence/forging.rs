@@ -6,14 +6,13 @@ use linewarden_switch::tables::FieldMatch;
 use proptest::prelude::*;
 
 use super::fixture::{
-    ADDRESS, ProgramRequest, SwitchFixture, ipv6, master, read_by_program, request_frame, shorts,
+    ADDRESS, ProgramRequest, SwitchFixture, ipv6, master, read_by_program, request_frame, short_digests,
 };
 
-/// With the table filled, the program gives every packet an option with false digests, in the classic or the
-/// default content format.
-fn forging_fixture(carrier: Carrier, form: ContentFormat, head: u128) -> SwitchFixture {
-    let mut fixture = SwitchFixture::new("evidence", Some((carrier, form)));
-    let false_digests = fixture.action("EvidenceIngress.false_digests", &[u128::MAX, head]);
+/// Switch whose program adds an option with false digests to every packet, in the classic or the default content format.
+fn forging_fixture(carrier: Carrier, content_format: ContentFormat, content_header: u128) -> SwitchFixture {
+    let mut fixture = SwitchFixture::new("evidence", Some((carrier, content_format)));
+    let false_digests = fixture.action("EvidenceIngress.false_digests", &[u128::MAX, content_header]);
     fixture.insert(
         "EvidenceIngress.forge",
         &[FieldMatch::Exact(ADDRESS.to_vec())],
@@ -24,25 +23,25 @@ fn forging_fixture(carrier: Carrier, form: ContentFormat, head: u128) -> SwitchF
 
 #[test]
 fn false_options_are_replaced() {
-    for head in [0, 0x0100_0000] {
-        let mut fixture = forging_fixture(Carrier::Option, ContentFormat::Default, head);
-        let known = fixture.snapshot();
+    for content_header in [0, 0x0100_0000] {
+        let mut fixture = forging_fixture(Carrier::Option, ContentFormat::Default, content_header);
+        let snapshot = fixture.snapshot();
         let mut appraiser = Appraiser::new(master());
-        let fresh = fixture.one(0, &ipv6(17, b"a datagram"));
-        // Also over the option of the previous switch.
-        let again = fixture.one(0, &fresh);
-        for frame in [&fresh, &again] {
-            let carried = read_option(frame).unwrap().unwrap();
-            appraiser.appraise(&carried, &known.digests).unwrap();
+        let first_output = fixture.send_one(0, &ipv6(17, b"a datagram"));
+        // The program also overwrites the option of the previous switch.
+        let second_output = fixture.send_one(0, &first_output);
+        for frame in [&first_output, &second_output] {
+            let evidence = read_option(frame).unwrap().unwrap();
+            appraiser.appraise(&evidence, &snapshot.digests).unwrap();
         }
-        assert_eq!(fresh.len(), again.len());
-        let mut fixture = forging_fixture(Carrier::Option, ContentFormat::Classic, head);
-        let known = shorts(&fixture.snapshot()).concat();
-        let frame = fixture.one(0, &ipv6(17, b"a datagram"));
+        assert_eq!(first_output.len(), second_output.len());
+        let mut fixture = forging_fixture(Carrier::Option, ContentFormat::Classic, content_header);
+        let expected = short_digests(&fixture.snapshot()).concat();
+        let frame = fixture.send_one(0, &ipv6(17, b"a datagram"));
         let Content::Classic { fields, .. } = read_option(&frame).unwrap().unwrap().content else {
             panic!("not the classic content");
         };
-        assert_eq!(fields.as_slice(), known);
+        assert_eq!(fields.as_slice(), expected);
     }
 }
 
@@ -59,29 +58,29 @@ fn false_option_in_packet_without_space_is_dropped() {
     let mut fixture = forging_fixture(Carrier::Option, ContentFormat::Classic, 0);
     let longest = ipv6(17, &vec![0; 65_535 - 104]);
     let sent = fixture.send(0, &longest);
-    // The program's option is replaced in place: there is room for that.
+    // The switch replaces the program's option in place, which needs no additional space.
     let Content::Classic { fields, .. } = read_option(&sent[0].1).unwrap().unwrap().content else {
         panic!("not the classic content");
     };
-    assert_eq!(fields.as_slice(), shorts(&fixture.snapshot()).concat());
+    assert_eq!(fields.as_slice(), short_digests(&fixture.snapshot()).concat());
     let too_long = ipv6(17, &vec![0; 65_535 - 103]);
     let sent = fixture.send(0, &too_long);
     assert!(
         sent.iter()
             .all(|(_, frame)| !matches!(read_option(frame), Ok(Some(_)))),
-        "its length has wrapped: no reader accepts it as evidence"
+        "the length field has overflowed, so no reader accepts the option as evidence"
     );
 }
 
-/// Another reader might accept as evidence what this project's reader rejects.
+/// Other readers may accept evidence that the reader of this project rejects.
 #[test]
 fn lookalike_of_evidence_leaves_only_unchanged() {
     let mut fixture = SwitchFixture::new("evidence", Some((Carrier::Option, ContentFormat::Default)));
     let tagged = [&[2; 12][..], &[0x81, 0, 0, 1].repeat(3), &[0x52, 0x41], &[7; 60]].concat();
     assert_eq!(
-        fixture.one(0, &tagged),
+        fixture.send_one(0, &tagged),
         tagged,
-        "another switch's, behind three tags"
+        "a received lookalike after three VLAN tags is sent unchanged"
     );
     // The program's option in a packet whose length field is too small.
     let mut fixture = forging_fixture(Carrier::Option, ContentFormat::Classic, 0);
@@ -119,18 +118,18 @@ fn evidence_ethertype_is_dropped_unless_received() {
 #[test]
 fn program_writes_to_digest_fields_have_no_effect() {
     let mut fixture = SwitchFixture::new("evidence", None);
-    let known = fixture.snapshot();
-    fixture.one(0, &request_frame(ProgramRequest::WriteDigest, 0, 0xdead));
-    assert_eq!(known, fixture.snapshot());
+    let before = fixture.snapshot();
+    fixture.send_one(0, &request_frame(ProgramRequest::WriteDigest, 0, 0xdead));
+    assert_eq!(before, fixture.snapshot());
     assert_eq!(
-        read_by_program(&fixture.one(0, &request_frame(ProgramRequest::Nothing, 0, 0))),
-        shorts(&known)
+        read_by_program(&fixture.send_one(0, &request_frame(ProgramRequest::Nothing, 0, 0))),
+        short_digests(&before)
     );
     // Without evidence, the fields are neither readable nor writable.
     let mut plain = SwitchFixture::plain("evidence");
-    plain.one(0, &request_frame(ProgramRequest::WriteDigest, 0, 0xdead));
+    plain.send_one(0, &request_frame(ProgramRequest::WriteDigest, 0, 0xdead));
     assert_eq!(
-        read_by_program(&plain.one(0, &request_frame(ProgramRequest::Nothing, 0, 0))),
+        read_by_program(&plain.send_one(0, &request_frame(ProgramRequest::Nothing, 0, 0))),
         [[0; 16]; 3]
     );
 }
@@ -163,7 +162,7 @@ fn cpu_port_gets_no_evidence() {
     }
 }
 
-/// Base frames, each changed in up to three places, truncated, or extended by up to three VLAN tags and extension headers.
+/// Base frames with up to three changed bytes and up to three additional VLAN tags, truncated or extended at the end.
 fn frames() -> impl Strategy<Value = Vec<u8>> {
     let mut upstream = SwitchFixture::new("evidence", Some((Carrier::Option, ContentFormat::Default)));
     let mut cloning = SwitchFixture::new(
@@ -172,9 +171,9 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
     );
     let plain = ipv6(17, b"a datagram");
     let bases = vec![
-        upstream.one(0, &plain),
+        upstream.send_one(0, &plain),
         cloning.send(0, &plain)[1].1.clone(),
-        // A hop-by-hop header with room, followed by a destination header, or with another header first.
+        // A hop-by-hop header with padding: alone, followed by a destination header, or after a routing header.
         ipv6(0, &[&[17, 0, 1, 4, 0, 0, 0, 0][..], b"a datagram"].concat()),
         ipv6(
             0,
@@ -188,24 +187,26 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
         plain,
     ];
     let base = prop::sample::select(bases);
-    let bends = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4);
+    let changes = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4);
     let tags = 0..4usize;
-    (base, bends, tags, 0..12usize, any::<bool>()).prop_map(|(mut frame, bends, tags, end, cut)| {
-        for (at, byte) in bends {
-            // Change headers more often than payload.
-            let end = frame.len().min(80);
-            let at = at.index(end);
-            frame[at] = byte;
-        }
-        for _ in 0..tags {
-            frame.splice(12..12, [0x81, 0, 0, 1]);
-        }
-        match cut {
-            true => frame.truncate(frame.len() - end),
-            false => frame.resize(frame.len() + end, 0),
-        }
-        frame
-    })
+    (base, changes, tags, 0..12usize, any::<bool>()).prop_map(
+        |(mut frame, changes, tags, end, is_truncated)| {
+            for (index, byte) in changes {
+                // Change headers more often than payload.
+                let end = frame.len().min(80);
+                let index = index.index(end);
+                frame[index] = byte;
+            }
+            for _ in 0..tags {
+                frame.splice(12..12, [0x81, 0, 0, 1]);
+            }
+            match is_truncated {
+                true => frame.truncate(frame.len() - end),
+                false => frame.resize(frame.len() + end, 0),
+            }
+            frame
+        },
+    )
 }
 
 proptest! {
@@ -221,18 +222,18 @@ proptest! {
             ] {
                 let mut appraiser = Appraiser::new(master());
                 for frame in &sent {
-                    for (port, left) in fixture.send(0, frame) {
-                        if left == *frame {
+                    for (port, output) in fixture.send(0, frame) {
+                        if output == *frame {
                             continue;
                         }
-                        let known = fixture.snapshot().digests;
-                        for read in [read_option(&left), read_clone(&left)] {
-                            if let Ok(Some(carried)) = read {
-                                let appraised = appraiser.appraise(&carried, &known);
-                                prop_assert!(appraised.is_ok(), "port {port}: {appraised:?}");
+                        let digests = fixture.snapshot().digests;
+                        for read_result in [read_option(&output), read_clone(&output)] {
+                            if let Ok(Some(evidence)) = read_result {
+                                let appraisal = appraiser.appraise(&evidence, &digests);
+                                prop_assert!(appraisal.is_ok(), "port {port}: {appraisal:?}");
                             }
                         }
-                        prop_assert!(port == 9 || !is_clone(&left));
+                        prop_assert!(port == 9 || !is_clone(&output));
                     }
                 }
             }

@@ -1,4 +1,4 @@
-//! Statements, rescans, several workers, and exchanged programs.
+//! Statements, rescans, several workers, and replaced programs.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ fn signer() -> Ed25519Signer {
 #[test]
 fn statement_measures_state_and_proves_inventory() {
     let mut fixture = SwitchFixture::new("evidence", None);
-    fixture.one(0, &request_frame(ProgramRequest::WriteWide, 1, 77));
+    fixture.send_one(0, &request_frame(ProgramRequest::WriteWide, 1, 77));
     let mut signer = signer();
     let (statement, inventory) = fixture
         .attester()
@@ -56,16 +56,16 @@ fn volatile_arrays_are_excluded_from_digest() {
         .unwrap();
     fixture.slot.run(&fixture.switch);
     let before = fixture.snapshot();
-    fixture.one(0, &request_frame(ProgramRequest::WriteLarge, 1, 77));
+    fixture.send_one(0, &request_frame(ProgramRequest::WriteLarge, 1, 77));
     assert_eq!(before.digests, fixture.snapshot().digests);
     volatile_settings
         .volatile
         .insert("EvidenceIngress.larger".to_owned());
-    let refused = fixture
+    let result = fixture
         .switch
         .start_attestation(volatile_settings, None)
         .map(|_| ());
-    assert!(matches!(refused, Err(EvidenceError::UnknownRegister(name)) if name == "EvidenceIngress.larger"));
+    assert!(matches!(result, Err(EvidenceError::UnknownRegister(name)) if name == "EvidenceIngress.larger"));
 }
 
 #[test]
@@ -74,24 +74,36 @@ fn state_set_before_measuring_is_measured() {
         let target = fixture.action("RouterIngress.to_port", &[3]);
         fixture.insert("RouterIngress.routes4", &[route(0x0a00_0000, 8)], target);
     };
-    let mut later = SwitchFixture::new("router", None);
-    fill(&mut later);
-    let mut before = SwitchFixture::plain("router");
-    fill(&mut before);
-    before.switch.start_attestation(settings(None), None).unwrap();
-    assert_eq!(later.snapshot().digests, before.snapshot().digests);
-    let mut written = SwitchFixture::plain("evidence");
-    written.one(0, &request_frame(ProgramRequest::WriteWide, 1, 77));
-    written.switch.start_attestation(settings(None), None).unwrap();
-    let mut measured = SwitchFixture::new("evidence", None);
-    measured.one(0, &request_frame(ProgramRequest::WriteWide, 1, 77));
-    assert_eq!(written.snapshot().digests, measured.snapshot().digests);
+    let mut filled_after_start = SwitchFixture::new("router", None);
+    fill(&mut filled_after_start);
+    let mut filled_before_start = SwitchFixture::plain("router");
+    fill(&mut filled_before_start);
+    filled_before_start
+        .switch
+        .start_attestation(settings(None), None)
+        .unwrap();
+    assert_eq!(
+        filled_after_start.snapshot().digests,
+        filled_before_start.snapshot().digests
+    );
+    let mut written_before_start = SwitchFixture::plain("evidence");
+    written_before_start.send_one(0, &request_frame(ProgramRequest::WriteWide, 1, 77));
+    written_before_start
+        .switch
+        .start_attestation(settings(None), None)
+        .unwrap();
+    let mut written_after_start = SwitchFixture::new("evidence", None);
+    written_after_start.send_one(0, &request_frame(ProgramRequest::WriteWide, 1, 77));
+    assert_eq!(
+        written_before_start.snapshot().digests,
+        written_after_start.snapshot().digests
+    );
 }
 
 #[test]
 fn rescan_matches_measured_state() {
     let mut fixture = SwitchFixture::new("evidence", None);
-    fixture.one(0, &request_frame(ProgramRequest::WriteLarge, 1, 77));
+    fixture.send_one(0, &request_frame(ProgramRequest::WriteLarge, 1, 77));
     assert!(fixture.switch.rescan().unwrap().unwrap().is_clean());
     assert_eq!(SwitchFixture::plain("evidence").switch.rescan().unwrap(), None);
 }
@@ -101,13 +113,13 @@ fn sequence_numbers_continue_across_programs() {
     let mut fixture = SwitchFixture::new("evidence", Some((Carrier::Option, ContentFormat::Default)));
     let mut appraiser = Appraiser::new(master());
     let mut appraise = |frame: &[u8], digests| {
-        let carried = read_option(frame).unwrap().unwrap();
+        let evidence = read_option(frame).unwrap().unwrap();
         appraiser
-            .appraise(&carried, digests)
-            .map(|evidence| *evidence.snapshot())
+            .appraise(&evidence, digests)
+            .map(|appraised| *appraised.snapshot())
     };
     let first = fixture.snapshot();
-    let frame = fixture.one(0, &ipv6(17, b"a datagram"));
+    let frame = fixture.send_one(0, &ipv6(17, b"a datagram"));
     assert_eq!(appraise(&frame, &first.digests), Ok(first));
     let volatile_settings = fixture.attester().settings().clone();
     let mut next = Switch::new(&program("evidence"), Settings::default(), &HashSeed::new([2; 4])).unwrap();
@@ -116,22 +128,25 @@ fn sequence_numbers_continue_across_programs() {
     fixture.slot.run(&next);
     fixture.switch = next;
     let second = fixture.snapshot();
-    assert_eq!(first.digests, second.digests, "the same program with nothing set");
+    assert_eq!(
+        first.digests, second.digests,
+        "the program and its state are the same"
+    );
     assert!(first.sequence < second.sequence);
-    let frame = fixture.one(0, &ipv6(17, b"a datagram"));
+    let frame = fixture.send_one(0, &ipv6(17, b"a datagram"));
     assert_eq!(
         appraise(&frame, &second.digests),
         Ok(second),
-        "its counter continues"
+        "the counter of the evidence continues"
     );
 }
 
-/// A reader of the digests folds pending writes into them; packets still carry these changes.
+/// Reading the digests includes pending register writes; packets after that still carry evidence of these writes.
 #[test]
 fn reading_digests_loses_no_worker_changes() {
     let mut fixture = SwitchFixture::new("evidence", Some((Carrier::Option, ContentFormat::Default)));
     let mut appraiser = Appraiser::new(master());
-    fixture.one(0, &ipv6(17, b"a datagram"));
+    fixture.send_one(0, &ipv6(17, b"a datagram"));
     let small = fixture.register("EvidenceIngress.small");
     for value in 1..4 {
         assert!(
@@ -142,19 +157,22 @@ fn reading_digests_loses_no_worker_changes() {
                 .unwrap()
                 .set_narrow(0, value)
         );
-        let known = fixture.snapshot();
-        let carried = read_option(&fixture.one(0, &ipv6(17, b"a datagram")))
+        let snapshot = fixture.snapshot();
+        let evidence = read_option(&fixture.send_one(0, &ipv6(17, b"a datagram")))
             .unwrap()
             .unwrap();
         assert_eq!(
-            *appraiser.appraise(&carried, &known.digests).unwrap().snapshot(),
-            known
+            *appraiser
+                .appraise(&evidence, &snapshot.digests)
+                .unwrap()
+                .snapshot(),
+            snapshot
         );
     }
 }
 
-/// Workers write registers and send, the control plane changes tables: no sequence number repeats, and equal state numbers
-/// mean equal states.
+/// While workers write registers and send packets, the control plane changes tables: no evidence counter repeats, and
+/// equal sequence numbers have equal digests.
 #[test]
 fn workers_never_repeat_a_sequence_number() {
     let mut fixture = SwitchFixture::new(
@@ -163,17 +181,17 @@ fn workers_never_repeat_a_sequence_number() {
     );
     let slot = fixture.slot.clone();
     let frames: Vec<Vec<u8>> = std::thread::scope(|scope| {
-        let working: Vec<_> = (0..4u32)
+        let workers: Vec<_> = (0..4u32)
             .map(|thread| {
                 let mut worker = slot.worker();
                 scope.spawn(move || {
                     let mut sent = RecordingSink::default();
                     for round in 0..200 {
-                        worker.batch(1, |taking| {
+                        worker.batch(1, |batch| {
                             let write =
                                 request_frame(ProgramRequest::WriteLarge, thread * 1000 + round, round + 1);
-                            taking.packet(0, &write, &mut NoRandom, &mut sent);
-                            taking.packet(0, &ipv6(17, b"a datagram"), &mut NoRandom, &mut sent);
+                            batch.packet(0, &write, &mut NoRandom, &mut sent);
+                            batch.packet(0, &ipv6(17, b"a datagram"), &mut NoRandom, &mut sent);
                         });
                     }
                     sent.0
@@ -189,7 +207,7 @@ fn workers_never_repeat_a_sequence_number() {
             let address = linewarden_switch::tables::FieldMatch::Exact(vec![port as u8; 16]);
             fixture.insert("EvidenceIngress.forge", &[address], target);
         }
-        let sent = working.into_iter().flat_map(|thread| thread.join().unwrap());
+        let sent = workers.into_iter().flat_map(|thread| thread.join().unwrap());
         sent.filter(|(port, _)| *port == 9)
             .map(|(_, frame)| frame)
             .collect()
@@ -197,11 +215,15 @@ fn workers_never_repeat_a_sequence_number() {
     let mut counters = std::collections::BTreeSet::new();
     let mut states = std::collections::BTreeMap::new();
     for frame in &frames {
-        let carried = linewarden_evidence::inband::read_clone(frame).unwrap().unwrap();
-        let linewarden_evidence::inband::Content::Default(tagged) = carried.content else {
+        let evidence = linewarden_evidence::inband::read_clone(frame).unwrap().unwrap();
+        let linewarden_evidence::inband::Content::Default(tagged) = evidence.content else {
             panic!("not the default content");
         };
-        assert!(counters.insert(tagged.counter), "{:?} twice", tagged.counter);
+        assert!(
+            counters.insert(tagged.counter),
+            "{:?} is repeated",
+            tagged.counter
+        );
         let fields = states.entry(tagged.sequence).or_insert(tagged.fields);
         assert_eq!(*fields, tagged.fields, "two states with {:?}", tagged.sequence);
     }

@@ -34,14 +34,14 @@ fn frames_reach_their_port_in_order() {
     for number in 0..10u8 {
         assert!(peers[0].send(&[number, 7, 7]));
     }
-    let served = set.serve(None, |port, frame, senders| {
+    let result = set.serve(None, |port, frame, senders| {
         assert_eq!(port, id(0));
         // To the ingress port, to another port, and to a port that does not exist.
         senders.send(port, &frame[..1], &[]);
         senders.send(id(2), &frame[..1], &frame[2..]);
         senders.send(id(99), frame, &[]);
     });
-    assert_eq!(served.unwrap(), 10);
+    assert_eq!(result.unwrap(), 10);
     for number in 0..10u8 {
         assert_eq!(peers[0].try_receive(), Some(vec![number]));
         assert_eq!(peers[2].try_receive(), Some(vec![number, 7]));
@@ -57,19 +57,19 @@ fn frames_reach_their_port_in_order() {
 #[test]
 fn full_queue_is_counted_on_its_side() {
     let (mut set, peers) = set_of(2, 5);
-    let taken = (0..8).filter(|_| peers[0].send(&[0; 64])).count();
-    assert_eq!(taken, 5);
-    let served = set.serve(None, |_, frame, senders| {
+    let accepted = (0..8).filter(|_| peers[0].send(&[0; 64])).count();
+    assert_eq!(accepted, 5);
+    let result = set.serve(None, |_, frame, senders| {
         senders.send(id(1), frame, &[]);
         senders.send(id(1), frame, &[]);
     });
-    assert_eq!(served.unwrap(), 5);
+    assert_eq!(result.unwrap(), 5);
     assert_eq!(set.counters(id(0)).unwrap().rx.dropped_full, 3);
     let tx = set.counters(id(1)).unwrap().tx;
     assert_eq!((tx.frames, tx.dropped_full), (5, 5));
-    let mut drained = 0;
-    assert_eq!(peers[1].drain(|frame| drained += frame.len()), 5);
-    assert_eq!(drained, 5 * 64);
+    let mut drained_bytes = 0;
+    assert_eq!(peers[1].drain(|frame| drained_bytes += frame.len()), 5);
+    assert_eq!(drained_bytes, 5 * 64);
 }
 
 #[test]
@@ -91,16 +91,16 @@ fn flooded_port_does_not_starve_others() {
 #[test]
 fn ports_are_polled_in_rotation() {
     let (mut set, peers) = set_of(3, 100);
-    let mut first = Vec::new();
+    let mut first_ports = Vec::new();
     for _ in 0..6 {
         for peer in &peers {
             assert!(peer.send(&[0]));
         }
         let mut order = Vec::new();
         set.round(&mut |port, _, _| order.push(port.get())).unwrap();
-        first.push(order[0]);
+        first_ports.push(order[0]);
     }
-    assert_eq!(first, [0, 1, 2, 0, 1, 2]);
+    assert_eq!(first_ports, [0, 1, 2, 0, 1, 2]);
 }
 
 #[test]
@@ -109,15 +109,15 @@ fn sleeping_worker_wakes_for_frames_and_waker() {
     let mut set = set.with_spin_rounds(0);
     let waker = set.waker();
     let rounds = Arc::new(AtomicUsize::new(0));
-    let seen = rounds.clone();
+    let worker_rounds = rounds.clone();
     let worker = thread::spawn(move || {
         let mut frames = 0;
         while frames < 200 {
-            let wait = Some(LONG);
+            let timeout = Some(LONG);
             frames += set
-                .serve(wait, |port, frame, senders| senders.send(port, frame, &[]))
+                .serve(timeout, |port, frame, senders| senders.send(port, frame, &[]))
                 .unwrap();
-            seen.fetch_add(1, Ordering::SeqCst);
+            worker_rounds.fetch_add(1, Ordering::SeqCst);
         }
         set
     });
@@ -141,8 +141,8 @@ fn sleeping_worker_wakes_for_frames_and_waker() {
 #[test]
 fn ports_can_be_added_and_removed() {
     let (mut set, peers) = set_of(2, 100);
-    let (another, _) = memory_port(1).unwrap();
-    assert!(matches!(set.add(id(1), another), Err(PortSetError::PortInUse(port)) if port == id(1)));
+    let (new_port, _) = memory_port(1).unwrap();
+    assert!(matches!(set.add(id(1), new_port), Err(PortSetError::PortInUse(port)) if port == id(1)));
     assert_eq!(set.ids(), [id(0), id(1)]);
 
     assert!(peers[1].send(&[1]));
@@ -151,10 +151,10 @@ fn ports_can_be_added_and_removed() {
     assert_eq!(set.serve(Some(Duration::ZERO), |_, _, _| {}).unwrap(), 0);
 
     set.add(id(511), port).unwrap();
-    let mut from = Vec::new();
-    set.serve(None, |port, frame, _| from.push((port, frame.to_vec())))
+    let mut received = Vec::new();
+    set.serve(None, |port, frame, _| received.push((port, frame.to_vec())))
         .unwrap();
-    assert_eq!(from, [(id(511), vec![1])]);
+    assert_eq!(received, [(id(511), vec![1])]);
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn port_numbers_have_nine_bits() {
     assert_eq!(PortId::new(512), None);
 }
 
-/// Port whose both directions fail like an unplugged device.
+/// Port that fails in both directions like an unplugged device.
 #[derive(Debug)]
 struct FailingPort(std::fs::File);
 
@@ -202,7 +202,7 @@ impl Transmit for FailingPort {
     }
 }
 
-fn unplugged() -> FailingPort {
+fn failing_port() -> FailingPort {
     FailingPort(std::fs::File::open("/dev/null").unwrap())
 }
 
@@ -211,19 +211,19 @@ fn lost_port_is_reported_and_others_continue() {
     let (mut set, peers) = set_of(2, 100);
     let (good, _peer) = memory_port(100).unwrap();
     let bad_receiver = Port {
-        receiver: Box::new(unplugged()),
+        receiver: Box::new(failing_port()),
         ..good
     };
     set.add(id(5), bad_receiver).unwrap();
     let (good, _peer) = memory_port(100).unwrap();
     let bad_sender = Port {
-        sender: Box::new(unplugged()),
+        sender: Box::new(failing_port()),
         ..good
     };
     set.add(id(6), bad_sender).unwrap();
 
     assert!(peers[0].send(&[1]));
-    let mut lost = Vec::new();
+    let mut failed_ports = Vec::new();
     for _ in 0..2 {
         match set.round(&mut |_, frame, senders| {
             senders.send(id(6), frame, &[]);
@@ -234,13 +234,13 @@ fn lost_port_is_reported_and_others_continue() {
                     source.to_string().starts_with("cannot find interface usb0: "),
                     "{source}"
                 );
-                lost.push(port.get());
+                failed_ports.push(port.get());
             }
             other => panic!("{other:?}"),
         }
     }
-    lost.sort_unstable();
-    assert_eq!(lost, [5, 6]);
+    failed_ports.sort_unstable();
+    assert_eq!(failed_ports, [5, 6]);
     assert_eq!(set.ids(), [id(0), id(1)]);
     assert_eq!(peers[1].try_receive(), Some(vec![1]));
     assert!(set.round(&mut |_, _, _| {}).is_ok());

@@ -10,22 +10,22 @@ use std::time::Duration;
 
 use linewarden_switch::ports::{Port, PortCounters, PortId, PortSet, Waker};
 
-/// Network namespace; it exists as long as this value, or a socket or thread in it.
+/// Network namespace. It exists until this value and all sockets and threads in the namespace are dropped.
 pub struct Namespace {
     file: File,
 }
 
 impl Namespace {
-    /// `None`, with a printed line, if this process lacks the permission to create one.
+    /// Creates a namespace. If this process lacks the permission, prints this and returns `None`.
     pub fn new() -> Option<Self> {
-        let made = thread::spawn(|| {
+        let creator = thread::spawn(|| {
             // SAFETY: takes no pointer, and concerns this short-lived thread only.
             if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
                 return Err(io::Error::last_os_error());
             }
             File::open("/proc/thread-self/ns/net")
         });
-        match made.join().unwrap() {
+        match creator.join().unwrap() {
             Ok(file) => {
                 let namespace = Self { file };
                 namespace.shell("ip link set lo up");
@@ -42,11 +42,12 @@ impl Namespace {
     /// Runs a closure in the namespace. Sockets opened there stay there.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| {
-            let run = scope.spawn(|| {
+            let thread = scope.spawn(|| {
                 self.enter();
                 work()
             });
-            run.join()
+            thread
+                .join()
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     }
@@ -54,17 +55,17 @@ impl Namespace {
     /// Moves the calling thread into the namespace.
     pub fn enter(&self) {
         // SAFETY: the descriptor is open, and only the calling thread moves.
-        let done = unsafe { libc::setns(self.file.as_raw_fd(), libc::CLONE_NEWNET) };
-        assert_eq!(done, 0, "setns: {}", io::Error::last_os_error());
+        let result = unsafe { libc::setns(self.file.as_raw_fd(), libc::CLONE_NEWNET) };
+        assert_eq!(result, 0, "setns: {}", io::Error::last_os_error());
     }
 
     /// Runs commands in the namespace.
     pub fn shell(&self, commands: &str) -> String {
         self.run(|| {
-            let run = Command::new("sh").args(["-ec", commands]).output().unwrap();
-            let errors = String::from_utf8_lossy(&run.stderr);
-            assert!(run.status.success(), "{commands}: {errors}");
-            String::from_utf8(run.stdout).unwrap()
+            let output = Command::new("sh").args(["-ec", commands]).output().unwrap();
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{commands}: {errors}");
+            String::from_utf8(output.stdout).unwrap()
         })
     }
 
@@ -74,15 +75,15 @@ impl Namespace {
     }
 }
 
-/// Creates a veth link between two namespaces, both ends up, without traffic from the kernel.
-pub fn link(one: (&Namespace, &str), other: (&Namespace, &str)) {
-    one.0.shell(&format!(
+/// Creates a veth link between two namespaces and brings both ends up, without traffic from the kernel.
+pub fn link(first: (&Namespace, &str), second: (&Namespace, &str)) {
+    first.0.shell(&format!(
         "ip link add name {} type veth peer name {} netns {}",
-        one.1,
-        other.1,
-        other.0.path()
+        first.1,
+        second.1,
+        second.0.path()
     ));
-    for (namespace, interface) in [one, other] {
+    for (namespace, interface) in [first, second] {
         namespace.shell(&format!(
             "sysctl -qw net.ipv6.conf.{interface}.accept_dad=0 net.ipv6.conf.{interface}.router_solicitations=0 \
              net.ipv6.conf.{interface}.mldv2_unsolicited_report_interval=0
@@ -110,9 +111,9 @@ impl Forwarder {
             set.add(id(number), port).unwrap();
         }
         let stop = std::sync::Arc::new(AtomicBool::new(false));
-        let (waker, stopped) = (set.waker(), stop.clone());
+        let (waker, is_stopped) = (set.waker(), stop.clone());
         let thread = thread::spawn(move || {
-            while !stopped.load(Ordering::Relaxed) {
+            while !is_stopped.load(Ordering::Relaxed) {
                 set.serve(Some(Duration::from_secs(1)), |port, frame, senders| {
                     inspect(port, frame);
                     let (headers, payload) = frame.split_at(frame.len() / 3);

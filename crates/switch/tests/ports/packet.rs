@@ -78,7 +78,7 @@ pub fn content(bytes: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Sends `bytes` by TCP from the client to the server and all of them back.
+/// Sends this number of bytes by TCP from the client to the server, which sends them back.
 pub fn echo(hosts: &Hosts, server: IpAddr, bytes: usize) {
     let listener = hosts.server.run(|| TcpListener::bind((server, 7)).unwrap());
     let sent = content(bytes);
@@ -98,11 +98,11 @@ pub fn echo(hosts: &Hosts, server: IpAddr, bytes: usize) {
         stream.write_all(&sent).unwrap();
         let mut received = vec![0; bytes];
         stream.read_exact(&mut received).unwrap();
-        assert!(received == sent, "TCP has delivered something else than was sent");
+        assert!(received == sent, "TCP has changed the data");
     });
 }
 
-/// Frames seen by a forwarder.
+/// Statistics about the frames that a forwarder receives.
 #[derive(Default)]
 struct ReceivedFrames {
     longest: usize,
@@ -110,16 +110,16 @@ struct ReceivedFrames {
     untagged: usize,
 }
 
-fn record_frames(seen: &Arc<Mutex<ReceivedFrames>>) -> impl FnMut(PortId, &[u8]) + Send + use<> {
-    let seen = seen.clone();
+fn record_frames(received_frames: &Arc<Mutex<ReceivedFrames>>) -> impl FnMut(PortId, &[u8]) + Send + use<> {
+    let received_frames = received_frames.clone();
     move |_, frame| {
-        let mut seen = seen.lock().unwrap();
-        seen.longest = seen.longest.max(frame.len());
+        let mut received_frames = received_frames.lock().unwrap();
+        received_frames.longest = received_frames.longest.max(frame.len());
         if frame[12..14] == [0x81, 0] {
             assert_eq!(u16::from_be_bytes([frame[14], frame[15]]) & 0xfff, 5);
-            seen.tagged += 1;
+            received_frames.tagged += 1;
         } else {
-            seen.untagged += 1;
+            received_frames.untagged += 1;
         }
     }
 }
@@ -133,22 +133,22 @@ fn tcp_streams_pass_with_all_offloads_on() {
         "tcp-segmentation-offload: on",
         "tx-vlan-offload: on",
     ] {
-        assert!(offloads.contains(offload), "{offload} is not there to be tested");
+        assert!(offloads.contains(offload), "the test requires {offload}");
     }
     for (server, link_bytes) in [("10.0.0.2", 14), ("fd00::2", 14), ("10.0.5.2", 18)] {
         if link_bytes == 18 && !hosts.vlan {
             println!("SKIPPED: TCP in a VLAN: this kernel has no VLAN devices");
             continue;
         }
-        let seen = Arc::new(Mutex::new(ReceivedFrames::default()));
-        let forwarder = Forwarder::start(hosts.ports(), record_frames(&seen));
+        let received_frames = Arc::new(Mutex::new(ReceivedFrames::default()));
+        let forwarder = Forwarder::start(hosts.ports(), record_frames(&received_frames));
         echo(&hosts, server.parse().unwrap(), 4 << 20);
         let [client, server_side] = forwarder.stop();
-        let seen = seen.lock().unwrap();
+        let received_frames = received_frames.lock().unwrap();
         for counters in [client, server_side] {
             assert!(
                 counters.rx.segmented > 0,
-                "{server}: no oversized frame came: {counters:?}"
+                "{server}: no oversized frame was received: {counters:?}"
             );
             assert!(counters.rx.checksums_completed > 0, "{server}: {counters:?}");
             assert_eq!(
@@ -162,9 +162,13 @@ fn tcp_streams_pass_with_all_offloads_on() {
                 "{counters:?}"
             );
         }
-        assert_eq!(seen.longest, 1500 + link_bytes, "{server}");
-        // Multicast reports of the kernel's may be untagged.
-        assert_eq!(seen.tagged > seen.untagged, link_bytes == 18, "{server}");
+        assert_eq!(received_frames.longest, 1500 + link_bytes, "{server}");
+        // Multicast reports from the kernel may be untagged.
+        assert_eq!(
+            received_frames.tagged > received_frames.untagged,
+            link_bytes == 18,
+            "{server}"
+        );
     }
 }
 
@@ -180,8 +184,8 @@ fn offloaded_segments_arrive_as_datagrams() {
         let sender = hosts.client.run(|| UdpSocket::bind((client, 0)).unwrap());
         sender.connect((server, 9)).unwrap();
         let segment: libc::c_int = 1000;
-        // SAFETY: the value lives through the call and its size is given.
-        let done = unsafe {
+        // SAFETY: the value outlives the call, and the size is that of the value.
+        let result = unsafe {
             libc::setsockopt(
                 sender.as_raw_fd(),
                 libc::SOL_UDP,
@@ -190,7 +194,7 @@ fn offloaded_segments_arrive_as_datagrams() {
                 size_of::<libc::c_int>() as libc::socklen_t,
             )
         };
-        assert_eq!(done, 0);
+        assert_eq!(result, 0);
         let sent = content(20_500);
         assert_eq!(sender.send(&sent).unwrap(), sent.len());
         let mut buffer = [0; 2000];
@@ -203,15 +207,15 @@ fn offloaded_segments_arrive_as_datagrams() {
     assert_eq!(client.rx.segmented, 2);
 }
 
-/// Two ends of one link, both open as ports. The kernel sends nothing on it.
+/// Both ends of a link, open as ports, and their namespaces. The kernel sends nothing on the link.
 fn pair(options: PacketOptions) -> Option<(Namespace, Namespace, Port, Port)> {
-    let (one, other) = (Namespace::new()?, Namespace::new()?);
-    for namespace in [&one, &other] {
+    let (first, second) = (Namespace::new()?, Namespace::new()?);
+    for namespace in [&first, &second] {
         namespace.shell("sysctl -qw net.ipv6.conf.default.disable_ipv6=1");
     }
-    link((&one, "a"), (&other, "b"));
-    let ports = (open(&one, "a", options), open(&other, "b", options));
-    Some((one, other, ports.0, ports.1))
+    link((&first, "a"), (&second, "b"));
+    let ports = (open(&first, "a", options), open(&second, "b", options));
+    Some((first, second, ports.0, ports.1))
 }
 
 /// Ethernet frame with an unused EtherType.
@@ -222,7 +226,7 @@ pub fn frame(number: u32, bytes: usize) -> Vec<u8> {
     frame
 }
 
-/// Number of a frame made by [`frame`].
+/// Number of a frame that [`frame`] has created.
 pub fn number_of(frame: &[u8]) -> u32 {
     assert_eq!(frame[12..14], [0x88, 0xb5], "no other sender on this link");
     u32::from_be_bytes(frame[14..18].try_into().unwrap())
@@ -235,7 +239,7 @@ pub fn until<T>(mut poll: impl FnMut() -> Option<T>) -> T {
         if let Some(value) = poll() {
             return value;
         }
-        assert!(start.elapsed() < LONG, "no answer after {LONG:?}");
+        assert!(start.elapsed() < LONG, "no result after {LONG:?}");
         thread::yield_now();
     }
 }
@@ -252,7 +256,7 @@ pub fn next_frames(port: &mut Port) -> Vec<Vec<u8>> {
 
 #[test]
 fn frames_of_every_length_pass_unchanged_in_order() {
-    let Some((_one, _other, a, mut b)) = pair(small()) else {
+    let Some((_first, _second, a, mut b)) = pair(small()) else {
         return;
     };
     let mut sender = a.sender;
@@ -277,21 +281,21 @@ fn frames_of_every_length_pass_unchanged_in_order() {
     assert_eq!(counters.bytes, lengths().map(u64::from).sum::<u64>());
 }
 
-/// Frames that use 16 KiB of the ring, and loopback frames that use none.
+/// Frames at an MTU of 9,000 use slots of 16 KiB; frames of 65,535 bytes are too long for a slot.
 #[test]
 fn long_frames_pass() {
     for (mtu, longest) in [(9000, 9018), (65_535, 65_535)] {
-        let (Some(one), Some(other)) = (Namespace::new(), Namespace::new()) else {
+        let (Some(first), Some(second)) = (Namespace::new(), Namespace::new()) else {
             return;
         };
-        for namespace in [&one, &other] {
+        for namespace in [&first, &second] {
             namespace.shell("sysctl -qw net.ipv6.conf.default.disable_ipv6=1");
         }
-        link((&one, "a"), (&other, "b"));
-        one.shell(&format!("ip link set dev a mtu {mtu}"));
-        other.shell(&format!("ip link set dev b mtu {mtu}"));
-        let mut sender = open(&one, "a", small()).sender;
-        let mut receiver = open(&other, "b", small());
+        link((&first, "a"), (&second, "b"));
+        first.shell(&format!("ip link set dev a mtu {mtu}"));
+        second.shell(&format!("ip link set dev b mtu {mtu}"));
+        let mut sender = open(&first, "a", small()).sender;
+        let mut receiver = open(&second, "b", small());
         for number in 0..300 {
             let full_frame = frame(number, longest - number as usize % 20);
             sender.send(&full_frame, &[]).unwrap();
@@ -308,7 +312,7 @@ fn long_frames_pass() {
 /// The receiving kernel removes the outermost VLAN tag before it delivers a frame.
 #[test]
 fn vlan_tags_are_preserved() {
-    let Some((_one, _other, a, mut b)) = pair(small()) else {
+    let Some((_first, _second, a, mut b)) = pair(small()) else {
         return;
     };
     let mut sender = a.sender;
@@ -335,7 +339,7 @@ fn vlan_tags_are_preserved() {
 
 #[test]
 fn port_receives_all_addresses_but_not_its_own_frames() {
-    let Some((_one, _other, mut a, mut b)) = pair(small()) else {
+    let Some((_first, _second, mut a, mut b)) = pair(small()) else {
         return;
     };
     a.sender.send(&frame(1, 60), &[]).unwrap();
@@ -349,7 +353,7 @@ fn port_receives_all_addresses_but_not_its_own_frames() {
 
 #[test]
 fn full_ring_counts_lost_frames() {
-    let Some((_one, _other, a, mut b)) = pair(small()) else {
+    let Some((_first, _second, a, mut b)) = pair(small()) else {
         return;
     };
     let mut sender = a.sender;
@@ -370,7 +374,7 @@ fn full_ring_counts_lost_frames() {
     assert_eq!(
         numbers[..1024],
         (0..1024).collect::<Vec<_>>(),
-        "those that were there first are kept"
+        "a full ring keeps the oldest frames"
     );
     // Forwarding continues.
     sender.send(&frame(7777, 64), &[]).unwrap();
@@ -381,18 +385,18 @@ fn full_ring_counts_lost_frames() {
     });
 }
 
-/// Either the kernel's queue is full first, or the ring is because all its frames wait in that queue.
+/// The first limit fills the kernel's queue, the second one fills the ring: all its frames wait in that queue.
 #[test]
 fn slow_link_counts_rejected_frames() {
-    for (limit, at_least) in [(20_000, 10), (4_000_000, 512)] {
+    for (limit, min_frames) in [(20_000, 10), (4_000_000, 512)] {
         let options = PacketOptions {
             bypass_qdisc: false,
             ..small()
         };
-        let Some((one, _other, a, b)) = pair(options) else {
+        let Some((first, _second, a, b)) = pair(options) else {
             return;
         };
-        one.shell(&format!(
+        first.shell(&format!(
             "tc qdisc add dev a root tbf rate 8mbit burst 2000 limit {limit}"
         ));
         let mut sender = a.sender;
@@ -405,14 +409,18 @@ fn slow_link_counts_rejected_frames() {
         assert!(counters.dropped_full > 0, "{counters:?}");
         assert_eq!(counters.frames + counters.dropped_full, 3000);
         assert_eq!(counters.bytes, counters.frames * 1000);
-        assert!(counters.frames >= at_least, "{counters:?}");
+        assert!(counters.frames >= min_frames, "{counters:?}");
         // All frames reported as sent arrive.
         let mut received_frames = 0;
         let mut set = PortSet::new().unwrap();
         set.add(id(0), b).unwrap();
         while received_frames < counters.frames {
-            let served = set.serve(Some(LONG), |_, _, _| received_frames += 1).unwrap();
-            assert!(served > 0, "only {received_frames} of {} came", counters.frames);
+            let frames = set.serve(Some(LONG), |_, _, _| received_frames += 1).unwrap();
+            assert!(
+                frames > 0,
+                "only {received_frames} of {} frames were received",
+                counters.frames
+            );
         }
         // The port accepts frames again.
         sender.send(&frame(7777, 1000), &[]).unwrap();
@@ -429,23 +437,23 @@ fn slow_link_counts_rejected_frames() {
 
 #[test]
 fn port_survives_link_down_but_not_removal() {
-    let Some((one, other, a, b)) = pair(small()) else {
+    let Some((first, second, a, b)) = pair(small()) else {
         return;
     };
     let mut sender = a.sender;
     let mut set = PortSet::new().unwrap().with_spin_rounds(0);
     set.add(id(3), b).unwrap();
 
-    one.shell("ip link set dev a down");
+    first.shell("ip link set dev a down");
     sender.send(&frame(1, 64), &[]).unwrap();
     sender.flush().unwrap();
     assert_eq!(sender.counters().dropped_down, 1);
-    other.shell("ip link set dev b down");
+    second.shell("ip link set dev b down");
     // The error is cleared, so it is reported only once.
     while set.serve(Some(Duration::from_millis(20)), |_, _, _| {}).unwrap() > 0 {}
 
-    one.shell("ip link set dev a up");
-    other.shell("ip link set dev b up");
+    first.shell("ip link set dev a up");
+    second.shell("ip link set dev b up");
     sender.send(&frame(2, 64), &[]).unwrap();
     sender.flush().unwrap();
     let mut received_frames = Vec::new();
@@ -455,16 +463,16 @@ fn port_survives_link_down_but_not_removal() {
     }
     assert_eq!(received_frames, [2]);
 
-    other.shell("ip link del dev b");
-    let lost = loop {
+    second.shell("ip link del dev b");
+    let error = loop {
         if let Err(error) = set.serve(Some(LONG), |_, _, _| {}) {
             break error;
         }
     };
     assert!(
-        matches!(&lost, PortSetError::PortFailed { port, source: PortError::NoInterface { interface, .. } }
+        matches!(&error, PortSetError::PortFailed { port, source: PortError::NoInterface { interface, .. } }
             if *port == id(3) && interface == "b"),
-        "{lost}"
+        "{error}"
     );
     sender.send(&frame(3, 64), &[]).unwrap();
     sender.flush().unwrap();
@@ -473,17 +481,17 @@ fn port_survives_link_down_but_not_removal() {
 
 #[test]
 fn workers_share_an_interface_by_flow() {
-    let Some((_one, other, a, b)) = pair(small()) else {
+    let Some((_first, second, a, b)) = pair(small()) else {
         return;
     };
     drop(b);
-    let shared = PacketOptions {
+    let options = PacketOptions {
         fanout_group: Some(77),
         ..small()
     };
-    let mut workers = [0, 1, 2].map(|_| open(&other, "b", shared));
+    let mut workers = [0, 1, 2].map(|_| open(&second, "b", options));
     let mut sender = a.sender;
-    // 32 UDP flows over IPv4 for hashing, each frame numbered.
+    // Numbered frames of 32 UDP flows over IPv4, for hashing.
     for number in 0..320u32 {
         let mut frame = frame(number, 64);
         frame[12..14].copy_from_slice(&[8, 0]);
@@ -508,8 +516,8 @@ fn workers_share_an_interface_by_flow() {
     });
     received_frames.sort_unstable();
     assert_eq!(received_frames, (0..320).collect::<Vec<_>>());
-    let used: std::collections::BTreeSet<_> = owner.iter().flatten().collect();
-    assert!(used.len() > 1, "all flows went to one worker");
+    let used_workers: std::collections::BTreeSet<_> = owner.iter().flatten().collect();
+    assert!(used_workers.len() > 1, "all flows went to one worker");
 }
 
 #[test]
@@ -533,8 +541,8 @@ fn interfaces_without_ethernet_headers_are_rejected() {
         "ip tuntap add dev t0 mode tun",
         "ip link add name t0 type ipip local 10.0.0.1 remote 10.0.0.2",
     ];
-    let made = namespace.shell(&format!("if {} || {}; then echo made; fi", kinds[0], kinds[1]));
-    if made.is_empty() {
+    let created = namespace.shell(&format!("if {} || {}; then echo made; fi", kinds[0], kinds[1]));
+    if created.is_empty() {
         println!("SKIPPED: this kernel has neither tun nor ipip devices");
         return;
     }
@@ -542,7 +550,7 @@ fn interfaces_without_ethernet_headers_are_rejected() {
     assert!(matches!(&error, PortError::NotEthernet { .. }), "{error}");
 }
 
-/// A loopback interface returns sent frames, which can be longer than any slot.
+/// A loopback interface returns sent frames. These can be longer than any slot.
 #[test]
 fn loopback_interface_works_as_port() {
     let Some(namespace) = Namespace::new() else { return };

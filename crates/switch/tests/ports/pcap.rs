@@ -13,7 +13,7 @@ use proptest::prelude::*;
 
 use crate::net::id;
 
-/// Capture file, built byte by byte.
+/// Content of a capture file.
 fn capture(big_endian: bool, nanoseconds: bool, packets: &[(u32, u32, &[u8])]) -> Vec<u8> {
     let word = |word: u32| {
         if big_endian {
@@ -65,59 +65,63 @@ fn all_four_formats_are_read() {
 
 #[test]
 fn damage_is_reported_with_offset() {
-    let good = capture(false, false, &[(1, 2, b"one"), (3, 4, b"two")]);
-    let with = |at: usize, bytes: &[u8]| {
-        let mut damaged = good.clone();
-        damaged[at..at + bytes.len()].copy_from_slice(bytes);
+    let intact = capture(false, false, &[(1, 2, b"one"), (3, 4, b"two")]);
+    let damaged_at = |position: usize, bytes: &[u8]| {
+        let mut damaged = intact.clone();
+        damaged[position..position + bytes.len()].copy_from_slice(bytes);
         damaged
     };
     let second = 24 + 16 + 3;
-    let cut = |element, found, expected| FormatError::Truncated {
+    let truncated = |element, actual_bytes, expected_bytes| FormatError::Truncated {
         element,
-        actual_bytes: found,
-        expected_bytes: expected,
+        actual_bytes,
+        expected_bytes,
     };
-    for (bytes, place, expected) in [
+    for (bytes, expected_offset, expected) in [
         (
-            with(0, &0x0a0d_0d0a_u32.to_be_bytes()),
+            damaged_at(0, &0x0a0d_0d0a_u32.to_be_bytes()),
             0,
             FormatError::Magic(0x0a0d_0d0a),
         ),
-        (with(4, &[3]), 4, FormatError::Version(3)),
-        (with(20, &[101]), 20, FormatError::LinkType(101)),
+        (damaged_at(4, &[3]), 4, FormatError::Version(3)),
+        (damaged_at(20, &[101]), 20, FormatError::LinkType(101)),
         (
-            with(second + 8, &[0xff; 4]),
+            damaged_at(second + 8, &[0xff; 4]),
             second + 8,
             FormatError::PacketTooLong(u32::MAX),
         ),
         (
-            with(second + 12, &[200]),
+            damaged_at(second + 12, &[200]),
             second + 8,
             FormatError::Incomplete {
                 captured: 3,
                 original: 200,
             },
         ),
-        (good[..10].to_vec(), 0, cut("the file header", 10, 24)),
-        (Vec::new(), 0, cut("the file header", 0, 24)),
-        (good[..second + 5].to_vec(), second, cut("a packet header", 5, 16)),
+        (intact[..10].to_vec(), 0, truncated("the file header", 10, 24)),
+        (Vec::new(), 0, truncated("the file header", 0, 24)),
         (
-            good[..second + 18].to_vec(),
+            intact[..second + 5].to_vec(),
             second,
-            cut("a packet and its header", 18, 19),
+            truncated("a packet header", 5, 16),
+        ),
+        (
+            intact[..second + 18].to_vec(),
+            second,
+            truncated("a packet and its header", 18, 19),
         ),
     ] {
         match read(&bytes) {
             Err(PcapError::Malformed { path, offset, fault }) => {
                 assert_eq!(
                     (path.as_path(), offset, fault),
-                    (Path::new("in.pcap"), place as u64, expected)
+                    (Path::new("in.pcap"), expected_offset as u64, expected)
                 );
             }
             other => panic!("{expected:?}: {other:?}"),
         }
     }
-    let message = read(&good[..second + 18]).unwrap_err().to_string();
+    let message = read(&intact[..second + 18]).unwrap_err().to_string();
     assert_eq!(
         message,
         "malformed capture file in.pcap at byte 43: file ends after 18 of 19 bytes of a packet and its header"
@@ -144,18 +148,18 @@ proptest! {
     fn damaged_captures_are_read_or_rejected(
         frames in vec(vec(any::<u8>(), 0..60), 0..6),
         changes in vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
-        cut in any::<prop::sample::Index>(),
+        length in any::<prop::sample::Index>(),
     ) {
         let packets: Vec<_> = frames.iter().map(|frame| (1, 2, frame.as_slice())).collect();
         let mut bytes = capture(true, false, &packets);
-        for (at, byte) in changes {
-            let at = at.index(bytes.len());
-            bytes[at] = byte;
+        for (index, byte) in changes {
+            let index = index.index(bytes.len());
+            bytes[index] = byte;
         }
-        bytes.truncate(cut.index(bytes.len() + 1));
+        bytes.truncate(length.index(bytes.len() + 1));
         if let Ok(packets) = read(&bytes) {
-            let held: usize = packets.iter().map(|packet| packet.frame.len() + 16).sum();
-            prop_assert_eq!(24 + held, bytes.len());
+            let packet_bytes: usize = packets.iter().map(|packet| packet.frame.len() + 16).sum();
+            prop_assert_eq!(24 + packet_bytes, bytes.len());
         }
     }
 }
@@ -188,15 +192,15 @@ fn serve_to_the_end(set: &mut PortSet) -> Vec<(u16, Vec<u8>)> {
 #[test]
 fn files_are_merged_by_time_and_written_immediately() {
     let directory = tempfile::tempdir().unwrap();
-    let zero = capture(
+    let first_capture = capture(
         false,
         false,
         &[(1, 0, b"a"), (2, 5, b"c"), (2, 5, b"d"), (9, 0, b"g")],
     );
-    let one = capture(true, true, &[(1, 500, b"b"), (2, 5000, b"e"), (3, 0, b"f")]);
-    fs::write(directory.path().join("pcap0_in.pcap"), zero).unwrap();
-    fs::write(directory.path().join("x_in.pcap"), one).unwrap();
-    let before = std::time::SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let second_capture = capture(true, true, &[(1, 500, b"b"), (2, 5000, b"e"), (3, 0, b"f")]);
+    fs::write(directory.path().join("pcap0_in.pcap"), first_capture).unwrap();
+    fs::write(directory.path().join("x_in.pcap"), second_capture).unwrap();
+    let start = std::time::SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let mut set = open(directory.path(), &["0@pcap0", "1@x"], Instant::now());
 
     let received = serve_to_the_end(&mut set);
@@ -214,9 +218,9 @@ fn files_are_merged_by_time_and_written_immediately() {
     // The file is still open, but already complete.
     for (name, frames) in [("pcap0_out.pcap", "bef"), ("x_out.pcap", "acdg")] {
         let packets = read(&fs::read(directory.path().join(name)).unwrap()).unwrap();
-        let written: Vec<u8> = packets.iter().flat_map(|packet| packet.frame.clone()).collect();
-        assert_eq!(written, frames.as_bytes());
-        assert!(packets.iter().all(|packet| packet.time >= before));
+        let content: Vec<u8> = packets.iter().flat_map(|packet| packet.frame.clone()).collect();
+        assert_eq!(content, frames.as_bytes());
+        assert!(packets.iter().all(|packet| packet.time >= start));
     }
     assert_eq!(set.counters(id(0)).unwrap().rx.frames, 4);
     assert_eq!(set.counters(id(0)).unwrap().tx.frames, 3);
@@ -247,7 +251,7 @@ fn no_frame_is_read_before_the_start() {
     assert!(Instant::now() >= start);
 }
 
-/// Like p4c's test runner with simple_switch: pipes opened in any order, packets one by one, table changes between them.
+/// p4c's test runner opens the pipes in any order and sends packets one by one, with table changes between them.
 #[test]
 fn pipes_are_read_without_waiting_for_their_end() {
     let directory = tempfile::tempdir().unwrap();
@@ -287,7 +291,7 @@ fn pipes_are_read_without_waiting_for_their_end() {
         writers[port].1.write_all(&bytes[24..]).unwrap();
     };
     for round in 0..20u8 {
-        // One packet while the others send none, then three at once.
+        // One pipe sends a packet while the other pipes send none; then all three send.
         send(&mut writers, 1, &[round]);
         while received.len() % 4 == 0 {
             set.serve(None, |port, frame, _| received.push((port.get(), frame.to_vec())))
@@ -342,8 +346,8 @@ fn damaged_input_loses_only_its_port() {
         panic!("{errors:?}");
     };
     assert_eq!(*port, id(0));
-    let place = "a_in.pcap at byte 45: file ends after 21 of 22 bytes of a packet and its header";
-    assert!(source.to_string().ends_with(place), "{source}");
+    let expected = "a_in.pcap at byte 45: file ends after 21 of 22 bytes of a packet and its header";
+    assert!(source.to_string().ends_with(expected), "{source}");
 }
 
 #[test]

@@ -17,15 +17,15 @@ fn open(namespace: &Namespace, interface: &str, ring_frames: u32) -> Port {
     namespace.run(|| xdp::open(interface, &options)).unwrap()
 }
 
-/// Two ends of one link, both open as ports. The kernel sends nothing on it.
+/// Both ends of a link, open as ports, and their namespaces. The kernel sends nothing on the link.
 fn pair() -> Option<(Namespace, Namespace, Port, Port)> {
-    let (one, other) = (Namespace::new()?, Namespace::new()?);
-    for namespace in [&one, &other] {
+    let (first, second) = (Namespace::new()?, Namespace::new()?);
+    for namespace in [&first, &second] {
         namespace.shell("sysctl -qw net.ipv6.conf.default.disable_ipv6=1");
     }
-    link((&one, "a"), (&other, "b"));
-    let ports = (open(&one, "a", 256), open(&other, "b", 256));
-    Some((one, other, ports.0, ports.1))
+    link((&first, "a"), (&second, "b"));
+    let ports = (open(&first, "a", 256), open(&second, "b", 256));
+    Some((first, second, ports.0, ports.1))
 }
 
 /// Both network stacks leave checksums to hardware, which a veth does not have.
@@ -77,21 +77,21 @@ fn datagrams_arrive_with_correct_checksums() {
     assert!(client.rx.checksums_completed >= 10, "{client:?}");
 }
 
-/// Tagged datagram with a partial checksum, from a packet socket at the far end: its tag is inside the frame.
+/// A packet socket sends a tagged datagram with a partial checksum. Its tag is part of the frame data.
 #[test]
 fn tagged_frame_keeps_tag_and_gets_checksum() {
-    let (Some(one), Some(other)) = (Namespace::new(), Namespace::new()) else {
+    let (Some(first), Some(second)) = (Namespace::new(), Namespace::new()) else {
         return;
     };
-    for namespace in [&one, &other] {
+    for namespace in [&first, &second] {
         namespace.shell("sysctl -qw net.ipv6.conf.default.disable_ipv6=1");
     }
-    link((&one, "a"), (&other, "b"));
-    let mut sender = one
+    link((&first, "a"), (&second, "b"));
+    let mut sender = first
         .run(|| packet::open("a", &PacketOptions::default()))
         .unwrap()
         .sender;
-    let mut receiver = open(&other, "b", 64);
+    let mut receiver = open(&second, "b", 64);
     for tags in [vec![0x81, 0, 0x20, 7], vec![0x88, 0xa8, 0, 9, 0x81, 0, 0, 8]] {
         let mut full_frame = frame(0, 12);
         full_frame.truncate(12);
@@ -104,8 +104,8 @@ fn tagged_frame_keeps_tag_and_gets_checksum() {
         sender.send(&full_frame, &[]).unwrap();
         sender.flush().unwrap();
         // 1420 + 0007 + 0009 + 000c + 0102 + 0304 = 1842, and e7bd is its complement.
-        let at = full_frame.len() - 6;
-        full_frame[at..at + 2].copy_from_slice(&[0xe7, 0xbd]);
+        let checksum_offset = full_frame.len() - 6;
+        full_frame[checksum_offset..checksum_offset + 2].copy_from_slice(&[0xe7, 0xbd]);
         let received = next_frames(&mut receiver);
         assert!(received == [full_frame], "tags {tags:x?}: {received:x?}");
     }
@@ -114,7 +114,7 @@ fn tagged_frame_keeps_tag_and_gets_checksum() {
 
 #[test]
 fn frames_of_every_length_pass_unchanged_in_order() {
-    let Some((_one, _other, a, mut b)) = pair() else {
+    let Some((_first, _second, a, mut b)) = pair() else {
         return;
     };
     let mut sender = a.sender;
@@ -141,11 +141,11 @@ fn frames_of_every_length_pass_unchanged_in_order() {
 
 #[test]
 fn full_ring_counts_lost_frames() {
-    let Some((_one, _other, a, mut b)) = pair() else {
+    let Some((_first, _second, a, mut b)) = pair() else {
         return;
     };
     let mut sender = a.sender;
-    // Few enough for the link's queue of 256, which must not lose them.
+    // Each burst fits into the link's queue of 256 frames, so the link loses no frame.
     for burst in 0..10 {
         for number in 0..100 {
             sender.send(&frame(burst * 100 + number, 64), &[]).unwrap();
@@ -153,9 +153,9 @@ fn full_ring_counts_lost_frames() {
         sender.flush().unwrap();
         until(|| {
             let counters = b.receiver.counters();
-            let mut there = 256.min(u64::from(burst + 1) * 100);
-            there += counters.dropped_full;
-            (there == u64::from(burst + 1) * 100).then_some(())
+            let mut arrived = 256.min(u64::from(burst + 1) * 100);
+            arrived += counters.dropped_full;
+            (arrived == u64::from(burst + 1) * 100).then_some(())
         });
     }
     assert_eq!(b.receiver.counters().dropped_full, 1000 - 256);
@@ -175,7 +175,7 @@ fn full_ring_counts_lost_frames() {
 
 #[test]
 fn more_frames_than_slots_pass() {
-    let Some((_one, _other, a, b)) = pair() else {
+    let Some((_first, _second, a, b)) = pair() else {
         return;
     };
     let mut sender = a.sender;
@@ -201,38 +201,42 @@ fn more_frames_than_slots_pass() {
 
 #[test]
 fn closing_the_port_returns_interface_to_kernel() {
-    let Some((one, _other, a, b)) = pair() else { return };
-    assert!(one.shell("ip link show dev a").contains("prog/xdp"));
-    let taken = one.run(|| xdp::open("a", &XdpOptions::default())).unwrap_err();
+    let Some((first, _second, a, b)) = pair() else {
+        return;
+    };
+    assert!(first.shell("ip link show dev a").contains("prog/xdp"));
+    let error = first.run(|| xdp::open("a", &XdpOptions::default())).unwrap_err();
     assert!(
-        taken
+        error
             .to_string()
             .contains("bind failed on interface a: Device or resource busy"),
-        "{taken}"
+        "{error}"
     );
     drop((a, b));
-    assert!(!one.shell("ip link show dev a").contains("prog/xdp"));
-    drop(open(&one, "a", 64));
+    assert!(!first.shell("ip link show dev a").contains("prog/xdp"));
+    drop(open(&first, "a", 64));
 }
 
 #[test]
 fn removed_interface_is_lost() {
-    let Some((one, other, a, b)) = pair() else { return };
+    let Some((first, second, a, b)) = pair() else {
+        return;
+    };
     let mut sender = a.sender;
     let mut set = PortSet::new().unwrap().with_spin_rounds(0);
     set.add(id(3), b).unwrap();
-    one.shell("ip link set dev a down");
+    first.shell("ip link set dev a down");
     for number in 0..2000 {
         sender.send(&frame(number, 64), &[]).unwrap();
     }
     sender.flush().unwrap();
     assert!(sender.counters().dropped_down > 0, "{:?}", sender.counters());
-    other.shell("ip link del dev b");
-    let lost = until(|| set.serve(Some(LONG), |_, _, _| {}).err());
+    second.shell("ip link del dev b");
+    let error = until(|| set.serve(Some(LONG), |_, _, _| {}).err());
     assert!(
-        matches!(&lost, PortSetError::PortFailed { port, source: PortError::NoInterface { interface, .. } }
+        matches!(&error, PortSetError::PortFailed { port, source: PortError::NoInterface { interface, .. } }
             if *port == id(3) && interface == "b"),
-        "{lost}"
+        "{error}"
     );
 }
 

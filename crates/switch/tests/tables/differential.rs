@@ -56,7 +56,7 @@ impl TestRandom<'_> {
                 ModelMatch::Ternary(value & mask, mask)
             }
             MatchKind::Range => {
-                let other = match self.below(4) {
+                let second_value = match self.below(4) {
                     0 => value,
                     1 => ones(bits),
                     _ => self.value(bits, spread),
@@ -64,7 +64,7 @@ impl TestRandom<'_> {
                 if self.below(6) == 0 {
                     ModelMatch::Range(0, ones(bits))
                 } else {
-                    ModelMatch::Range(value.min(other), value.max(other))
+                    ModelMatch::Range(value.min(second_value), value.max(second_value))
                 }
             }
         }
@@ -123,12 +123,12 @@ fn schema() -> impl Strategy<Value = (Vec<(MatchKind, u32)>, MatchType)> {
                 *bits = 8;
             }
         }
-        let any = |kinds: &[MatchKind]| fields.iter().any(|(kind, _)| kinds.contains(kind));
-        let needed = if any(&[MatchKind::Range]) {
+        let has_any = |kinds: &[MatchKind]| fields.iter().any(|(kind, _)| kinds.contains(kind));
+        let needed = if has_any(&[MatchKind::Range]) {
             MatchType::Range
-        } else if any(&[MatchKind::Ternary, MatchKind::Optional]) {
+        } else if has_any(&[MatchKind::Ternary, MatchKind::Optional]) {
             MatchType::Ternary
-        } else if any(&[MatchKind::Lpm]) {
+        } else if has_any(&[MatchKind::Lpm]) {
             MatchType::Lpm
         } else {
             MatchType::Exact
@@ -151,12 +151,12 @@ struct State {
     spread: u32,
     /// Handles of the model's entries.
     handles: BTreeMap<u32, EntryHandle>,
-    /// Handles that were valid once.
+    /// Handles of deleted entries.
     stale: Vec<EntryHandle>,
 }
 
 impl State {
-    /// One change, to table and model.
+    /// Applies one change to the table and to the model.
     fn step(&mut self, dice: &mut TestRandom, batch: &mut Batch<'_, Table>) {
         let choice = dice.below(8);
         let picked = dice.below(self.handles.len().max(1) as u32) as usize;
@@ -183,7 +183,11 @@ impl State {
                     panic!("{handle:?} not modified")
                 };
                 assert_eq!((before.handle(), after.handle()), (handle, handle));
-                self.model.places[index as usize].1.as_mut().expect("live").action = number;
+                self.model.positions[index as usize]
+                    .1
+                    .as_mut()
+                    .expect("live")
+                    .action = number;
             }
             (3, _) if !self.stale.is_empty() => {
                 let handle = self.stale[dice.below(self.stale.len() as u32) as usize];
@@ -198,10 +202,10 @@ impl State {
     }
 
     fn add(&mut self, dice: &mut TestRandom, picked: Option<u32>, batch: &mut Batch<'_, Table>) {
-        // Some already exist, some differ only in priority.
-        let again = picked.filter(|_| dice.below(4) == 0);
-        let known = again.and_then(|index| self.model.places[index as usize].1.clone());
-        let field_matches = match &known {
+        // Some entries have the key of an existing entry, and some of these another priority.
+        let duplicated_index = picked.filter(|_| dice.below(4) == 0);
+        let existing = duplicated_index.and_then(|index| self.model.positions[index as usize].1.clone());
+        let field_matches = match &existing {
             Some(entry) => entry.field_matches.clone(),
             None => self
                 .model
@@ -210,7 +214,9 @@ impl State {
                 .map(|(kind, bits)| dice.field_match(*kind, *bits, self.spread))
                 .collect(),
         };
-        let same_rank = known.filter(|_| dice.below(2) == 0).map(|entry| entry.priority);
+        let same_rank = existing
+            .filter(|_| dice.below(2) == 0)
+            .map(|entry| entry.priority);
         let rank = same_rank.unwrap_or_else(|| dice.below(4) as i32 - 1);
         let number = dice.next_value();
         let key = self
@@ -222,13 +228,13 @@ impl State {
             Ok(&key),
             "read back"
         );
-        let new = NewEntry {
+        let new_entry = NewEntry {
             key: key.clone(),
             target: action(number),
             state: None,
             constant: false,
         };
-        let added = batch.apply(TableOp::Insert(new));
+        let added = batch.apply(TableOp::Insert(new_entry));
         match self.model.add(field_matches, rank, number) {
             AddResult::At(index, generation) => {
                 let Ok(TableChange::Inserted(entry)) = added else {
@@ -252,17 +258,17 @@ impl State {
     /// Compares lookups of packets and reads of the control plane.
     fn check(&self, table: &Table, dice: &mut TestRandom) {
         assert_eq!(table.len() as usize, self.handles.len());
-        let read: Vec<_> = table
+        let entries: Vec<_> = table
             .iter()
             .map(|entry| (entry.handle().index(), entry.target().clone()))
             .collect();
         let expected: Vec<_> = self
             .model
-            .live()
+            .entries()
             .map(|(index, entry)| (index, action(entry.action)))
             .collect();
-        assert_eq!(read, expected);
-        for (_, entry) in self.model.live() {
+        assert_eq!(entries, expected);
+        for (_, entry) in self.model.entries() {
             let key = self
                 .spec
                 .key(
@@ -270,17 +276,17 @@ impl State {
                     Priority(entry.priority),
                 )
                 .expect("fits");
-            let found = table.find(&key).expect("is there");
-            assert_eq!(found.target(), &action(entry.action));
-            assert!(table.get(found.handle()).is_ok());
+            let found_entry = table.find(&key).expect("is there");
+            assert_eq!(found_entry.target(), &action(entry.action));
+            assert!(table.get(found_entry.handle()).is_ok());
         }
         assert!(self.stale.iter().all(|handle| table.get(*handle).is_err()));
         for _ in 0..12 {
             let values = self.packet(dice);
-            let found = table.lookup(&packet_key(&self.spec, &values));
-            let found = found.map(|entry| (entry.handle().index(), entry.handle().generation()));
+            let found_entry = table.lookup(&packet_key(&self.spec, &values));
+            let found_entry = found_entry.map(|entry| (entry.handle().index(), entry.handle().generation()));
             assert_eq!(
-                found,
+                found_entry,
                 self.model.lookup(&values),
                 "{values:?} in {:?}",
                 self.model
@@ -292,15 +298,15 @@ impl State {
     fn packet(&self, dice: &mut TestRandom) -> Vec<u128> {
         let entry = self
             .model
-            .live()
+            .entries()
             .nth(dice.below(self.handles.len().max(1) as u32) as usize);
         let fields = self.model.fields.iter().enumerate();
-        let near = fields.map(|(at, (kind, bits))| {
-            let value = match entry.map(|(_, entry)| &entry.field_matches[at]) {
+        let values = fields.map(|(index, (kind, bits))| {
+            let value = match entry.map(|(_, entry)| &entry.field_matches[index]) {
                 Some(ModelMatch::Exact(value)) => *value,
                 Some(ModelMatch::Lpm(value, prefix)) => {
-                    let rest = ones(bits - prefix);
-                    value | (dice.value(*bits, self.spread) & rest)
+                    let dont_care_mask = ones(bits - prefix);
+                    value | (dice.value(*bits, self.spread) & dont_care_mask)
                 }
                 Some(ModelMatch::Ternary(value, mask)) => {
                     value | (dice.value(*bits, self.spread) & !mask & ones(*bits))
@@ -319,7 +325,7 @@ impl State {
                 _ => value,
             }
         });
-        near.collect()
+        values.collect()
     }
 }
 

@@ -34,7 +34,7 @@ fn range(low: &[u8], high: &[u8]) -> FieldMatch {
 }
 
 /// Error of a match on one field.
-fn refused(kind: MatchKind, bits: u32, field_match: FieldMatch) -> KeyError {
+fn match_error(kind: MatchKind, bits: u32, field_match: FieldMatch) -> KeyError {
     let spec = KeySpec::new(vec![field("hdr.f", kind, bits)]).expect("a key");
     spec.key(&[field_match], Priority(1)).expect_err("does not fit")
 }
@@ -58,7 +58,7 @@ fn insert(table: &mut Table, matches: &[FieldMatch], priority: i32, number: u32)
         .map(|_| ())
 }
 
-fn found(table: &Table, key: &[u8]) -> Option<Target> {
+fn lookup(table: &Table, key: &[u8]) -> Option<Target> {
     table.lookup(key).map(|entry| entry.target().clone())
 }
 
@@ -85,18 +85,18 @@ fn fields_select_search_structure() {
 #[test]
 fn invalid_key_fields_are_rejected() {
     use MatchKind::{Exact, Lpm, Range, Ternary};
-    let two = vec![field("a", Lpm, 8), field("b", Lpm, 8)];
+    let two_lpm_fields = vec![field("a", Lpm, 8), field("b", Lpm, 8)];
     assert_eq!(
-        KeySpec::new(two),
+        KeySpec::new(two_lpm_fields),
         Err(SpecError::TwoPrefixes {
             first: "a".into(),
             second: "b".into()
         })
     );
     for bits in [0, FIELD_MAX_BITS + 1, u32::MAX] {
-        let refused = KeySpec::new(vec![field("a", Exact, bits)]);
+        let result = KeySpec::new(vec![field("a", Exact, bits)]);
         assert_eq!(
-            refused,
+            result,
             Err(SpecError::FieldWidth {
                 field: "a".into(),
                 bits
@@ -110,9 +110,9 @@ fn invalid_key_fields_are_rejected() {
         (Exact, MatchType::Lpm),
         (Range, MatchType::Ternary),
     ] {
-        let refused = KeySpec::with_type(vec![field("a", kind, 8)], declared);
+        let result = KeySpec::with_type(vec![field("a", kind, 8)], declared);
         assert!(
-            matches!(refused, Err(SpecError::WrongType { .. })),
+            matches!(result, Err(SpecError::WrongType { .. })),
             "{kind:?} in {declared:?}"
         );
     }
@@ -151,23 +151,26 @@ fn each_match_error_is_reported() {
         bits,
         width,
     };
-    assert_eq!(refused(Exact, 9, FieldMatch::Exact(vec![2, 0])), too_wide(9, 10));
     assert_eq!(
-        refused(Exact, 9, FieldMatch::Exact(vec![1, 0, 0])),
+        match_error(Exact, 9, FieldMatch::Exact(vec![2, 0])),
+        too_wide(9, 10)
+    );
+    assert_eq!(
+        match_error(Exact, 9, FieldMatch::Exact(vec![1, 0, 0])),
         too_wide(9, 17)
     );
-    assert_eq!(refused(Ternary, 4, ternary(&[0], &[0x10])), too_wide(4, 5));
-    assert_eq!(refused(Range, 4, range(&[0], &[0x10])), too_wide(4, 5));
+    assert_eq!(match_error(Ternary, 4, ternary(&[0], &[0x10])), too_wide(4, 5));
+    assert_eq!(match_error(Range, 4, range(&[0], &[0x10])), too_wide(4, 5));
     assert_eq!(
-        refused(Ternary, 8, ternary(&[3], &[1])),
+        match_error(Ternary, 8, ternary(&[3], &[1])),
         KeyError::OutsideMask { field: name() }
     );
     assert_eq!(
-        refused(Lpm, 8, lpm(&[0x81], 7)),
+        match_error(Lpm, 8, lpm(&[0x81], 7)),
         KeyError::OutsideMask { field: name() }
     );
     assert_eq!(
-        refused(Lpm, 8, lpm(&[0], 9)),
+        match_error(Lpm, 8, lpm(&[0], 9)),
         KeyError::PrefixTooLong {
             field: name(),
             bits: 8,
@@ -175,14 +178,14 @@ fn each_match_error_is_reported() {
         }
     );
     assert_eq!(
-        refused(Range, 16, range(&[1, 0], &[0xff])),
+        match_error(Range, 16, range(&[1, 0], &[0xff])),
         KeyError::EmptyRange { field: name() }
     );
     assert_eq!(
-        refused(Optional, 8, ternary(&[1], &[1])),
+        match_error(Optional, 8, ternary(&[1], &[1])),
         KeyError::PartialOptional { field: name() }
     );
-    for (kind, wrong) in [
+    for (kind, field_match) in [
         (Exact, lpm(&[1], 8)),
         (Lpm, ternary(&[1], &[1])),
         (Ternary, FieldMatch::Exact(vec![1])),
@@ -191,7 +194,7 @@ fn each_match_error_is_reported() {
         (Exact, FieldMatch::Valid(true)),
     ] {
         assert_eq!(
-            refused(kind, 8, wrong),
+            match_error(kind, 8, field_match),
             KeyError::WrongKind {
                 field: name(),
                 expected: kind
@@ -241,7 +244,7 @@ fn dont_care_bits_can_be_cleared() {
     assert_eq!(
         too_wide.clone().canonical(&ternary_field),
         too_wide,
-        "left to be refused"
+        "a value that is too wide is unchanged and rejected later"
     );
 }
 
@@ -249,12 +252,12 @@ fn dont_care_bits_can_be_cleared() {
 fn a_prefix_is_counted_from_the_first_bit_of_the_field() {
     let mut table = table(vec![field("a", MatchKind::Lpm, 20)]);
     insert(&mut table, &[lpm(&[0x0a, 0xbc, 0x00], 12)], 0, 1).expect("free");
-    assert_eq!(found(&table, &[0x0a, 0xbc, 0xff]), Some(action(1)));
-    assert_eq!(found(&table, &[0x0a, 0xbd, 0xff]), None);
+    assert_eq!(lookup(&table, &[0x0a, 0xbc, 0xff]), Some(action(1)));
+    assert_eq!(lookup(&table, &[0x0a, 0xbd, 0xff]), None);
 }
 
 #[test]
-fn a_prefix_among_masks_is_a_mask() {
+fn a_prefix_in_a_ternary_table_is_a_mask() {
     let mut table = table(vec![
         field("a", MatchKind::Lpm, 32),
         field("b", MatchKind::Ternary, 8),
@@ -262,9 +265,9 @@ fn a_prefix_among_masks_is_a_mask() {
     insert(&mut table, &[lpm(&[10, 0, 0, 0], 8), ternary(&[], &[])], 1, 1).expect("free");
     insert(&mut table, &[lpm(&[10, 1, 0, 0], 16), ternary(&[], &[])], 2, 2).expect("free");
     assert_eq!(
-        found(&table, &[10, 1, 1, 1, 9]),
+        lookup(&table, &[10, 1, 1, 1, 9]),
         Some(action(1)),
-        "the better priority, not the longer prefix"
+        "the entry with the lower priority number wins, not the entry with the longer prefix"
     );
 }
 
@@ -276,16 +279,16 @@ fn static_mask_applies_to_entries() {
     };
     let mut table = table(vec![masked]);
     insert(&mut table, &[FieldMatch::Exact(vec![0xab])], 0, 1).expect("free");
-    assert_eq!(found(&table, &[0xa0]), Some(action(1)));
-    let same = insert(&mut table, &[FieldMatch::Exact(vec![0xac])], 0, 2);
-    assert!(matches!(same, Err(TableError::AlreadyExists { .. })));
+    assert_eq!(lookup(&table, &[0xa0]), Some(action(1)));
+    let duplicate = insert(&mut table, &[FieldMatch::Exact(vec![0xac])], 0, 2);
+    assert!(matches!(duplicate, Err(TableError::AlreadyExists { .. })));
 }
 
 #[test]
 fn priorities_are_inverted_for_p4runtime() {
     assert!(
         Priority::from_p4runtime(10) < Priority::from_p4runtime(9),
-        "the higher wins there, the lower here"
+        "the higher number wins in P4Runtime, the lower number in the switch"
     );
     for number in [1, 10, i32::MAX] {
         assert_eq!(Priority::from_p4runtime(number).to_p4runtime(), number);
@@ -298,27 +301,27 @@ fn lower_index_wins_among_equal_priorities() {
     for (mask, number) in [(0x80, 1), (0xc0, 2), (0xe0, 3)] {
         insert(&mut table, &[ternary(&[mask], &[mask])], 7, number).expect("free");
     }
-    assert_eq!(found(&table, &[0xff]), Some(action(1)));
+    assert_eq!(lookup(&table, &[0xff]), Some(action(1)));
     let first = table.iter().next().expect("three entries").handle();
     table.delete(first).expect("is there");
-    assert_eq!(found(&table, &[0xff]), Some(action(2)));
+    assert_eq!(lookup(&table, &[0xff]), Some(action(2)));
     insert(&mut table, &[ternary(&[0xf0], &[0xf0])], 7, 4).expect("free");
     assert_eq!(
-        found(&table, &[0xff]),
+        lookup(&table, &[0xff]),
         Some(action(4)),
-        "it has the first place now"
+        "the new entry has reused the lowest index"
     );
     insert(&mut table, &[ternary(&[0xff], &[0xff])], -1, 5).expect("free");
-    assert_eq!(found(&table, &[0xff]), Some(action(5)));
+    assert_eq!(lookup(&table, &[0xff]), Some(action(5)));
 }
 
 #[test]
 fn a_key_of_another_length_matches_no_entry() {
     let mut table = table(vec![field("a", MatchKind::Lpm, 32)]);
     insert(&mut table, &[lpm(&[], 0)], 0, 1).expect("free");
-    assert_eq!(found(&table, &[1, 2, 3, 4]), Some(action(1)));
-    assert_eq!(found(&table, &[1, 2, 3]), None);
-    assert_eq!(found(&table, &[1, 2, 3, 4, 5]), None);
+    assert_eq!(lookup(&table, &[1, 2, 3, 4]), Some(action(1)));
+    assert_eq!(lookup(&table, &[1, 2, 3]), None);
+    assert_eq!(lookup(&table, &[1, 2, 3, 4, 5]), None);
 }
 
 #[test]
@@ -331,15 +334,15 @@ fn const_entries_and_actions_cannot_change() {
             .key(&[FieldMatch::Exact(vec![value])], Priority(0))
             .expect("fits")
     };
-    let (one, two, three) = (key(1), key(2), key(3));
-    let new = |key, constant| NewEntry {
+    let (first_key, second_key, third_key) = (key(1), key(2), key(3));
+    let new_entry = |key, constant| NewEntry {
         key,
         target: action(1),
         state: None,
         constant,
     };
-    let constant = table.insert(new(one, true)).expect("free").handle();
-    let other = table.insert(new(two, false)).expect("free").handle();
+    let constant = table.insert(new_entry(first_key, true)).expect("free").handle();
+    let variable = table.insert(new_entry(second_key, false)).expect("free").handle();
     assert!(matches!(
         table.delete(constant),
         Err(TableError::Immutable { .. })
@@ -349,9 +352,12 @@ fn const_entries_and_actions_cannot_change() {
         Err(TableError::Immutable { .. })
     ));
     table.apply(TableOp::Seal).expect("any table can be sealed");
-    assert!(matches!(table.delete(other), Err(TableError::Immutable { .. })));
     assert!(matches!(
-        table.insert(new(three, false)),
+        table.delete(variable),
+        Err(TableError::Immutable { .. })
+    ));
+    assert!(matches!(
+        table.insert(new_entry(third_key, false)),
         Err(TableError::Immutable { .. })
     ));
     assert_eq!(table.len(), 2);
@@ -380,12 +386,16 @@ fn default_actions_follow_program_restrictions() {
         Err(TableError::WrongTarget { .. })
     ));
 
-    let mut arguments = table(DefaultPolicy::ConstantAction(ActionId(1)));
-    let mut other = call(1);
-    other.data.push(9);
-    assert!(arguments.set_default(Some(Target::Action(other))).is_ok());
+    let mut constant_action = table(DefaultPolicy::ConstantAction(ActionId(1)));
+    let mut call_with_arguments = call(1);
+    call_with_arguments.data.push(9);
+    assert!(
+        constant_action
+            .set_default(Some(Target::Action(call_with_arguments)))
+            .is_ok()
+    );
     assert!(matches!(
-        arguments.set_default(Some(action(2))),
+        constant_action.set_default(Some(action(2))),
         Err(TableError::Immutable { .. })
     ));
 
@@ -408,7 +418,7 @@ fn tables_reject_unsupported_data() {
             table: "ingress.t".into()
         })
     );
-    assert_eq!(found(&keyless, &[]), None);
+    assert_eq!(lookup(&keyless, &[]), None);
     let mut full = table(vec![field("a", MatchKind::Exact, 8)]);
     for value in 0..4 {
         insert(&mut full, &[FieldMatch::Exact(vec![value])], 0, 1).expect("free");
@@ -482,7 +492,7 @@ fn modified_entry_keeps_its_state() {
     state.set_timeout(2_000, 0);
     assert!(!state.is_idle(u64::MAX), "no timeout");
     state.set_timeout(3_000, 10);
-    assert!(!state.is_idle(3_009), "it begins when it is set");
+    assert!(!state.is_idle(3_009), "the timeout starts when it is set");
 }
 
 #[test]

@@ -49,7 +49,7 @@ impl ModelMatch {
     }
 }
 
-/// One entry: its handle is its position in the list and the number of earlier entries at that position.
+/// One entry. Its handle consists of its position in the list and the number of earlier entries at that position.
 #[derive(Clone, Debug)]
 pub struct ModelEntry {
     pub generation: u32,
@@ -72,7 +72,7 @@ pub struct Model {
     pub fields: Vec<(MatchKind, u32)>,
     pub match_type: MatchType,
     pub size: usize,
-    pub places: Vec<(u32, Option<ModelEntry>)>,
+    pub positions: Vec<(u32, Option<ModelEntry>)>,
 }
 
 impl Model {
@@ -81,7 +81,7 @@ impl Model {
             fields,
             match_type,
             size,
-            places: Vec::new(),
+            positions: Vec::new(),
         }
     }
 
@@ -89,14 +89,14 @@ impl Model {
         matches!(self.match_type, MatchType::Ternary | MatchType::Range)
     }
 
-    pub fn live(&self) -> impl Iterator<Item = (u32, &ModelEntry)> {
+    pub fn entries(&self) -> impl Iterator<Item = (u32, &ModelEntry)> {
         (0..)
-            .zip(&self.places)
+            .zip(&self.positions)
             .filter_map(|(index, (_, entry))| Some((index, entry.as_ref()?)))
     }
 
     pub fn find_key(&self, field_matches: &[ModelMatch], priority: i32) -> Option<u32> {
-        self.live()
+        self.entries()
             .find(|(_, entry)| {
                 entry.field_matches == field_matches && (!self.has_priority() || entry.priority == priority)
             })
@@ -107,19 +107,19 @@ impl Model {
         if self.find_key(&field_matches, priority).is_some() {
             return AddResult::Exists;
         }
-        if self.live().count() >= self.size {
+        if self.entries().count() >= self.size {
             return AddResult::Full;
         }
         let index = self
-            .places
+            .positions
             .iter()
             .position(|(_, entry)| entry.is_none())
-            .unwrap_or(self.places.len());
-        if index == self.places.len() {
-            self.places.push((0, None));
+            .unwrap_or(self.positions.len());
+        if index == self.positions.len() {
+            self.positions.push((0, None));
         }
-        let generation = self.places[index].0;
-        self.places[index].1 = Some(ModelEntry {
+        let generation = self.positions[index].0;
+        self.positions[index].1 = Some(ModelEntry {
             generation,
             field_matches,
             priority,
@@ -129,15 +129,15 @@ impl Model {
     }
 
     pub fn delete(&mut self, index: u32) {
-        let place = &mut self.places[index as usize];
-        place.0 += 1;
-        place.1 = None;
+        let position = &mut self.positions[index as usize];
+        position.0 += 1;
+        position.1 = None;
     }
 
-    /// Matching entry: BMv2 searches the list from its beginning and keeps the first of the best.
+    /// Position and generation of the matching entry. Like BMv2, returns the first of several equally good entries.
     pub fn lookup(&self, values: &[u128]) -> Option<(u32, u32)> {
         let mut best: Option<(i64, u32, u32)> = None;
-        for (index, entry) in self.live() {
+        for (index, entry) in self.entries() {
             let fields = entry.field_matches.iter().zip(values).zip(&self.fields);
             if !fields
                 .into_iter()
@@ -160,7 +160,7 @@ impl Model {
                     .sum::<i64>(),
                 MatchType::Ternary | MatchType::Range => i64::from(entry.priority),
             };
-            if best.is_none_or(|(other, ..)| order < other) {
+            if best.is_none_or(|(best_order, ..)| order < best_order) {
                 best = Some((order, index, entry.generation));
             }
         }
@@ -196,7 +196,7 @@ pub fn table_spec(key: KeySpec, size: u32) -> Arc<TableSpec> {
     })
 }
 
-/// Key as written by the packet path.
+/// Key in the format of the packet path.
 pub fn packet_key(spec: &KeySpec, values: &[u128]) -> Vec<u8> {
     let parts = spec.fields().iter().zip(values);
     parts

@@ -9,7 +9,7 @@ use rand_chacha::ChaCha8Rng;
 /// Field value that shares its first bits with most entries, so that prefixes nest.
 fn crowded(rng: &mut ChaCha8Rng, bits: u32) -> u128 {
     let varying = [4, 12, 24, bits][rng.random_range(0..4)].min(bits);
-    let from = if rng.random_bool(0.5) {
+    let position = if rng.random_bool(0.5) {
         0
     } else {
         rng.random_range(0..=bits - varying)
@@ -20,10 +20,10 @@ fn crowded(rng: &mut ChaCha8Rng, bits: u32) -> u128 {
     } else {
         common >> (128 - bits)
     };
-    fixed ^ ((rng.random::<u128>() & ones(varying)) << from) & ones(bits)
+    fixed ^ ((rng.random::<u128>() & ones(varying)) << position) & ones(bits)
 }
 
-/// Remaining entries: all, some, none, and all again.
+/// Number of entries after each round, percent of the maximum.
 const ROUNDS: [u32; 5] = [100, 30, 100, 0, 60];
 
 fn grow_and_shrink(seed: u64, fields: Vec<(MatchKind, u32)>, count: usize) {
@@ -35,7 +35,7 @@ fn grow_and_shrink(seed: u64, fields: Vec<(MatchKind, u32)>, count: usize) {
         let target_len = count * percent as usize / 100;
         while table.len() as usize > target_len {
             let index = model
-                .live()
+                .entries()
                 .nth(rng.random_range(0..table.len() as usize))
                 .expect("live")
                 .0;
@@ -64,13 +64,13 @@ fn grow_and_shrink(seed: u64, fields: Vec<(MatchKind, u32)>, count: usize) {
             let key = spec
                 .key(&model.matches(&field_matches), Priority::default())
                 .expect("fits");
-            let new = NewEntry {
+            let new_entry = NewEntry {
                 key,
                 target: action(tries as u32),
                 state: None,
                 constant: false,
             };
-            let added = table.insert(new);
+            let added = table.insert(new_entry);
             match model.add(field_matches, 0, tries as u32) {
                 AddResult::At(index, generation) => {
                     let handle = added.expect("free").handle();
@@ -85,9 +85,9 @@ fn grow_and_shrink(seed: u64, fields: Vec<(MatchKind, u32)>, count: usize) {
                 _ => rng.random_range(0..2),
             };
             let values: Vec<u128> = fields.iter().map(field).collect();
-            let found = table.lookup(&packet_key(&spec, &values));
-            let found = found.map(|entry| (entry.handle().index(), entry.handle().generation()));
-            assert_eq!(found, model.lookup(&values), "{values:x?}, seed {seed}");
+            let found_entry = table.lookup(&packet_key(&spec, &values));
+            let found_entry = found_entry.map(|entry| (entry.handle().index(), entry.handle().generation()));
+            assert_eq!(found_entry, model.lookup(&values), "{values:x?}, seed {seed}");
         }
     }
 }
@@ -96,24 +96,30 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 24, ..ProptestConfig::default() })]
 
     #[test]
-    fn single_field_prefixes(seed in any::<u64>(), bits in prop_oneof![Just(8u32), Just(12), Just(20), Just(32), Just(48)]) {
+    fn single_field_prefixes_match_the_list_model(
+        seed in any::<u64>(),
+        bits in prop_oneof![Just(8u32), Just(12), Just(20), Just(32), Just(48)],
+    ) {
         grow_and_shrink(seed, vec![(MatchKind::Lpm, bits)], 600);
     }
 
     #[test]
-    fn prefixes_of_128_bits(seed in any::<u64>()) {
+    fn prefixes_of_128_bits_match_the_list_model(seed in any::<u64>()) {
         grow_and_shrink(seed, vec![(MatchKind::Lpm, 128)], 500);
     }
 
     #[test]
-    fn prefixes_with_exact_fields(seed in any::<u64>(), bits in prop_oneof![Just(20u32), Just(32), Just(128)]) {
+    fn prefixes_with_exact_fields_match_the_list_model(
+        seed in any::<u64>(),
+        bits in prop_oneof![Just(20u32), Just(32), Just(128)],
+    ) {
         use MatchKind::{Exact, Lpm, Valid};
         grow_and_shrink(seed, vec![(Lpm, bits), (Exact, 9), (Valid, 8)], 400);
         grow_and_shrink(seed, vec![(Exact, 16), (Lpm, bits), (Exact, 128)], 400);
     }
 
     #[test]
-    fn prefixes_in_long_keys(seed in any::<u64>()) {
+    fn prefixes_in_long_keys_match_the_list_model(seed in any::<u64>()) {
         use MatchKind::{Exact, Lpm};
         grow_and_shrink(seed, vec![(Exact, 128), (Lpm, 127), (Exact, 128)], 300);
     }
@@ -121,7 +127,7 @@ proptest! {
 
 /// Grows to more nodes than a small trie has, and shrinks again.
 #[test]
-fn many_prefixes() {
+fn many_prefixes_match_the_list_model() {
     for seed in 0..2 {
         grow_and_shrink(seed, vec![(MatchKind::Lpm, 32)], 4_000);
     }

@@ -13,13 +13,13 @@ use std::sync::Arc;
 const TABLE: TableId = TableId(0);
 const PROFILE: ProfileId = ProfileId(0);
 
-fn selector(members_max: Option<u32>, group_places_max: Option<u32>, targets: TargetKind) -> TableSet {
+fn selector(members_max: Option<u32>, group_size_max: Option<u32>, targets: TargetKind) -> TableSet {
     let mut set = TableSet::new();
     let profile = set.add_profile(Arc::new(ProfileSpec {
         name: "ingress.ecmp".into(),
         selector: targets == TargetKind::MemberOrGroup,
         members_max,
-        group_size_max: group_places_max,
+        group_size_max,
     }));
     let key = key_spec(&[(MatchKind::Exact, 8)], MatchType::Exact);
     let spec = TableSpec {
@@ -37,7 +37,7 @@ fn ecmp() -> TableSet {
 fn profile(set: &mut TableSet, op: ProfileOp) -> Result<ProfileChange, TableSetError> {
     match set.apply(TableSetOp::Profile(PROFILE, op))? {
         TableSetChange::Profile(PROFILE, change) => Ok(change),
-        other => panic!("another change: {other:?}"),
+        change => panic!("unexpected change: {change:?}"),
     }
 }
 
@@ -92,7 +92,7 @@ fn insert(set: &mut TableSet, key: u8, target: Target) -> Result<(), TableSetErr
 fn expect_error<T: std::fmt::Debug>(result: Result<T, TableSetError>) -> ProfileError {
     match result {
         Err(TableSetError::Profile(error)) => error,
-        other => panic!("no error of the profile: {other:?}"),
+        success => panic!("no error of the profile: {success:?}"),
     }
 }
 
@@ -105,7 +105,7 @@ fn hash_selects_the_same_member_as_bmv2() {
     // BMv2 stores a group as a sorted set: the order of insertion has no effect.
     let group = add_group(&mut set, &[(3, 1), (0, 1), (2, 1)]);
     insert(&mut set, 1, Target::Group(group)).expect("has members");
-    let picked = |set: &TableSet, hash: u32| {
+    let selected_call = |set: &TableSet, hash: u32| {
         let entry = set
             .table(TABLE)
             .and_then(|table| table.lookup(&[1]))
@@ -113,19 +113,19 @@ fn hash_selects_the_same_member_as_bmv2() {
         set.resolve(TABLE, entry.target(), || hash).cloned()
     };
     for (hash, member) in [(0, 0), (1, 2), (2, 3), (3, 0), (0xffff_ffff, 0), (0xffff_fffe, 3)] {
-        assert_eq!(picked(&set, hash), Some(call(member)), "hash {hash}");
+        assert_eq!(selected_call(&set, hash), Some(call(member)), "hash {hash}");
     }
     profile(&mut set, ProfileOp::AddToGroup(group, MemberHandle(1))).expect("not in it");
-    assert_eq!(picked(&set, 1), Some(call(1)));
+    assert_eq!(selected_call(&set, 1), Some(call(1)));
     profile(&mut set, ProfileOp::RemoveFromGroup(group, MemberHandle(0))).expect("in it");
-    assert_eq!(picked(&set, 3), Some(call(1)));
+    assert_eq!(selected_call(&set, 3), Some(call(1)));
     // A modified member keeps its position.
     profile(&mut set, ProfileOp::ModifyMember(MemberHandle(1), call(9))).expect("is there");
-    assert_eq!(picked(&set, 0), Some(call(9)));
+    assert_eq!(selected_call(&set, 0), Some(call(9)));
     for member in [1, 2, 3] {
         profile(&mut set, ProfileOp::RemoveFromGroup(group, MemberHandle(member))).expect("in it");
     }
-    assert_eq!(picked(&set, 7), None, "an empty group does nothing");
+    assert_eq!(selected_call(&set, 7), None, "an empty group does nothing");
 }
 
 #[test]
@@ -167,9 +167,9 @@ fn lowest_free_handle_is_used() {
 #[test]
 fn referenced_objects_cannot_be_deleted() {
     let mut set = ecmp();
-    let (alone, grouped) = (add_member(&mut set, 1), add_member(&mut set, 2));
-    let group = add_group(&mut set, &[(grouped.0, 5)]);
-    insert(&mut set, 1, Target::Member(alone)).expect("is there");
+    let (direct_member, group_member) = (add_member(&mut set, 1), add_member(&mut set, 2));
+    let group = add_group(&mut set, &[(group_member.0, 5)]);
+    insert(&mut set, 1, Target::Member(direct_member)).expect("is there");
     insert(&mut set, 2, Target::Group(group)).expect("is there");
     let in_use = |member, uses| ProfileError::MemberInUse {
         profile: "ingress.ecmp".into(),
@@ -177,12 +177,12 @@ fn referenced_objects_cannot_be_deleted() {
         uses,
     };
     assert_eq!(
-        expect_error(profile(&mut set, ProfileOp::DeleteMember(alone))),
-        in_use(alone, 1)
+        expect_error(profile(&mut set, ProfileOp::DeleteMember(direct_member))),
+        in_use(direct_member, 1)
     );
     assert_eq!(
-        expect_error(profile(&mut set, ProfileOp::DeleteMember(grouped))),
-        in_use(grouped, 1)
+        expect_error(profile(&mut set, ProfileOp::DeleteMember(group_member))),
+        in_use(group_member, 1)
     );
     let group_in_use = ProfileError::GroupInUse {
         profile: "ingress.ecmp".into(),
@@ -195,10 +195,10 @@ fn referenced_objects_cannot_be_deleted() {
     );
 
     // The default action counts as a reference too.
-    table(&mut set, TableOp::SetDefault(Some(Target::Member(alone)))).expect("free");
+    table(&mut set, TableOp::SetDefault(Some(Target::Member(direct_member)))).expect("free");
     assert_eq!(
-        expect_error(profile(&mut set, ProfileOp::DeleteMember(alone))),
-        in_use(alone, 2)
+        expect_error(profile(&mut set, ProfileOp::DeleteMember(direct_member))),
+        in_use(direct_member, 2)
     );
     let entries: Vec<_> = set
         .table(TABLE)
@@ -210,13 +210,13 @@ fn referenced_objects_cannot_be_deleted() {
         table(&mut set, TableOp::Delete(entry)).expect("is there");
     }
     assert_eq!(
-        expect_error(profile(&mut set, ProfileOp::DeleteMember(alone))),
-        in_use(alone, 1)
+        expect_error(profile(&mut set, ProfileOp::DeleteMember(direct_member))),
+        in_use(direct_member, 1)
     );
     table(&mut set, TableOp::SetDefault(None)).expect("free");
-    profile(&mut set, ProfileOp::DeleteMember(alone)).expect("nothing uses it");
+    profile(&mut set, ProfileOp::DeleteMember(direct_member)).expect("nothing uses it");
     profile(&mut set, ProfileOp::DeleteGroup(group)).expect("nothing uses it");
-    profile(&mut set, ProfileOp::DeleteMember(grouped)).expect("its group is gone");
+    profile(&mut set, ProfileOp::DeleteMember(group_member)).expect("its group is gone");
 }
 
 #[test]
@@ -275,11 +275,11 @@ fn each_error_is_reported() {
         ),
         (
             ProfileOp::SetGroup(group, vec![(a, 2), (b, 3)]),
-            full("slots in a group", 4),
+            full("members in a group, counted by weight", 4),
         ),
         (
             ProfileOp::SetGroup(group, vec![(a, u32::MAX), (b, u32::MAX)]),
-            full("slots in a group", 4),
+            full("members in a group, counted by weight", 4),
         ),
     ] {
         assert_eq!(expect_error(profile(&mut set, op.clone())), expected, "{op:?}");
@@ -297,10 +297,10 @@ fn each_error_is_reported() {
         insert(&mut set, 1, Target::Group(group)),
         Err(TableSetError::EmptyGroup { .. })
     ));
-    let wrong = insert(&mut set, 1, action(1));
+    let result = insert(&mut set, 1, action(1));
     assert!(
-        matches!(wrong, Err(TableSetError::Table(TableError::WrongTarget { .. }))),
-        "{wrong:?}"
+        matches!(result, Err(TableSetError::Table(TableError::WrongTarget { .. }))),
+        "{result:?}"
     );
 
     let mut plain = selector(None, None, TargetKind::Member);
@@ -328,12 +328,13 @@ struct Model {
 }
 
 impl Model {
-    fn used(&self, target: &Target) -> bool {
+    fn is_used(&self, target: &Target) -> bool {
         self.entries.values().any(|entry| entry == target)
     }
 
-    fn member_used(&self, member: u32) -> bool {
-        self.used(&Target::Member(MemberHandle(member))) || self.groups.values().any(|g| g.contains(&member))
+    fn is_member_used(&self, member: u32) -> bool {
+        self.is_used(&Target::Member(MemberHandle(member)))
+            || self.groups.values().any(|group| group.contains(&member))
     }
 
     fn is_valid_target(&self, target: &Target) -> bool {
@@ -349,7 +350,11 @@ impl Model {
 
     /// Applies the step if it is allowed.
     fn step(&mut self, choice: u8, a: u32, b: u32) -> bool {
-        let free = |taken: Vec<u32>| (0..).find(|handle| !taken.contains(handle)).expect("endless");
+        let lowest_free = |used_handles: Vec<u32>| {
+            (0..)
+                .find(|handle| !used_handles.contains(handle))
+                .expect("endless")
+        };
         let target = if b.is_multiple_of(2) {
             Target::Member(MemberHandle(a))
         } else {
@@ -358,25 +363,28 @@ impl Model {
         match choice {
             0 => self
                 .members
-                .insert(free(self.members.keys().copied().collect()), a)
+                .insert(lowest_free(self.members.keys().copied().collect()), a)
                 .is_none(),
-            1 => !self.member_used(a) && self.members.remove(&a).is_some(),
+            1 => !self.is_member_used(a) && self.members.remove(&a).is_some(),
             2 => self
                 .groups
-                .insert(free(self.groups.keys().copied().collect()), BTreeSet::new())
+                .insert(
+                    lowest_free(self.groups.keys().copied().collect()),
+                    BTreeSet::new(),
+                )
                 .is_none(),
-            3 => !self.used(&Target::Group(GroupHandle(a))) && self.groups.remove(&a).is_some(),
+            3 => !self.is_used(&Target::Group(GroupHandle(a))) && self.groups.remove(&a).is_some(),
             4 => {
                 self.members.contains_key(&b) && self.groups.get_mut(&a).is_some_and(|group| group.insert(b))
             }
             5 => self.groups.get_mut(&a).is_some_and(|group| group.remove(&b)),
             6 => {
-                let fits = self.is_valid_target(&target) && !self.entries.contains_key(&(b as u8));
-                fits && self.entries.insert(b as u8, target).is_none()
+                let is_allowed = self.is_valid_target(&target) && !self.entries.contains_key(&(b as u8));
+                is_allowed && self.entries.insert(b as u8, target).is_none()
             }
             7 => {
-                let fits = self.is_valid_target(&target) && self.entries.contains_key(&(b as u8));
-                fits && self.entries.insert(b as u8, target).is_some()
+                let is_allowed = self.is_valid_target(&target) && self.entries.contains_key(&(b as u8));
+                is_allowed && self.entries.insert(b as u8, target).is_some()
             }
             _ => self.entries.remove(&(b as u8)).is_some(),
         }
@@ -441,8 +449,8 @@ proptest! {
             let mut batch = publisher.begin();
             for (choice, a, b) in steps {
                 let next_op = op(batch.state(), choice, a, b);
-                let done = next_op.is_some_and(|op| batch.apply(op).is_ok());
-                prop_assert_eq!(done, after.step(choice, a, b), "{} {} {}", choice, a, b);
+                let is_applied = next_op.is_some_and(|op| batch.apply(op).is_ok());
+                prop_assert_eq!(is_applied, after.step(choice, a, b), "{} {} {}", choice, a, b);
                 prop_assert_eq!(&read_back(batch.state()), &after);
             }
             if keep {

@@ -39,13 +39,13 @@ fn insert(set: &TableSet, table: TableId, key: u8, number: u32) -> TableSetOp {
         },
     };
     let key = spec.key(&[field_match], Priority(1)).expect("fits");
-    let new = NewEntry {
+    let new_entry = NewEntry {
         key,
         target: action(number),
         state: None,
         constant: false,
     };
-    TableSetOp::Table(table, TableOp::Insert(new))
+    TableSetOp::Table(table, TableOp::Insert(new_entry))
 }
 
 fn find(set: &TableSet, table: TableId, key: u8) -> Option<(EntryHandle, Target)> {
@@ -53,8 +53,9 @@ fn find(set: &TableSet, table: TableId, key: u8) -> Option<(EntryHandle, Target)
     Some((entry.handle(), entry.target().clone()))
 }
 
-/// Contents of both tables; these differ only if a batch is partly visible.
-fn checked(snapshot: &Snapshot<TableSet>) -> Option<Target> {
+/// Checks that both tables have the same entries and default action, and returns the default action. They differ only
+/// if a batch is partly visible.
+fn common_default(snapshot: &Snapshot<TableSet>) -> Option<Target> {
     let [exact, ternary] = TABLES.map(|table| {
         let entries = (0..KEYS).map(move |key| find(snapshot, table, key));
         (
@@ -73,12 +74,12 @@ fn checked(snapshot: &Snapshot<TableSet>) -> Option<Target> {
 fn read_until(done: &AtomicBool, reader: &Reader<TableSet>) -> u64 {
     let mut last = 0;
     loop {
-        // Read before the snapshot, so that the snapshot after the end is checked too.
-        let over = done.load(Ordering::Acquire);
+        // The flag is read before the snapshot, so the last snapshot contains all batches.
+        let is_last = done.load(Ordering::Acquire);
         let snapshot = reader.snapshot();
-        assert!(snapshot.version() >= last, "time does not go back");
+        assert!(snapshot.version() >= last, "versions never decrease");
         last = snapshot.version();
-        let default = checked(&snapshot);
+        let default = common_default(&snapshot);
         if last > 0 {
             assert_eq!(
                 default,
@@ -86,10 +87,10 @@ fn read_until(done: &AtomicBool, reader: &Reader<TableSet>) -> u64 {
                 "the default action names its version"
             );
         }
-        if over {
+        if is_last {
             return last;
         }
-        // A reader should be preempted here rather than while the writer must wait for it.
+        // If the reader is preempted here, the writer does not have to wait for it.
         drop(snapshot);
         std::thread::yield_now();
     }
@@ -160,13 +161,13 @@ fn snapshot_is_stable_and_delays_the_second_next_batch() {
     let old = publisher.reader().snapshot();
     write(&mut publisher, 1, false);
     assert_eq!(old.version(), 0);
-    assert_eq!(checked(&old), None);
-    assert_eq!(checked(&publisher.current()), Some(action(1)));
+    assert_eq!(common_default(&old), None);
+    assert_eq!(common_default(&publisher.current()), Some(action(1)));
     assert!(publisher.try_begin().is_none(), "the copy is still read");
     drop(old);
     assert!(publisher.try_begin().is_some());
     write(&mut publisher, 2, false);
-    assert_eq!(checked(&publisher.current()), Some(action(2)));
+    assert_eq!(common_default(&publisher.current()), Some(action(2)));
 }
 
 #[test]
@@ -185,26 +186,28 @@ fn batches_are_atomic() {
             insert(&current, TABLES[1], last, 5),
         ]
     };
-    let (bad, good) = (ops(free), ops(200));
-    let refused = publisher.all_or_nothing(bad).expect_err("twice the same key");
+    let (invalid, valid) = (ops(free), ops(200));
+    let error = publisher
+        .all_or_nothing(invalid)
+        .expect_err("the key is inserted twice");
     assert!(
         matches!(
-            refused,
+            error,
             BatchError {
                 index: 2,
                 error: TableSetError::Table(_)
             }
         ),
-        "the first that cannot be made: {refused}"
+        "the index must be that of the first invalid operation: {error}"
     );
     assert_eq!(find(&publisher.current(), TABLES[0], free), None);
     assert_eq!(publisher.current().version(), 1, "nothing was published");
-    publisher.all_or_nothing(good).expect("fits");
+    publisher.all_or_nothing(valid).expect("fits");
     assert_eq!(
         find(&publisher.current(), TABLES[0], free).map(|(_, target)| target),
         Some(action(5))
     );
-    checked(&publisher.current());
+    common_default(&publisher.current());
 }
 
 #[test]
@@ -214,12 +217,12 @@ fn part_of_a_batch_can_be_rolled_back() {
     for table in TABLES {
         batch.apply(insert(batch.state(), table, 1, 1)).expect("free");
     }
-    let kept = batch.changes().len();
+    let change_count = batch.changes().len();
     batch.apply(insert(batch.state(), TABLES[0], 2, 1)).expect("free");
-    batch.undo_to(kept);
+    batch.undo_to(change_count);
     assert_eq!(find(batch.state(), TABLES[0], 2), None);
     batch.commit();
-    assert_eq!(checked(&publisher.current()), None);
+    assert_eq!(common_default(&publisher.current()), None);
     assert!(find(&publisher.current(), TABLES[1], 1).is_some());
 }
 

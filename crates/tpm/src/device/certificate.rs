@@ -17,7 +17,7 @@ const CERTIFICATE: &str = "the endorsement key's certificate";
 const PART_BYTES: u16 = 512;
 
 impl EndorsementKind {
-    /// TCG EK Credential Profile 2.5, 2.2.1.4, "Low Range".
+    /// The NV index of the certificate (TCG EK Credential Profile 2.5, 2.2.1.4, "Low Range").
     const fn index(self) -> u32 {
         match self {
             Self::Rsa2048 => 0x01c0_0002,
@@ -35,21 +35,21 @@ impl Tpm {
         let index = NvIndexTpmHandle::new(kind.index());
         let index =
             TpmHandle::NvIndex(index.map_err(|error| TpmError::new(READ_PUBLIC, CERTIFICATE, error))?);
-        let found = self.run(READ_PUBLIC, CERTIFICATE, |context| {
+        let handle = self.run(READ_PUBLIC, CERTIFICATE, |context| {
             match context.execute_without_session(|context| context.tr_from_tpm_public(index)) {
                 Ok(handle) => Ok(Some(handle)),
                 Err(Error::Tss2Error(code)) if code.kind() == Some(Tss2ResponseCodeKind::Handle) => Ok(None),
                 Err(error) => Err(error),
             }
         })?;
-        let Some(mut handle) = found else {
+        let Some(mut handle) = handle else {
             return Ok(Vec::new());
         };
-        let read = self.read_index(handle);
-        let closed = self.run("closing an index", CERTIFICATE, |context| {
+        let bytes = self.read_index(handle);
+        let close_result = self.run("closing an index", CERTIFICATE, |context| {
             context.tr_close(&mut handle)
         });
-        let bytes = read.and_then(|bytes| closed.map(|()| bytes))?;
+        let bytes = bytes.and_then(|bytes| close_result.map(|()| bytes))?;
         Ok(vec![without_padding(bytes)])
     }
 
@@ -61,10 +61,10 @@ impl Tpm {
         let size = public.data_size();
         let mut bytes = Vec::with_capacity(size);
         while bytes.len() < size {
-            let wrong = || invalid_result(READ, CERTIFICATE, "the index is longer than the maximum");
-            let offset = u16::try_from(bytes.len()).map_err(|_| wrong())?;
+            let too_long = || invalid_result(READ, CERTIFICATE, "the index is longer than the maximum");
+            let offset = u16::try_from(bytes.len()).map_err(|_| too_long())?;
             let length = u16::try_from(size - bytes.len())
-                .map_err(|_| wrong())?
+                .map_err(|_| too_long())?
                 .min(PART_BYTES);
             let part = self.run_plain(READ, CERTIFICATE, |context| {
                 context.nv_read(NvAuth::NvIndex(index), index, length, offset)
@@ -82,7 +82,7 @@ impl Tpm {
     }
 }
 
-/// Some manufacturers pad the certificate's index.
+/// Removes the bytes after the certificate, with which some manufacturers pad the index.
 fn without_padding(mut bytes: Vec<u8>) -> Vec<u8> {
     if let Ok((rest, _)) = X509Certificate::from_der(&bytes) {
         let length = bytes.len() - rest.len();

@@ -1,4 +1,4 @@
-//! An open TPM, its commands with names for errors, and the flushing of loaded objects.
+//! An open TPM: runs commands, names them in errors, and flushes loaded objects.
 
 use std::fmt;
 use std::str::FromStr as _;
@@ -14,7 +14,7 @@ use tss_esapi::{Context, Error};
 use super::error::{Cause, TpmError};
 use crate::key::Retry;
 
-/// The kernel's resource manager: each process has a virtual TPM memory of its own.
+/// The TCTI of the kernel's resource manager, which gives each process a virtual TPM memory of its own.
 pub const DEFAULT_TCTI: &str = "device:/dev/tpmrm0";
 
 /// Retries of commands that may succeed later, and the delay before each retry.
@@ -24,10 +24,10 @@ pub struct Retries {
 }
 
 impl Retries {
-    /// At most this number of retries; `wait` is called before each retry, with its number from 1.
-    pub fn new(most: u32, wait: impl FnMut(u32) + Send + 'static) -> Self {
+    /// Allows at most `retries_max` retries. `wait` is called before each retry, with the number of the retry, from 1.
+    pub fn new(retries_max: u32, wait: impl FnMut(u32) + Send + 'static) -> Self {
         Self {
-            retries_max: most,
+            retries_max,
             before_retry: Box::new(wait),
         }
     }
@@ -41,7 +41,7 @@ impl Retries {
 impl fmt::Debug for Retries {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Retries")
-            .field("most", &self.retries_max)
+            .field("retries_max", &self.retries_max)
             .finish_non_exhaustive()
     }
 }
@@ -58,7 +58,7 @@ fn parse(tcti: &str) -> Result<TctiNameConf, TpmError> {
     })
 }
 
-/// Checks that a text is a TCTI accepted by [`Tpm::open`], without opening the TPM.
+/// Checks that [`Tpm::open`] would accept the text as a TCTI. The TPM is not opened.
 ///
 /// # Errors
 /// The text is not a TCTI.
@@ -66,10 +66,10 @@ pub fn check_tcti(tcti: &str) -> Result<(), TpmError> {
     parse(tcti).map(drop)
 }
 
-/// An open TPM. Objects loaded by this program are flushed after use, also after errors, and all of them on drop.
+/// An open TPM. Objects that this program has loaded are flushed after use, also after errors, and on drop.
 ///
-/// The C library prints messages to standard error when a command fails, even if the failure is expected;
-/// `TSS2_LOG=all+none` in the environment disables that.
+/// The C library prints messages to standard error when a command fails, even if the failure is expected. The environment
+/// variable `TSS2_LOG=all+none` disables these messages.
 #[derive(Debug)]
 pub struct Tpm {
     context: Context,
@@ -97,7 +97,7 @@ impl Tpm {
         let mut attempt = 0;
         loop {
             let error = match operation(&mut self.context) {
-                Ok(done) => return Ok(done),
+                Ok(result) => return Ok(result),
                 Err(error) => TpmError::new(command, object, error),
             };
             if attempt == self.retries.retries_max || error.retry() != Retry::Later {
@@ -108,7 +108,7 @@ impl Tpm {
         }
     }
 
-    /// As [`Tpm::run`], authorized by an empty password.
+    /// As [`Tpm::run`], with an empty password as authorization.
     pub(super) fn run_plain<T>(
         &mut self,
         command: &'static str,
@@ -120,16 +120,16 @@ impl Tpm {
         })
     }
 
-    /// Uses a loaded object and flushes it in any case.
+    /// Runs `operation` with a loaded object, and flushes the object in any case.
     pub(super) fn with_loaded<T>(
         &mut self,
         handle: ObjectHandle,
         object: &'static str,
         operation: impl FnOnce(&mut Self, ObjectHandle) -> Result<T, TpmError>,
     ) -> Result<T, TpmError> {
-        let done = operation(self, handle);
-        let flushed = self.flush(handle, object);
-        done.and_then(|done| flushed.map(|()| done))
+        let result = operation(self, handle);
+        let flush_result = self.flush(handle, object);
+        result.and_then(|value| flush_result.map(|()| value))
     }
 
     pub(super) fn flush(&mut self, handle: ObjectHandle, object: &'static str) -> Result<(), TpmError> {
@@ -138,7 +138,7 @@ impl Tpm {
         })
     }
 
-    /// Starts a policy session, uses it, and flushes it in any case.
+    /// Runs `operation` with a new policy session, and flushes the session in any case.
     pub(super) fn with_policy<T>(
         &mut self,
         operation: impl FnOnce(&mut Self, PolicySession) -> Result<T, TpmError>,
@@ -167,7 +167,8 @@ impl Tpm {
         self.with_loaded(handle, SESSION, |tpm, _| operation(tpm, session))
     }
 
-    /// A session that may use the endorsement key: PolicySecret with the endorsement hierarchy's empty password.
+    /// Runs `operation` with a session that may use the endorsement key: PolicySecret with the empty password of the
+    /// endorsement hierarchy.
     pub(super) fn with_endorsement<T>(
         &mut self,
         operation: impl FnOnce(&mut Self, AuthSession) -> Result<T, TpmError>,

@@ -24,7 +24,7 @@ use crate::public::Public;
 use crate::quote::Nonce;
 use crate::wire::ParseError;
 
-/// Maximum number of attempts to read and quote PCRs if they change in between.
+/// Maximum number of attempts to read and quote PCRs, if the PCRs change in between.
 const QUOTE_ATTEMPTS_MAX: usize = 3;
 const QUOTE: &str = "TPM2_Quote";
 
@@ -34,7 +34,7 @@ pub enum AcceptError {
     /// The offered key is invalid.
     #[error("invalid key in the offer: {0}")]
     InvalidKey(#[from] ParseError),
-    /// The offered key could be used for something other than HMAC under the policy in the offer.
+    /// The offered key permits another use than HMAC under the policy in the offer.
     #[error("key in the offer rejected: it is not an HMAC key bound to the policy in the offer")]
     WrongKeyUse,
     /// The TPM failed.
@@ -54,8 +54,8 @@ pub struct QuoteWithValues {
 }
 
 impl Tpm {
-    /// The device's first message: the TPM's keys and certificate, and the current values of the PCRs to which its
-    /// key will be bound.
+    /// The device's first message: the TPM's keys and certificate, and the current values of the PCRs to which k
+    /// will be bound.
     ///
     /// # Errors
     /// The TPM failed.
@@ -77,10 +77,10 @@ impl Tpm {
         })
     }
 
-    /// Accepts the controller's offer: activates the credential, imports the key, proves both.
+    /// Accepts the controller's offer: activates the credential, imports the key, and proves both.
     ///
-    /// The caller stores the key in its file before it sends the response. Until it has sent a response, it may
-    /// repeat this with the same offer, for instance after the TPM was unavailable.
+    /// The caller must store the key in its file before it sends the response. Before the response is sent, the call may be
+    /// repeated with the same offer, for example after the TPM was unavailable.
     ///
     /// # Errors
     /// The offer is invalid, the TPM failed, or the PCRs have changed since the first message.
@@ -109,20 +109,21 @@ impl Tpm {
                 Ok((blob, proof))
             })
         })?;
-        let quoted = self.quote(blobs, &offer.nonce, offer.policy.bank(), offer.policy.selection())?;
+        let quote = self.quote(blobs, &offer.nonce, offer.policy.bank(), offer.policy.selection())?;
         let response = OfferResponse {
             version: Version,
             enrollment_id: offer.enrollment_id,
             activation: activation_proof(&secret, &offer.nonce),
-            quote: quoted.attest,
-            signature: quoted.signature,
+            quote: quote.attest,
+            signature: quote.signature,
             key_proof,
         };
         let policy = offer.policy.clone();
         Ok((BoundKey { blob, policy }, response))
     }
 
-    /// Quotes these PCRs, with the quoted values: if a PCR changes between reading and quoting, both are repeated.
+    /// Quotes these PCRs and returns the quote with the quoted values. If a PCR changes between reading and quoting, both are
+    /// repeated.
     ///
     /// # Errors
     /// The TPM failed, or the PCRs keep changing.
@@ -178,9 +179,9 @@ impl Tpm {
         offer: &KeyOffer,
     ) -> Result<Zeroizing<[u8; 32]>, TpmError> {
         const ACTIVATE: &str = "TPM2_ActivateCredential";
-        let wrong = |error: tss_esapi::Error| invalid_result(ACTIVATE, EK, error);
-        let credential = IdObject::try_from(&offer.credential[..]).map_err(wrong)?;
-        let seed = EncryptedSecret::try_from(&offer.credential_seed[..]).map_err(wrong)?;
+        let invalid = |error: tss_esapi::Error| invalid_result(ACTIVATE, EK, error);
+        let credential = IdObject::try_from(&offer.credential[..]).map_err(invalid)?;
+        let seed = EncryptedSecret::try_from(&offer.credential_seed[..]).map_err(invalid)?;
         let secret = self.with_endorsement(|tpm, session| {
             tpm.run(ACTIVATE, EK, |context| {
                 let sessions = (Some(AuthSession::Password), Some(session), None);
@@ -197,15 +198,22 @@ impl Tpm {
 
     fn import(&mut self, ek: KeyHandle, public: &Public, offer: &KeyOffer) -> Result<Vec<u8>, TpmError> {
         const IMPORT: &str = "TPM2_Import";
-        let wrong = |error: tss_esapi::Error| invalid_result(IMPORT, KEY, error);
-        let duplicate = Private::try_from(&offer.key_duplicate[..]).map_err(wrong)?;
-        let seed = EncryptedSecret::try_from(&offer.key_seed[..]).map_err(wrong)?;
+        let invalid = |error: tss_esapi::Error| invalid_result(IMPORT, KEY, error);
+        let duplicate = Private::try_from(&offer.key_duplicate[..]).map_err(invalid)?;
+        let seed = EncryptedSecret::try_from(&offer.key_seed[..]).map_err(invalid)?;
         let private = self.with_endorsement(|tpm, session| {
             tpm.run(IMPORT, KEY, |context| {
                 let public = to_tss(public)?;
                 context.execute_with_session(Some(session), |context| {
-                    let no_inner = SymmetricDefinitionObject::Null;
-                    context.import(ek.into(), None, public, duplicate.clone(), seed.clone(), no_inner)
+                    let no_inner_wrapping = SymmetricDefinitionObject::Null;
+                    context.import(
+                        ek.into(),
+                        None,
+                        public,
+                        duplicate.clone(),
+                        seed.clone(),
+                        no_inner_wrapping,
+                    )
                 })
             })
         })?;

@@ -8,15 +8,15 @@ use tss_esapi::constants::response_code::{Tss2ResponseCode, Tss2ResponseCodeKind
 
 use crate::key::{KeyError, Retry};
 
-/// A failed command: which, on what object, and why.
+/// A failed command, its object, and the cause.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{command} ({object}): {cause}")]
 pub struct TpmError {
     /// The command, by its name in the specification.
     pub command: &'static str,
-    /// The object of its handle.
+    /// The object that the command uses.
     pub object: &'static str,
-    /// Why it failed.
+    /// Why the command failed.
     pub cause: Cause,
 }
 
@@ -62,10 +62,10 @@ impl fmt::Display for Cause {
             ),
             Self::Refused {
                 code,
-                description: words,
-                retry: again,
+                description,
+                retry,
             } => {
-                write!(f, "{words} (response {code:#x}); {}", advice(*again))
+                write!(f, "{description} (response {code:#x}); {}", advice(*retry))
             }
             Self::Unreachable { tcti, code } => write!(
                 f,
@@ -81,8 +81,8 @@ impl fmt::Display for Cause {
     }
 }
 
-const fn advice(again: Retry) -> &'static str {
-    match again {
+const fn advice(retry: Retry) -> &'static str {
+    match retry {
         Retry::Later => "a retry may succeed",
         Retry::AfterReopen => "a retry may succeed after the TPM is reopened",
         Retry::Never => "a retry does not help",
@@ -93,13 +93,13 @@ impl TpmError {
     /// Whether a retry may succeed.
     pub const fn retry(&self) -> Retry {
         match &self.cause {
-            Cause::Refused { retry: again, .. } => *again,
+            Cause::Refused { retry, .. } => *retry,
             Cause::Unreachable { .. } | Cause::ConnectionLost { .. } => Retry::AfterReopen,
             Cause::BootDiffers { .. } | Cause::InvalidResult(_) => Retry::Never,
         }
     }
 
-    /// From an error of the software stack.
+    /// Converts an error of the TPM software stack.
     pub(super) fn new(command: &'static str, object: &'static str, error: Error) -> Self {
         let cause = match error {
             Error::WrapperError(kind) => Cause::InvalidResult(kind.to_string()),
@@ -112,7 +112,7 @@ impl TpmError {
         }
     }
 
-    /// As [`Self::new`], for opening the TPM at `tcti`: the connection did not exist before.
+    /// As [`Self::new`], for an error of opening the TPM at `tcti`: a lost connection then means an unreachable TPM.
     pub(super) fn of_opening(command: &'static str, object: &'static str, tcti: &str, error: Error) -> Self {
         let mut error = Self::new(command, object, error);
         if let Cause::ConnectionLost { code } = error.cause {
@@ -124,19 +124,20 @@ impl TpmError {
         error
     }
 
-    /// A refusal that, for this command, means that PCR values do not match.
+    /// Changes the cause to [`Cause::BootDiffers`] if this response to this command means that PCR values do not match the
+    /// policy.
     pub(super) fn of_policy(mut self) -> Self {
         const POLICY_FAIL: u32 = 0x09d;
         const VALUE: u32 = 0x084;
         const PCR_CHANGED: u32 = 0x128;
         if let Cause::Refused { code, .. } = self.cause {
             let kind = base_code(code);
-            let differs = match self.command {
+            let is_mismatch = match self.command {
                 "TPM2_HMAC" => kind == POLICY_FAIL || kind == PCR_CHANGED,
                 "TPM2_PolicyOR" => kind == VALUE || kind == PCR_CHANGED,
                 _ => false,
             };
-            if differs {
+            if is_mismatch {
                 self.cause = Cause::BootDiffers { code };
             }
         }
@@ -166,18 +167,18 @@ const fn base_code(code: u32) -> u32 {
     }
 }
 
-/// Layers of the software stack that pass on the TPM's own responses: the TPM, and the two kinds of resource manager.
+/// Layers of the software stack that report the TPM's own responses: the TPM, and the two kinds of resource manager.
 const TPM_LAYERS: [u32; 3] = [0, 11, 12];
 const TCTI_LAYER: u32 = 10;
-/// From every layer: an earlier command was interrupted, and the stack waits for its response.
+/// Code of every layer: an earlier command was interrupted, and the stack waits for its response.
 const BAD_SEQUENCE: u32 = 7;
-/// From every layer: the connection is closed.
+/// Code of every layer: the connection is closed.
 const NO_CONNECTION: u32 = 8;
 const IO_ERROR: u32 = 10;
 
 fn refused_cause(response: Tss2ResponseCode) -> Cause {
     let code = number(response);
-    let (layer, low) = (code >> 16 & 0xff, code & 0xffff);
+    let (layer, layer_code) = (code >> 16 & 0xff, code & 0xffff);
     if TPM_LAYERS.contains(&layer) {
         return Cause::Refused {
             code,
@@ -185,7 +186,7 @@ fn refused_cause(response: Tss2ResponseCode) -> Cause {
             retry: retry_of(response.kind()),
         };
     }
-    if layer == TCTI_LAYER || matches!(low, BAD_SEQUENCE | NO_CONNECTION | IO_ERROR) {
+    if layer == TCTI_LAYER || matches!(layer_code, BAD_SEQUENCE | NO_CONNECTION | IO_ERROR) {
         return Cause::ConnectionLost { code };
     }
     Cause::InvalidResult(format!("the TPM software stack failed (code {code:#x})"))
@@ -199,8 +200,8 @@ fn number(response: Tss2ResponseCode) -> u32 {
     }
 }
 
-/// The meaning of each response (TPM 2.0 Library, Part 2, 6.6): warnings are temporary, lost handles indicate a
-/// restarted TPM.
+/// Whether a retry may succeed after this response (TPM 2.0 Library, Part 2, 6.6): warnings are temporary, and lost handles
+/// indicate a restarted TPM.
 const fn retry_of(kind: Option<Kind>) -> Retry {
     match kind {
         Some(

@@ -27,7 +27,7 @@ pub(super) const KEY: &str = "the device's key";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EndorsementKind {
-    /// RSA 2048, template L-1: every TPM of a PC has its certificate.
+    /// RSA 2048, template L-1: every TPM of a PC has a certificate for this key.
     Rsa2048,
     /// ECC P-256, template L-2.
     EccP256,
@@ -102,8 +102,8 @@ impl SignerKind {
         const SHA256: HashAlgorithm = HashAlgorithm::Sha256;
         Public {
             name_alg: SHA256,
-            // noDA: a TPM that loses power after it used a key with DA protection counts that as a wrong password. A
-            // machine that is often switched off hard would be locked out. There is no password to guess.
+            // noDA: the key has no password to guess. Without noDA, the TPM would count each power loss after a use of
+            // the key as a wrong password, and would lock out a machine that often loses power.
             attributes: ATTESTATION_ATTRIBUTES
                 .union(Attributes::USER_WITH_AUTH)
                 .union(Attributes::NO_DA),
@@ -117,7 +117,7 @@ impl SignerKind {
     }
 }
 
-/// A template has zeros in place of the key.
+/// The RSA part of a template, with zeros in place of the key.
 fn rsa(symmetric: Symmetric, scheme: Scheme) -> Kind {
     Kind::Rsa {
         symmetric,
@@ -142,7 +142,7 @@ pub(super) fn to_tss(public: &Public) -> Result<structures::Public, Error> {
 }
 
 impl Tpm {
-    /// Creates an attestation key under this endorsement key. This does not enroll the device.
+    /// Creates an attestation key as a child of this endorsement key. The device is not enrolled thereby.
     ///
     /// # Errors
     /// The TPM failed.
@@ -169,7 +169,7 @@ impl Tpm {
         })
     }
 
-    /// Creates the endorsement key, uses it, flushes it.
+    /// Creates the endorsement key, runs `operation` with the key, and flushes the key.
     pub(super) fn with_ek<T>(
         &mut self,
         kind: EndorsementKind,
@@ -208,7 +208,8 @@ impl Tpm {
         })
     }
 
-    /// Creates the endorsement key, loads the attestation key under it, uses it, flushes both.
+    /// Creates the endorsement key, loads the attestation key as its child, runs `operation` with the attestation key, and
+    /// flushes both keys.
     pub(super) fn with_ak<T>(
         &mut self,
         blobs: &KeyBlobs,
@@ -220,7 +221,7 @@ impl Tpm {
         self.with_loaded(ak.into(), AK, |tpm, _| operation(tpm, ak))
     }
 
-    /// HMAC under a loaded key, in a session of its own; the TPM checks the policy now.
+    /// Computes an HMAC with a loaded key, in a new session: the TPM checks the policy for each HMAC.
     pub(super) fn hmac_with(
         &mut self,
         key: ObjectHandle,
@@ -232,10 +233,11 @@ impl Tpm {
         let selection = selection_list(policy.bank(), policy.selection())
             .map_err(|error| invalid_result("TPM2_PolicyPCR", KEY, error))?;
         let branches =
-            digests(&policy.branches()).map_err(|error| invalid_result("TPM2_PolicyOR", KEY, error))?;
+            digest_list(&policy.branches()).map_err(|error| invalid_result("TPM2_PolicyOR", KEY, error))?;
         let digest = self.with_policy(|tpm, session| {
             tpm.run("TPM2_PolicyPCR", "a policy session", |context| {
-                // Without a digest the TPM uses the current PCRs; the policy check below decides.
+                // Without a digest argument, the TPM extends the session with the current PCRs. TPM2_PolicyOR or TPM2_HMAC
+                // then compares the session with the policy.
                 context.execute_without_session(|context| {
                     context.policy_pcr(session, Digest::default(), selection.clone())
                 })
@@ -258,15 +260,15 @@ impl Tpm {
     }
 }
 
-fn digests(list: &[[u8; 32]]) -> Result<DigestList, Error> {
-    let mut digests = DigestList::new();
-    for digest in list {
-        digests.add(Digest::try_from(&digest[..])?)?;
+fn digest_list(digests: &[[u8; 32]]) -> Result<DigestList, Error> {
+    let mut list = DigestList::new();
+    for digest in digests {
+        list.add(Digest::try_from(&digest[..])?)?;
     }
-    Ok(digests)
+    Ok(list)
 }
 
-/// Parses a public area of the stack by this crate's rules: the controller would refuse what they refuse.
+/// Parses a public area of the TPM software stack by the rules of this crate, which the controller also uses.
 pub(super) fn parse_public(
     command: &'static str,
     object: &'static str,
@@ -278,7 +280,7 @@ pub(super) fn parse_public(
     Public::from_bytes(&bytes).map_err(|error| invalid_result(command, object, error))
 }
 
-/// The device key k, loaded in its TPM until this is dropped.
+/// The device key k, loaded in its TPM until this value is dropped.
 #[derive(Debug)]
 pub struct TpmKey {
     tpm: Tpm,

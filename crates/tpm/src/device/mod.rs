@@ -1,8 +1,8 @@
 //! The device side: an open TPM, its keys, and the responses to a controller.
 //!
-//! Nothing is written to the TPM's non-volatile memory. The endorsement key is recreated from its template whenever
-//! it is needed, with the same result each time. The other keys are its children: [`KeyBlobs`], encrypted by the TPM
-//! for itself. The caller stores them in a file; they are useless elsewhere.
+//! Nothing is written to the TPM's non-volatile memory. The endorsement key is created again from its template for each
+//! use; the TPM always derives the same key. The other keys are children of the endorsement key: [`KeyBlobs`], which the TPM
+//! has encrypted for itself. The caller stores the blobs in a file; no other TPM can use them.
 
 mod certificate;
 mod connection;
@@ -18,6 +18,6 @@ pub use error::{Cause, TpmError};
 pub use keys::{BoundKey, EndorsementKind, KeyBlobs, SignerKind, TpmKey};
 pub use signing::{SigningBlob, TpmSigner};
 
-/// An agent may use its TPM from any single thread.
+/// Checks at compile time that [`TpmKey`] is `Send`: an agent uses its TPM from one thread, which may be any thread.
 const fn is_send<T: Send>() {}
 const _: () = is_send::<TpmKey>();

@@ -25,7 +25,7 @@ fn pcr_slot(index: PcrIndex) -> Result<PcrSlot, Error> {
     PcrSlot::try_from(1 << index.get())
 }
 
-/// The selection in the type of the stack, in three bytes like the digest of a policy.
+/// The selection in the type of the TPM software stack. It has three bytes, as in the digest of a policy.
 pub(super) fn selection_list(
     bank: HashAlgorithm,
     selection: PcrSelection,
@@ -38,8 +38,8 @@ pub(super) fn selection_list(
 }
 
 impl Tpm {
-    /// Reads these PCRs of a bank. A TPM returns eight at a time; if one changes between two reads, a quote detects
-    /// it.
+    /// Reads these PCRs of a bank. A TPM returns eight PCRs at a time. A quote detects a PCR that changes between two
+    /// reads.
     ///
     /// # Errors
     /// The TPM failed, or does not have this bank.
@@ -55,25 +55,25 @@ impl Tpm {
     fn read_part(&mut self, part: &[PcrIndex], values: &mut PcrValues) -> Result<(), TpmError> {
         let bank = values.bank();
         let requested: PcrSelection = part.iter().copied().collect();
-        let (_, read, digests) = self.run(READ, PCRS, |context| {
+        let (_, selections, digests) = self.run(READ, PCRS, |context| {
             let selection = selection_list(bank, requested)?;
             context.execute_without_session(|context| context.pcr_read(selection))
         })?;
-        let wrong = |reason: String| invalid_result(READ, PCRS, reason);
-        let complete = match read.get_selections() {
-            [only] => only.selected().len() == part.len() && digests.len() == part.len(),
+        let invalid = |reason: String| invalid_result(READ, PCRS, reason);
+        let is_complete = match selections.get_selections() {
+            [selection] => selection.selected().len() == part.len() && digests.len() == part.len(),
             _ => false,
         };
-        if !complete {
-            return Err(wrong(format!(
+        if !is_complete {
+            return Err(invalid(format!(
                 "the TPM has no PCRs {requested} in a bank of {bank}"
             )));
         }
         for (index, digest) in part.iter().zip(digests.value()) {
-            let digest = Digest::new(bank, digest.value()).map_err(|error| wrong(error.to_string()))?;
+            let digest = Digest::new(bank, digest.value()).map_err(|error| invalid(error.to_string()))?;
             values
                 .set(*index, digest)
-                .map_err(|error| wrong(error.to_string()))?;
+                .map_err(|error| invalid(error.to_string()))?;
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::policy::PcrPolicy;
 
-/// Maximum length of a message: an event log of a mebibyte and all other fields fit.
+/// Maximum length of a message, bytes: enough for an event log of a mebibyte and all other fields.
 pub const MESSAGE_BYTES_MAX: usize = 2 * 1_024 * 1_024;
 
 /// The version of the message format; only this one is supported.
@@ -61,10 +61,10 @@ impl TryFrom<PcrFields> for PcrReport {
     fn try_from(fields: PcrFields) -> Result<Self, String> {
         let mut values = PcrValues::new(fields.bank);
         for (index, text) in fields.values {
-            let wrong = |reason: &dyn std::fmt::Display| format!("PCR {index}: {reason}");
-            let bytes = hex::decode(text).map_err(|error| wrong(&error))?;
-            let digest = Digest::new(fields.bank, &bytes).map_err(|error| wrong(&error))?;
-            values.set(index, digest).map_err(|error| wrong(&error))?;
+            let describe = |reason: &dyn std::fmt::Display| format!("PCR {index}: {reason}");
+            let bytes = hex::decode(text).map_err(|error| describe(&error))?;
+            let digest = Digest::new(fields.bank, &bytes).map_err(|error| describe(&error))?;
+            values.set(index, digest).map_err(|error| describe(&error))?;
         }
         Ok(Self(values))
     }
@@ -92,7 +92,8 @@ pub struct Identity {
     /// The endorsement key: TPM2B_PUBLIC.
     #[serde(with = "crate::encoding::base64_bytes")]
     pub endorsement_key: Vec<u8>,
-    /// Its certificate in DER, if the TPM has one, and others of its path, if available.
+    /// The certificate of the endorsement key in DER, if the TPM has one, and further certificates of its path, if
+    /// available.
     #[serde(default, with = "crate::encoding::base64_list")]
     pub certificates: Vec<Vec<u8>>,
     /// The attestation key: TPM2B_PUBLIC.
@@ -100,7 +101,7 @@ pub struct Identity {
     pub attestation_key: Vec<u8>,
     /// The current values of the PCRs to which the key will be bound.
     pub pcrs: PcrReport,
-    /// The event log of the PCRs, if the device has one. Not checked here.
+    /// The event log of the PCRs, if the device has one. The enrollment does not check the log.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
@@ -109,7 +110,7 @@ pub struct Identity {
     pub event_log: Option<Vec<u8>>,
 }
 
-/// From the controller: the key for the TPM, and the challenge that proves its arrival.
+/// From the controller: the key for the TPM, and the challenge by which the TPM proves that it has the key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeyOffer {
@@ -120,21 +121,21 @@ pub struct KeyOffer {
     /// For TPM2_ActivateCredential: the content of TPM2B_ID_OBJECT.
     #[serde(with = "crate::encoding::base64_bytes")]
     pub credential: Vec<u8>,
-    /// The content of its TPM2B_ENCRYPTED_SECRET.
+    /// For TPM2_ActivateCredential: the content of TPM2B_ENCRYPTED_SECRET.
     #[serde(with = "crate::encoding::base64_bytes")]
     pub credential_seed: Vec<u8>,
     /// For TPM2_Import: TPM2B_PUBLIC of the key.
     #[serde(with = "crate::encoding::base64_bytes")]
     pub key: Vec<u8>,
-    /// The content of its TPM2B_PRIVATE.
+    /// For TPM2_Import: the content of TPM2B_PRIVATE.
     #[serde(with = "crate::encoding::base64_bytes")]
     pub key_duplicate: Vec<u8>,
-    /// The content of its TPM2B_ENCRYPTED_SECRET.
+    /// For TPM2_Import: the content of TPM2B_ENCRYPTED_SECRET.
     #[serde(with = "crate::encoding::base64_bytes")]
     pub key_seed: Vec<u8>,
     /// The policy of the key.
     pub policy: PcrPolicy,
-    /// For the quote and the proofs.
+    /// The nonce for the quote and the proofs.
     #[serde(with = "crate::encoding::hex_array")]
     pub nonce: [u8; 32],
 }
@@ -153,10 +154,10 @@ pub struct OfferResponse {
     /// TPMS_ATTEST over the nonce.
     #[serde(with = "crate::encoding::base64_bytes")]
     pub quote: Vec<u8>,
-    /// TPMT_SIGNATURE over it by the attestation key.
+    /// TPMT_SIGNATURE of the attestation key over the quote.
     #[serde(with = "crate::encoding::base64_bytes")]
     pub signature: Vec<u8>,
-    /// Proof that the key works: HMAC of [`key_proof_message`] under it.
+    /// Proof that the TPM can use the key: HMAC of [`key_proof_message`] under the key.
     #[serde(with = "crate::encoding::hex_array")]
     pub key_proof: [u8; 32],
 }
@@ -164,31 +165,31 @@ pub struct OfferResponse {
 /// Why bytes are not a message.
 #[derive(Debug, thiserror::Error)]
 pub enum MessageError {
-    /// Longer than the maximum.
+    /// The bytes are longer than a message may be.
     #[error("message too long: {0} bytes, the maximum is {MESSAGE_BYTES_MAX}")]
     TooLong(usize),
     /// The bytes end within the message.
     #[error("message empty or truncated")]
     Truncated,
-    /// Another message of the enrollment.
+    /// The bytes are a different message of the enrollment than the expected one.
     #[error("unexpected message: {0}")]
     UnexpectedMessage(&'static str),
-    /// An unsupported format version.
+    /// The format version is not supported.
     #[error("unsupported message version {0}, expected {number}", number = Version::NUMBER)]
     Version(u64),
-    /// Not JSON, or not this message. The content is not printed, because it may be a secret.
+    /// The bytes are not JSON, or not the expected message. The content is not printed, because it may be a secret.
     #[error("message damaged or of another type (line {line}, column {column})")]
     Malformed {
-        /// Where parsing ended, from 1.
+        /// The line at which parsing failed, from 1.
         line: usize,
-        /// From 1, in bytes.
+        /// The column at which parsing failed, from 1, in bytes.
         column: usize,
     },
 }
 
 impl MessageError {
     fn of(bytes: &[u8], error: &serde_json::Error) -> Self {
-        /// The fields of all versions.
+        /// The field that messages of every version have.
         #[derive(Deserialize)]
         struct AnyMessage {
             version: u64,
@@ -221,7 +222,7 @@ impl MessageError {
 /// Parses a message.
 ///
 /// # Errors
-/// Too long, or another format.
+/// The bytes are too long, or are not a message of this type and of the supported version.
 pub fn from_json<M: DeserializeOwned>(bytes: &[u8]) -> Result<M, MessageError> {
     match bytes.len() {
         0..=MESSAGE_BYTES_MAX => {
@@ -231,18 +232,18 @@ pub fn from_json<M: DeserializeOwned>(bytes: &[u8]) -> Result<M, MessageError> {
     }
 }
 
-/// Proof that the TPM with both keys decrypted the credential in the enrollment with this nonce: HMAC-SHA-256 under
-/// the secret from TPM2_ActivateCredential.
+/// The proof that the TPM with endorsement key and attestation key has decrypted the credential of the enrollment with this
+/// nonce: HMAC-SHA-256 under the secret from TPM2_ActivateCredential.
 pub fn activation_proof(secret: &[u8; 32], nonce: &[u8; 32]) -> [u8; 32] {
     crate::kdf::hmac(secret, &[b"lap1 tpm activated", nonce])
 }
 
-/// The message whose HMAC under k proves that the TPM has k, and that its policy is met.
+/// The message whose HMAC under k proves that the TPM has k and that the policy of k is met.
 pub fn key_proof_message(nonce: &[u8; 32]) -> [u8; 45] {
     let mut message = [0; 45];
     let parts = b"lap1 tpm key:".iter().chain(nonce);
-    for (to, from) in message.iter_mut().zip(parts) {
-        *to = *from;
+    for (target, source) in message.iter_mut().zip(parts) {
+        *target = *source;
     }
     message
 }

@@ -1,4 +1,5 @@
-//! Enrollment of a device's attestation key into its TPM, with proof for the controller. No I/O: messages go in and out.
+//! Enrollment of a device's attestation key into its TPM, with proof for the controller. Functions take and return messages,
+//! without I/O.
 //!
 //! ```text
 //! device                                                    controller
@@ -8,13 +9,13 @@
 //!   OfferResponse: proof of activation, quote, HMAC under k        ──►   EnrolledDevice
 //! ```
 //!
-//! Each part proves one property. The *certificate*: the endorsement key is that of a TPM. The *activation*: the attestation
-//! key is in the same TPM (the TPM decrypts the secret only while an object of that name is loaded, and the name covers
-//! fixedTPM and restricted). The *quote*: this TPM holds the reported PCRs. The *HMAC*: k arrived there and its policy is met.
-//! The nonce makes all of them fresh.
+//! Each part proves one property. The *certificate*: the endorsement key belongs to a TPM. The *activation*: the attestation
+//! key is in the same TPM (the TPM decrypts the secret only while the object with that name is loaded, and the name covers
+//! fixedTPM and restricted). The *quote*: this TPM has the reported PCRs. The *HMAC*: this TPM has k, and the policy of k is met.
+//! The nonce proves that activation, quote and HMAC are fresh.
 //!
-//! Not decided here: whether this device may be enrolled, under which id, and whether the PCRs are acceptable. The caller
-//! defines the accepted states with the policy.
+//! The caller decides whether this device may be enrolled, and under which id. The caller also defines the accepted PCR
+//! states, by the policy.
 
 mod messages;
 
@@ -40,18 +41,18 @@ pub use messages::{
     activation_proof, from_json, key_proof_message,
 };
 
-/// Time limit for the device's response, in seconds: a slow TPM needs several seconds for each key.
+/// Time limit for the device's response, seconds. A slow TPM needs several seconds for each key.
 pub const RESPONSE_TIMEOUT_S: i64 = 300;
 
 /// Why an enrollment failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EnrollError {
-    /// An invalid structure.
+    /// A key is not a valid TPM structure.
     #[error("{key}: {error}")]
     InvalidStructure {
         /// The key.
         key: &'static str,
-        /// What is wrong.
+        /// The error of the parser.
         error: ParseError,
     },
     /// A key of the wrong type.
@@ -60,7 +61,8 @@ pub enum EnrollError {
     /// More certificates than a path can have.
     #[error("too many certificates: {0}, the maximum is {max}", max = SENT_CERTIFICATES_MAX + 1)]
     TooManyCertificates(usize),
-    /// The key is not that of a trusted TPM. The message contains its hash, so that an operator can pin it.
+    /// The key does not belong to a trusted TPM. The message contains the hash of the key, so that an operator can pin the
+    /// key.
     #[error("{error} (SHA-256 of the endorsement key: {key})")]
     UntrustedEndorsement {
         /// The hash of the key.
@@ -77,20 +79,21 @@ pub enum EnrollError {
     /// The response belongs to another enrollment.
     #[error("response rejected: it belongs to another enrollment")]
     WrongEnrollment,
-    /// A second response.
+    /// A valid response has already ended the enrollment.
     #[error("response rejected: the device is already enrolled")]
     AlreadyFinished,
-    /// The response came too late.
-    #[error("response rejected: it came {0} s after the offer, the limit is {RESPONSE_TIMEOUT_S} s")]
+    /// The response arrived too late, or, by the clock, before the offer. The value is the time since the offer,
+    /// seconds.
+    #[error("response rejected: it arrived {0} s after the offer; the limit is {RESPONSE_TIMEOUT_S} s")]
     ResponseTooLate(i64),
     /// The credential was not decrypted.
-    #[error("credential was not activated: endorsement key and attestation key are not in one TPM")]
+    #[error("credential was not activated: endorsement key and attestation key are not in the same TPM")]
     CredentialNotActivated,
     /// The quote does not verify.
     #[error(transparent)]
     InvalidQuote(#[from] QuoteError),
     /// The HMAC does not verify.
-    #[error("key proof does not verify: the key did not arrive in the TPM")]
+    #[error("key proof does not verify: the TPM does not have the key")]
     InvalidKeyProof,
 }
 
@@ -134,7 +137,7 @@ struct PendingBinding {
     pcrs: PcrReport,
 }
 
-/// The TPM to which a device's key is bound, and its state at the enrollment. Public.
+/// The TPM to which a device's key is bound, and the state of the TPM at the enrollment. Public.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Binding {
@@ -162,7 +165,7 @@ pub struct EnrolledDevice {
     pub binding: Binding,
 }
 
-/// Responds to an [`Identity`]: checks the keys and the certificate, draws k and wraps it for this TPM.
+/// Responds to an [`Identity`]: checks the keys and the certificate, generates k, and wraps k for this TPM.
 ///
 /// `policy` defines the states in which k may be used; the device's current state must be one of them. `now_s` is
 /// Unix time in seconds.
@@ -227,16 +230,16 @@ pub fn offer<R: CryptoRng + ?Sized>(
 
 impl Secrets {
     fn random<R: CryptoRng + ?Sized>(rng: &mut R) -> Self {
-        let mut draw = || {
+        let mut random_bytes = || {
             let mut bytes = [0; 32];
             rng.fill_bytes(&mut bytes);
             bytes
         };
-        let mut key = draw();
+        let mut key = random_bytes();
         let secrets = Self {
-            credential: draw(),
+            credential: random_bytes(),
             key: AttestationSecret::new(key),
-            nonce: draw(),
+            nonce: random_bytes(),
         };
         key.zeroize();
         secrets
@@ -249,11 +252,11 @@ impl Enrollment {
         self.enrollment_id
     }
 
-    /// Checks the response, once: a second response is refused, even an identical one. A wrong response
-    /// leaves the enrollment open, so that an attacker cannot end the enrollment of a device.
+    /// Checks the response. After a valid response, any further response is refused, even an identical one. An invalid
+    /// response does not end the enrollment, so that an attacker cannot prevent the enrollment of a device.
     ///
     /// # Errors
-    /// The proof of the TPM that is missing or wrong.
+    /// The response belongs to another enrollment, follows a valid response or is too late, or one of its proofs is wrong.
     pub fn finish(&mut self, response: &OfferResponse, now_s: i64) -> Result<EnrolledDevice, EnrollError> {
         if response.enrollment_id != self.enrollment_id {
             return Err(EnrollError::WrongEnrollment);
@@ -263,7 +266,7 @@ impl Enrollment {
         }
         match now_s.saturating_sub(self.offered_s) {
             0..=RESPONSE_TIMEOUT_S => {}
-            late => return Err(EnrollError::ResponseTooLate(late)),
+            age_s => return Err(EnrollError::ResponseTooLate(age_s)),
         }
         let Secrets {
             credential,

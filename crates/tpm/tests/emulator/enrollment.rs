@@ -8,14 +8,14 @@ use linewarden_tpm::template::EndorsementKey;
 use linewarden_tpm::{AttestationKey, Protection, SoftwareKey};
 
 use crate::swtpm::{Emulator, TpmManufacturer, installed};
-use crate::{BANK, created, enrolled, quoted, selection, sent};
+use crate::{BANK, create_keys, enroll_device, round_trip, selection, take_quote};
 
-/// The use of the stored key file by a starting agent.
-fn uses_its_key(emulator: &Emulator, keys: &KeyBlobs, enrolled: &EnrolledDevice) {
-    let keys: KeyBlobs = sent(keys);
+/// Loads the stored key like an agent at its start, and compares its HMACs with those of the enrolled key.
+fn assert_key_is_usable(emulator: &Emulator, keys: &KeyBlobs, device: &EnrolledDevice) {
+    let keys: KeyBlobs = round_trip(keys);
     let mut key = TpmKey::load(emulator.open(), keys.endorsement, keys.key.as_ref().unwrap()).unwrap();
     assert_eq!(key.protection(), Protection::Tpm);
-    let mut software = SoftwareKey::new(enrolled.key.clone());
+    let mut software = SoftwareKey::new(device.key.clone());
     for message in [&b"lap1 attest"[..], b"", &[7; 1_024]] {
         assert_eq!(key.hmac(message).unwrap(), software.hmac(message).unwrap());
     }
@@ -28,8 +28,8 @@ fn a_device_with_an_rsa_endorsement_key_is_enrolled_and_uses_its_key() {
     if !installed() {
         return;
     }
-    let maker = TpmManufacturer::new();
-    let mut emulator = Emulator::made_by(&maker);
+    let manufacturer = TpmManufacturer::new();
+    let mut emulator = Emulator::made_by(&manufacturer);
     for (seed, signer) in [
         SignerKind::EcdsaP256,
         SignerKind::Rsassa2048,
@@ -40,7 +40,7 @@ fn a_device_with_an_rsa_endorsement_key_is_enrolled_and_uses_its_key() {
     {
         let mut tpm = emulator.open();
         let mut keys = tpm.create_keys(EndorsementKind::Rsa2048, signer).unwrap();
-        let device = enrolled(&mut tpm, &mut keys, &maker.trust(), seed as u64);
+        let device = enroll_device(&mut tpm, &mut keys, &manufacturer.trust(), seed as u64);
         drop(tpm);
         let Endorsement::Certificate { issuers, .. } = &device.binding.endorsement else {
             panic!("{:?}", device.binding.endorsement);
@@ -50,12 +50,12 @@ fn a_device_with_an_rsa_endorsement_key_is_enrolled_and_uses_its_key() {
             ["CN=swtpm-localca", "CN=swtpm-localca-rootca"],
             "{signer:?}"
         );
-        uses_its_key(&emulator, &keys, &device);
+        assert_key_is_usable(&emulator, &keys, &device);
         if signer == SignerKind::EcdsaP256 {
             // A restart of the machine with the same measurements.
             emulator.kill();
             emulator.start();
-            uses_its_key(&emulator, &keys, &device);
+            assert_key_is_usable(&emulator, &keys, &device);
         }
     }
 }
@@ -65,10 +65,10 @@ fn a_device_with_an_ecc_endorsement_key_is_enrolled_and_uses_its_key() {
     if !installed() {
         return;
     }
-    let maker = TpmManufacturer::new();
-    let emulator = Emulator::made_by(&maker);
+    let manufacturer = TpmManufacturer::new();
+    let emulator = Emulator::made_by(&manufacturer);
     let mut tpm = emulator.open();
-    let mut keys = created(&mut tpm, EndorsementKind::EccP256);
+    let mut keys = create_keys(&mut tpm, EndorsementKind::EccP256);
     assert!(
         tpm.endorsement_certificates(EndorsementKind::EccP256)
             .unwrap()
@@ -77,9 +77,9 @@ fn a_device_with_an_ecc_endorsement_key_is_enrolled_and_uses_its_key() {
     let identity = tpm.identity(&keys, BANK, selection(), None).unwrap();
     drop(tpm);
     let Kind::EccP256 { x, y, .. } = Public::from_sized(&identity.endorsement_key).unwrap().kind else {
-        panic!("not on P-256");
+        panic!("the key is not on P-256");
     };
-    let certificate = maker.certify_p256(&x, &y);
+    let certificate = manufacturer.certify_p256(&x, &y);
     // Some manufacturers pad the index.
     emulator.store_p256_certificate(&[&certificate[..], &[0; 30]].concat());
     let mut tpm = emulator.open();
@@ -87,9 +87,9 @@ fn a_device_with_an_ecc_endorsement_key_is_enrolled_and_uses_its_key() {
         tpm.endorsement_certificates(EndorsementKind::EccP256).unwrap(),
         [certificate]
     );
-    let device = enrolled(&mut tpm, &mut keys, &maker.trust(), 1);
+    let device = enroll_device(&mut tpm, &mut keys, &manufacturer.trust(), 1);
     drop(tpm);
-    uses_its_key(&emulator, &keys, &device);
+    assert_key_is_usable(&emulator, &keys, &device);
 }
 
 #[test]
@@ -99,12 +99,12 @@ fn a_pinned_key_needs_no_certificate_and_is_reported_as_pinned() {
     }
     let emulator = Emulator::made_by(&TpmManufacturer::new());
     let mut tpm = emulator.open();
-    let mut keys = created(&mut tpm, EndorsementKind::EccP256);
+    let mut keys = create_keys(&mut tpm, EndorsementKind::EccP256);
     let identity = tpm.identity(&keys, BANK, selection(), None).unwrap();
     let key = EndorsementKey::new(Public::from_sized(&identity.endorsement_key).unwrap()).unwrap();
     let mut trust = EndorsementTrust::new();
     trust.pin(EkHash::of_key(&key));
-    let device = enrolled(&mut tpm, &mut keys, &trust, 1);
+    let device = enroll_device(&mut tpm, &mut keys, &trust, 1);
     assert_eq!(device.binding.endorsement, Endorsement::Pinned);
     assert_eq!(device.binding.endorsement_key, EkHash::of_key(&key));
 }
@@ -114,20 +114,22 @@ fn quotes_verify_after_an_enrollment() {
     if !installed() {
         return;
     }
-    let maker = TpmManufacturer::new();
-    let emulator = Emulator::made_by(&maker);
+    let manufacturer = TpmManufacturer::new();
+    let emulator = Emulator::made_by(&manufacturer);
     let mut tpm = emulator.open();
-    let mut keys = created(&mut tpm, EndorsementKind::Rsa2048);
-    let device = enrolled(&mut tpm, &mut keys, &maker.trust(), 1);
+    let mut keys = create_keys(&mut tpm, EndorsementKind::Rsa2048);
+    let device = enroll_device(&mut tpm, &mut keys, &manufacturer.trust(), 1);
     drop(tpm);
     emulator.extend_pcr_16();
-    let all = "0-23".parse().unwrap();
-    let (evidence, values) = quoted(&mut emulator.open(), &keys, all, &[2; 32]);
-    let examined = sent(&evidence).check(Some(&device.binding), &[2; 32]).unwrap();
-    let quote = examined.verified_quote.unwrap();
-    assert_eq!(values.selection(), all);
-    let before = &device.binding.pcrs.0;
-    let changed: Vec<_> = before
+    let all_pcrs = "0-23".parse().unwrap();
+    let (evidence, values) = take_quote(&mut emulator.open(), &keys, all_pcrs, &[2; 32]);
+    let checked = round_trip(&evidence)
+        .check(Some(&device.binding), &[2; 32])
+        .unwrap();
+    let quote = checked.verified_quote.unwrap();
+    assert_eq!(values.selection(), all_pcrs);
+    let enrolled_pcrs = &device.binding.pcrs.0;
+    let changed: Vec<_> = enrolled_pcrs
         .iter()
         .filter(|(index, value)| values.get(*index) != Some(*value))
         .map(|(index, _)| index.get())

@@ -11,7 +11,7 @@ use linewarden_tpm::{AttestationKey as _, KeyError, Retry};
 
 use crate::proxy::{Fault, FaultPoint, Proxy};
 use crate::swtpm::{Emulator, TpmManufacturer, installed, tcti};
-use crate::{BANK, NOW_S, created, offered, selection, sent};
+use crate::{BANK, NOW_S, create_keys, make_offer, round_trip, selection};
 
 /// The commands of an enrollment, with their names in errors.
 const COMMANDS: [(u32, &str); 15] = [
@@ -33,11 +33,13 @@ const COMMANDS: [(u32, &str); 15] = [
 ];
 
 fn name(code: u32) -> &'static str {
-    let known = COMMANDS.iter().find(|(known, _)| *known == code);
-    known.unwrap_or_else(|| panic!("an unknown command, {code:#x}")).1
+    let command = COMMANDS.iter().find(|(known, _)| *known == code);
+    command
+        .unwrap_or_else(|| panic!("an unknown command, {code:#x}"))
+        .1
 }
 
-fn run_all(proxy: &Proxy, retries: Retries) -> Tpm {
+fn open_through(proxy: &Proxy, retries: Retries) -> Tpm {
     Tpm::open(&tcti(proxy.port()), retries).unwrap()
 }
 
@@ -48,38 +50,38 @@ fn a_tpm_killed_at_any_enrollment_command_is_named_and_the_enrollment_can_contin
     }
     let emulator = Emulator::made_by(&TpmManufacturer::new());
     let mut tpm = emulator.open();
-    let keys = created(&mut tpm, EndorsementKind::EccP256);
+    let keys = create_keys(&mut tpm, EndorsementKind::EccP256);
     let identity = tpm.identity(&keys, BANK, selection(), None).unwrap();
     let mut trust = EndorsementTrust::new();
     let key = EndorsementKey::new(Public::from_sized(&identity.endorsement_key).unwrap()).unwrap();
     trust.pin(EkHash::of_key(&key));
     drop(tpm);
     let emulator = Arc::new(Mutex::new(emulator));
-    let mut seen = Vec::new();
-    for at in 1.. {
+    let mut failed_commands = Vec::new();
+    for number in 1.. {
         let mut tpm = emulator.lock().unwrap().open();
-        let (_, offer, mut enrollment) = offered(&mut tpm, &keys, &trust, at as u64);
+        let (_, offer, mut enrollment) = make_offer(&mut tpm, &keys, &trust, number as u64);
         drop(tpm);
-        let fault = match at % 2 {
+        let fault = match number % 2 {
             0 => Fault::Killed,
             _ => Fault::KilledAfter,
         };
-        let proxy = Proxy::to(&emulator, FaultPoint(at, fault));
-        let mut tpm = run_all(&proxy, Retries::none());
+        let proxy = Proxy::to(&emulator, FaultPoint(number, fault));
+        let mut tpm = open_through(&proxy, Retries::none());
         let error = match tpm.accept(&keys, &offer) {
             Err(AcceptError::Tpm(error)) => error,
             Err(other) => panic!("{other}"),
             Ok(_) => {
-                assert_eq!(proxy.failed_at(), None, "command {at}");
+                assert_eq!(proxy.failed_at(), None, "command {number}");
                 break;
             }
         };
         drop(tpm);
-        assert_named(&error, &proxy, at);
-        seen.push(error.command);
+        assert_error_names_command(&error, &proxy, number);
+        failed_commands.push(error.command);
         emulator.lock().unwrap().start();
         let (_, response) = emulator.lock().unwrap().open().accept(&keys, &offer).unwrap();
-        enrollment.finish(&sent(&response), NOW_S).unwrap();
+        enrollment.finish(&round_trip(&response), NOW_S).unwrap();
     }
     // Every command of the enrollment was tried at least once.
     for command in [
@@ -90,7 +92,10 @@ fn a_tpm_killed_at_any_enrollment_command_is_named_and_the_enrollment_can_contin
         "TPM2_HMAC",
         "TPM2_Quote",
     ] {
-        assert!(seen.contains(&command), "{command} is not in {seen:?}");
+        assert!(
+            failed_commands.contains(&command),
+            "{command} is not in {failed_commands:?}"
+        );
     }
 }
 
@@ -104,17 +109,17 @@ fn a_tpm_killed_before_the_offer_is_named_and_enrollment_can_continue() {
         let keys = tpm.create_keys(EndorsementKind::Rsa2048, SignerKind::default())?;
         tpm.identity(&keys, BANK, selection(), None)
     };
-    let mut seen = Vec::new();
-    for at in 1.. {
-        let proxy = Proxy::to(&emulator, FaultPoint(at, Fault::Killed));
-        match first_message(&mut run_all(&proxy, Retries::none())) {
+    let mut failed_commands = Vec::new();
+    for number in 1.. {
+        let proxy = Proxy::to(&emulator, FaultPoint(number, Fault::Killed));
+        match first_message(&mut open_through(&proxy, Retries::none())) {
             Ok(identity) => {
                 assert_eq!(identity.certificates.len(), 1);
                 break;
             }
             Err(error) => {
-                assert_named(&error, &proxy, at);
-                seen.push(error.command);
+                assert_error_names_command(&error, &proxy, number);
+                failed_commands.push(error.command);
             }
         }
         emulator.lock().unwrap().start();
@@ -125,15 +130,19 @@ fn a_tpm_killed_before_the_offer_is_named_and_enrollment_can_continue() {
         "TPM2_NV_Read",
         "TPM2_PCR_Read",
     ] {
-        assert!(seen.contains(&command), "{command} is not in {seen:?}");
+        assert!(
+            failed_commands.contains(&command),
+            "{command} is not in {failed_commands:?}"
+        );
     }
 }
 
-fn assert_named(error: &TpmError, proxy: &Proxy, at: usize) {
-    let killed_at = proxy.failed_at().map(name);
-    let killed_at = killed_at.unwrap_or_else(|| panic!("command {at}, and nothing was killed: {error}"));
-    assert_eq!(error.command, killed_at, "command {at}: {error}");
-    assert_eq!(error.retry(), Retry::AfterReopen, "command {at}: {error}");
+fn assert_error_names_command(error: &TpmError, proxy: &Proxy, number: usize) {
+    let killed_command = proxy.failed_at().map(name);
+    let killed_command =
+        killed_command.unwrap_or_else(|| panic!("command {number}: the TPM was not killed: {error}"));
+    assert_eq!(error.command, killed_command, "command {number}: {error}");
+    assert_eq!(error.retry(), Retry::AfterReopen, "command {number}: {error}");
 }
 
 #[test]
@@ -141,23 +150,19 @@ fn a_tpm_killed_under_a_key_returns_no_hmac_and_a_connection_error() {
     if !installed() {
         return;
     }
-    let maker = TpmManufacturer::new();
-    let mut emulator = Emulator::made_by(&maker);
+    let manufacturer = TpmManufacturer::new();
+    let mut emulator = Emulator::made_by(&manufacturer);
     let mut tpm = emulator.open();
-    let mut keys = created(&mut tpm, EndorsementKind::Rsa2048);
-    let device = crate::enrolled(&mut tpm, &mut keys, &maker.trust(), 1);
+    let mut keys = create_keys(&mut tpm, EndorsementKind::Rsa2048);
+    let device = crate::enroll_device(&mut tpm, &mut keys, &manufacturer.trust(), 1);
     let mut key = TpmKey::load(tpm, keys.endorsement, keys.key.as_ref().unwrap()).unwrap();
     assert_eq!(key.hmac(b"before").unwrap(), device.key.hmac(b"before"));
     emulator.kill();
     for _ in 0..2 {
-        let Err(KeyError::Tpm {
-            message,
-            retry: again,
-        }) = key.hmac(b"after")
-        else {
+        let Err(KeyError::Tpm { message, retry }) = key.hmac(b"after") else {
             panic!("a killed TPM responded");
         };
-        assert_eq!(again, Retry::AfterReopen, "{message}");
+        assert_eq!(retry, Retry::AfterReopen, "{message}");
         assert!(message.contains("TPM2_"), "{message}");
     }
     drop(key);
@@ -168,12 +173,14 @@ fn a_tpm_killed_under_a_key_returns_no_hmac_and_a_connection_error() {
     assert_eq!(key.hmac(b"retry").unwrap(), device.key.hmac(b"retry"));
 }
 
-/// The number of calls before a retry, and their arguments.
-fn counted(most: u32) -> (Retries, Arc<Mutex<Vec<u32>>>) {
+/// Returns retries that record the number of each retry, and the recorded numbers.
+fn recorded_retries(max_retries: u32) -> (Retries, Arc<Mutex<Vec<u32>>>) {
     let waits = Arc::new(Mutex::new(Vec::new()));
-    let note = Arc::clone(&waits);
+    let retry_numbers = Arc::clone(&waits);
     (
-        Retries::new(most, move |number| note.lock().unwrap().push(number)),
+        Retries::new(max_retries, move |number| {
+            retry_numbers.lock().unwrap().push(number);
+        }),
         waits,
     )
 }
@@ -186,61 +193,53 @@ fn temporary_errors_are_retried_a_bounded_number_of_times() {
     const NV_RATE: u32 = 0x920;
     const LOCKOUT: u32 = 0x921;
     const FAILURE: u32 = 0x101;
-    let maker = TpmManufacturer::new();
-    let emulator = Emulator::made_by(&maker);
+    let manufacturer = TpmManufacturer::new();
+    let emulator = Emulator::made_by(&manufacturer);
     let mut tpm = emulator.open();
-    let mut keys = created(&mut tpm, EndorsementKind::EccP256);
+    let mut keys = create_keys(&mut tpm, EndorsementKind::EccP256);
     let identity = tpm.identity(&keys, BANK, selection(), None).unwrap();
     let mut trust = EndorsementTrust::new();
     let key = EndorsementKey::new(Public::from_sized(&identity.endorsement_key).unwrap()).unwrap();
     trust.pin(EkHash::of_key(&key));
-    let device = crate::enrolled(&mut tpm, &mut keys, &trust, 1);
+    let device = crate::enroll_device(&mut tpm, &mut keys, &trust, 1);
     drop(tpm);
     let emulator = Arc::new(Mutex::new(emulator));
-    let hmac_with_errors = |code: u32, times: usize, most: u32, at: usize| {
-        let proxy = Proxy::to(&emulator, FaultPoint(at, Fault::Answered { code, times }));
-        let (retries, waits) = counted(most);
-        let tpm = run_all(&proxy, retries);
+    let hmac_with_errors = |code: u32, times: usize, max_retries: u32, number: usize| {
+        let proxy = Proxy::to(&emulator, FaultPoint(number, Fault::Responded { code, times }));
+        let (retries, waits) = recorded_retries(max_retries);
+        let tpm = open_through(&proxy, retries);
         let hmac = TpmKey::load(tpm, keys.endorsement, keys.key.as_ref().unwrap())
             .map_err(KeyError::from)
             .and_then(|mut key| key.hmac(b"m"));
         let waits = waits.lock().unwrap().clone();
         (hmac, waits, proxy.failed_at().map(name))
     };
-    // Without a fault the enrollment has this many commands.
+    // The number of the last command that had a fault.
     let mut last = 0;
-    for at in 1.. {
-        let (hmac, waits, failed_at) = hmac_with_errors(NV_RATE, 2, 3, at);
+    for number in 1.. {
+        let (hmac, waits, failed_at) = hmac_with_errors(NV_RATE, 2, 3, number);
         let Some(failed_at) = failed_at else {
             assert_eq!(waits, [0; 0]);
             break;
         };
         if failed_at == "TPM2_FlushContext" && waits.is_empty() {
-            // Flushed when everything was done.
+            // This flush is after the HMAC, and is not retried.
             continue;
         }
-        assert_eq!(hmac, Ok(device.key.hmac(b"m")), "command {at}, {failed_at}");
-        assert_eq!(waits, [1, 2], "command {at}, {failed_at}");
-        last = at;
-        let (hmac, waits, _) = hmac_with_errors(LOCKOUT, 3, 2, at);
-        let Err(KeyError::Tpm {
-            message,
-            retry: again,
-        }) = hmac
-        else {
-            panic!("command {at}, {failed_at}: {hmac:?}");
+        assert_eq!(hmac, Ok(device.key.hmac(b"m")), "command {number}, {failed_at}");
+        assert_eq!(waits, [1, 2], "command {number}, {failed_at}");
+        last = number;
+        let (hmac, waits, _) = hmac_with_errors(LOCKOUT, 3, 2, number);
+        let Err(KeyError::Tpm { message, retry }) = hmac else {
+            panic!("command {number}, {failed_at}: {hmac:?}");
         };
         assert!(message.starts_with(failed_at), "{message} at {failed_at}");
-        assert_eq!((again, &waits[..]), (Retry::Later, &[1, 2][..]), "{message}");
-        let (hmac, waits, _) = hmac_with_errors(FAILURE, 1, 2, at);
-        let Err(KeyError::Tpm {
-            message,
-            retry: again,
-        }) = hmac
-        else {
-            panic!("command {at}, {failed_at}: {hmac:?}");
+        assert_eq!((retry, &waits[..]), (Retry::Later, &[1, 2][..]), "{message}");
+        let (hmac, waits, _) = hmac_with_errors(FAILURE, 1, 2, number);
+        let Err(KeyError::Tpm { message, retry }) = hmac else {
+            panic!("command {number}, {failed_at}: {hmac:?}");
         };
-        assert_eq!((again, &waits[..]), (Retry::Never, &[][..]), "{message}");
+        assert_eq!((retry, &waits[..]), (Retry::Never, &[][..]), "{message}");
     }
     assert!(last >= 8, "only {last} commands");
 }

@@ -32,7 +32,7 @@ use rand_chacha::ChaCha20Rng;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Within the validity of the emulator's certificates, which begins at their creation.
+/// A time within the validity of the emulator's certificates, which begins at their creation.
 const NOW_S: i64 = 4_000_000_000;
 const BANK: HashAlgorithm = HashAlgorithm::Sha256;
 
@@ -40,43 +40,43 @@ fn rng(seed: u64) -> ChaCha20Rng {
     ChaCha20Rng::seed_from_u64(seed)
 }
 
-/// PCRs of the firmware and one that a process may extend. Eight, the maximum of tpm2_policypcr.
+/// PCRs of the firmware and one that a process may extend: eight PCRs, the maximum of tpm2_policypcr.
 fn selection() -> PcrSelection {
     "0-6,16".parse().unwrap()
 }
 
 /// Serializes and deserializes a message.
-fn sent<M: Serialize + DeserializeOwned>(message: &M) -> M {
+fn round_trip<M: Serialize + DeserializeOwned>(message: &M) -> M {
     from_json(&serde_json::to_vec(message).unwrap()).unwrap()
 }
 
 /// The first half of an enrollment, up to the offer, bound to the current PCRs.
-fn offered(
+fn make_offer(
     tpm: &mut Tpm,
     keys: &KeyBlobs,
     trust: &EndorsementTrust,
     seed: u64,
 ) -> (Identity, KeyOffer, Enrollment) {
-    let identity = sent(&tpm.identity(keys, BANK, selection(), None).unwrap());
+    let identity = round_trip(&tpm.identity(keys, BANK, selection(), None).unwrap());
     let policy = PcrPolicy::new(std::slice::from_ref(&identity.pcrs.0)).unwrap();
     let (offer, enrollment) = enroll::offer(&identity, trust, policy, NOW_S, &mut rng(seed)).unwrap();
-    (identity, sent(&offer), sent(&enrollment))
+    (identity, round_trip(&offer), round_trip(&enrollment))
 }
 
 /// A complete enrollment.
-fn enrolled(tpm: &mut Tpm, keys: &mut KeyBlobs, trust: &EndorsementTrust, seed: u64) -> EnrolledDevice {
-    let (_, offer, mut enrollment) = offered(tpm, keys, trust, seed);
+fn enroll_device(tpm: &mut Tpm, keys: &mut KeyBlobs, trust: &EndorsementTrust, seed: u64) -> EnrolledDevice {
+    let (_, offer, mut enrollment) = make_offer(tpm, keys, trust, seed);
     let (key, response): (BoundKey, OfferResponse) = tpm.accept(keys, &offer).unwrap();
-    keys.key = Some(sent(&key));
-    enrollment.finish(&sent(&response), NOW_S + 1).unwrap()
+    keys.key = Some(round_trip(&key));
+    enrollment.finish(&round_trip(&response), NOW_S + 1).unwrap()
 }
 
-fn created(tpm: &mut Tpm, kind: EndorsementKind) -> KeyBlobs {
+fn create_keys(tpm: &mut Tpm, kind: EndorsementKind) -> KeyBlobs {
     tpm.create_keys(kind, SignerKind::default()).unwrap()
 }
 
-/// The device's quote of these PCRs over a nonce, and their values.
-fn quoted(
+/// Returns evidence with the device's quote of these PCRs over a nonce, and the PCRs' values.
+fn take_quote(
     tpm: &mut Tpm,
     keys: &KeyBlobs,
     selection: PcrSelection,

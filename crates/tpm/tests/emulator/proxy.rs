@@ -1,5 +1,5 @@
-//! A proxy between the device and its TPM that counts commands and, at one of them, kills the TPM or responds in its
-//! place.
+//! A proxy between the device and its TPM that counts commands. At one of the commands it kills the TPM, or responds
+//! instead of the TPM.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -8,8 +8,8 @@ use std::thread;
 
 use crate::swtpm::{Emulator, two_listeners};
 
-/// Tag, size, code: the header of commands and responses.
-const HEAD_BYTES: usize = 10;
+/// The length of the header of commands and responses: tag, size, code.
+const HEADER_BYTES: usize = 10;
 
 /// The injected fault.
 #[derive(Clone, Copy, Debug)]
@@ -18,11 +18,11 @@ pub enum Fault {
     Killed,
     /// The TPM is killed after its response, before the device receives it.
     KilledAfter,
-    /// This response in place of the TPM's, to `times` commands from here on; the TPM does not receive them.
-    Answered { code: u32, times: usize },
+    /// The proxy responds with this code to `times` commands; the TPM does not receive them.
+    Responded { code: u32, times: usize },
 }
 
-/// A fault, and the number of its command, from 1.
+/// A fault, and the number of the first command that it affects; the first command has number 1.
 #[derive(Clone, Copy, Debug)]
 pub struct FaultPoint(pub usize, pub Fault);
 
@@ -34,28 +34,28 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// A proxy for one connection to the emulator's TPM.
-    pub fn to(emulator: &Arc<Mutex<Emulator>>, at: FaultPoint) -> Self {
+    /// Starts a proxy for one connection to the emulator's TPM.
+    pub fn to(emulator: &Arc<Mutex<Emulator>>, fault_point: FaultPoint) -> Self {
         let (data, control) = two_listeners();
         let port = data.local_addr().unwrap().port();
         let tpm_port = emulator.lock().unwrap().port();
-        // Weak: a waiting proxy must not keep the TPM running.
+        // The reference is weak: a waiting proxy must not keep the TPM running.
         let emulator = Arc::downgrade(emulator);
         let failed_at = Arc::new(Mutex::new(None));
-        let note = Arc::clone(&failed_at);
+        let last_failed = Arc::clone(&failed_at);
         thread::spawn(move || {
-            // The device opens a connection for each command, and one before the first.
+            // The device opens a connection for each command, and one connection before the first command.
             let mut number = 0;
-            while let Some((device, tpm)) = joined(&data, tpm_port) {
-                if carry(device, tpm, &emulator, at, &mut number, &note).is_err() {
+            while let Some((device, tpm)) = accept_and_connect(&data, tpm_port) {
+                if forward_commands(device, tpm, &emulator, fault_point, &mut number, &last_failed).is_err() {
                     break;
                 }
             }
         });
         thread::spawn(move || {
             // Each control command has a connection of its own.
-            while let Some((device, tpm)) = joined(&control, tpm_port + 1) {
-                pump_both(&device, &tpm);
+            while let Some((device, tpm)) = accept_and_connect(&control, tpm_port + 1) {
+                forward_both_ways(&device, &tpm);
             }
         });
         Self { port, failed_at }
@@ -65,19 +65,19 @@ impl Proxy {
         self.port
     }
 
-    /// The last command with a fault, if any.
+    /// The code of the last command with a fault, if there was one.
     pub fn failed_at(&self) -> Option<u32> {
         *self.failed_at.lock().unwrap()
     }
 }
 
-fn joined(listener: &TcpListener, port: u16) -> Option<(TcpStream, TcpStream)> {
+fn accept_and_connect(listener: &TcpListener, port: u16) -> Option<(TcpStream, TcpStream)> {
     let (device, _) = listener.accept().ok()?;
     let tpm = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok()?;
     Some((device, tpm))
 }
 
-fn pump_both(device: &TcpStream, tpm: &TcpStream) {
+fn forward_both_ways(device: &TcpStream, tpm: &TcpStream) {
     thread::scope(|scope| {
         for (from, to) in [(device, tpm), (tpm, device)] {
             scope.spawn(move || {
@@ -91,18 +91,19 @@ fn pump_both(device: &TcpStream, tpm: &TcpStream) {
 
 /// The next message, or `None` at the end of the connection.
 fn message(from: &mut TcpStream) -> io::Result<Option<Vec<u8>>> {
-    let mut bytes = vec![0; HEAD_BYTES];
+    let mut bytes = vec![0; HEADER_BYTES];
     match from.read_exact(&mut bytes) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
         result => result?,
     }
     let size = u32::from_be_bytes(bytes[2..6].try_into().unwrap());
     bytes.resize(size as usize, 0);
-    from.read_exact(&mut bytes[HEAD_BYTES..])?;
+    from.read_exact(&mut bytes[HEADER_BYTES..])?;
     Ok(Some(bytes))
 }
 
-fn killed(emulator: &Weak<Mutex<Emulator>>) -> io::Error {
+/// Kills the TPM and returns the error that ends the proxy.
+fn kill_tpm(emulator: &Weak<Mutex<Emulator>>) -> io::Error {
     if let Some(emulator) = emulator.upgrade() {
         emulator.lock().unwrap().kill();
     }
@@ -110,7 +111,7 @@ fn killed(emulator: &Weak<Mutex<Emulator>>) -> io::Error {
 }
 
 /// Forwards one connection; an error means that the TPM was killed.
-fn carry(
+fn forward_commands(
     mut device: TcpStream,
     mut tpm: TcpStream,
     emulator: &Weak<Mutex<Emulator>>,
@@ -121,24 +122,24 @@ fn carry(
     while let Some(command) = message(&mut device)? {
         *number += 1;
         let last = match fault {
-            Fault::Answered { times, .. } => first + times - 1,
+            Fault::Responded { times, .. } => first + times - 1,
             Fault::Killed | Fault::KilledAfter => first,
         };
         let fault = (first..=last).contains(number).then_some(fault);
         if fault.is_some() {
             *failed_at.lock().unwrap() = Some(u32::from_be_bytes(command[6..10].try_into().unwrap()));
         }
-        if let Some(Fault::Answered { code, .. }) = fault {
+        if let Some(Fault::Responded { code, .. }) = fault {
             device.write_all(&[&[0x80, 1, 0, 0, 0, 10][..], &code.to_be_bytes()].concat())?;
             continue;
         }
         if let Some(Fault::Killed) = fault {
-            return Err(killed(emulator));
+            return Err(kill_tpm(emulator));
         }
         tpm.write_all(&command)?;
         let response = message(&mut tpm)?.ok_or(io::ErrorKind::UnexpectedEof)?;
         if let Some(Fault::KilledAfter) = fault {
-            return Err(killed(emulator));
+            return Err(kill_tpm(emulator));
         }
         device.write_all(&response)?;
     }

@@ -19,22 +19,22 @@ use linewarden_tpm::{AttestationKey as _, KeyError, Retry};
 use tempfile::TempDir;
 
 use crate::swtpm::{Emulator, TpmManufacturer, installed};
-use crate::{BANK, NOW_S, created, enrolled, offered, quoted, rng, selection, sent};
+use crate::{BANK, NOW_S, create_keys, enroll_device, make_offer, rng, round_trip, selection, take_quote};
 
 /// Two TPMs of one manufacturer, each with keys.
 struct TwoTpms {
-    maker: TpmManufacturer,
+    manufacturer: TpmManufacturer,
     emulators: [Emulator; 2],
     keys: [KeyBlobs; 2],
 }
 
 impl TwoTpms {
     fn new() -> Self {
-        let maker = TpmManufacturer::new();
-        let emulators = [Emulator::made_by(&maker), Emulator::made_by(&maker)];
-        let keys = [0, 1].map(|tpm: usize| created(&mut emulators[tpm].open(), EndorsementKind::Rsa2048));
+        let manufacturer = TpmManufacturer::new();
+        let emulators = [Emulator::made_by(&manufacturer), Emulator::made_by(&manufacturer)];
+        let keys = [0, 1].map(|tpm: usize| create_keys(&mut emulators[tpm].open(), EndorsementKind::Rsa2048));
         Self {
-            maker,
+            manufacturer,
             emulators,
             keys,
         }
@@ -44,11 +44,11 @@ impl TwoTpms {
         self.emulators[number].open()
     }
 
-    fn offered(&self, number: usize, seed: u64) -> (Identity, KeyOffer, Enrollment) {
-        offered(
+    fn make_offer(&self, number: usize, seed: u64) -> (Identity, KeyOffer, Enrollment) {
+        make_offer(
             &mut self.open(number),
             &self.keys[number],
-            &self.maker.trust(),
+            &self.manufacturer.trust(),
             seed,
         )
     }
@@ -67,8 +67,8 @@ fn another_tpm_cannot_open_the_credential_or_import_the_key() {
         return;
     }
     let pair = TwoTpms::new();
-    let (_, for_first, _) = pair.offered(0, 1);
-    let (_, for_second, _) = pair.offered(1, 2);
+    let (_, for_first, _) = pair.make_offer(0, 1);
+    let (_, for_second, _) = pair.make_offer(1, 2);
     refused_by_tpm(
         pair.open(1).accept(&pair.keys[1], &for_first),
         "TPM2_ActivateCredential",
@@ -87,15 +87,15 @@ fn another_tpm_cannot_open_the_credential_or_import_the_key() {
     let (key, _) = pair.open(1).accept(&pair.keys[1], &for_second).unwrap();
     let error = TpmKey::load(pair.open(0), EndorsementKind::Rsa2048, &key).unwrap_err();
     assert_eq!((error.command, error.retry()), ("TPM2_Load", Retry::Never));
-    // With one wrong bit in the file, it is useless for its own TPM, too.
-    for at in [0, 40, key.blob.private.len() - 1] {
+    // A blob with one wrong bit is useless for its own TPM, too.
+    for index in [0, 40, key.blob.private.len() - 1] {
         let mut damaged = key.clone();
-        damaged.blob.private[at] ^= 1;
+        damaged.blob.private[index] ^= 1;
         let error = TpmKey::load(pair.open(1), EndorsementKind::Rsa2048, &damaged).unwrap_err();
         assert_eq!(
             (error.command, error.retry()),
             ("TPM2_Load", Retry::Never),
-            "byte {at}"
+            "byte {index}"
         );
     }
     TpmKey::load(pair.open(1), EndorsementKind::Rsa2048, &key).unwrap();
@@ -107,20 +107,20 @@ fn keys_of_two_tpms_are_not_accepted_as_one() {
         return;
     }
     let pair = TwoTpms::new();
-    let (first, ..) = pair.offered(0, 1);
-    let (second, ..) = pair.offered(1, 2);
+    let (first, ..) = pair.make_offer(0, 1);
+    let (second, ..) = pair.make_offer(1, 2);
     let mixed = Identity {
         attestation_key: second.attestation_key.clone(),
         ..first
     };
     let policy = PcrPolicy::new(std::slice::from_ref(&mixed.pcrs.0)).unwrap();
     let (offer, mut enrollment) =
-        enroll::offer(&mixed, &pair.maker.trust(), policy, NOW_S, &mut rng(3)).unwrap();
+        enroll::offer(&mixed, &pair.manufacturer.trust(), policy, NOW_S, &mut rng(3)).unwrap();
     refused_by_tpm(
         pair.open(0).accept(&pair.keys[0], &offer),
         "TPM2_ActivateCredential",
     );
-    // Two TPMs cannot cooperate: one imports the key, the other quotes.
+    // Two TPMs cannot cooperate such that one imports the key and the other quotes.
     let quoted = pair
         .open(1)
         .quote(&pair.keys[1], &offer.nonce, BANK, selection())
@@ -144,20 +144,20 @@ fn the_tpm_uses_the_key_only_in_the_states_that_it_is_bound_to() {
     if !installed() {
         return;
     }
-    let maker = TpmManufacturer::new();
-    let mut emulator = Emulator::made_by(&maker);
+    let manufacturer = TpmManufacturer::new();
+    let mut emulator = Emulator::made_by(&manufacturer);
     let mut tpm = emulator.open();
-    let keys = created(&mut tpm, EndorsementKind::Rsa2048);
+    let keys = create_keys(&mut tpm, EndorsementKind::Rsa2048);
     // The states before and after PCR 16 is extended; the TPM is in the second one during the enrollment.
-    let all = "0-23".parse().unwrap();
-    let before = tpm.pcrs(BANK, all).unwrap();
+    let all_pcrs = "0-23".parse().unwrap();
+    let values_before = tpm.pcrs(BANK, all_pcrs).unwrap();
     drop(tpm);
     emulator.extend_pcr_16();
     let mut tpm = emulator.open();
-    let identity = tpm.identity(&keys, BANK, all, None).unwrap();
-    let policy = PcrPolicy::new(&[before, identity.pcrs.0.clone()]).unwrap();
+    let identity = tpm.identity(&keys, BANK, all_pcrs, None).unwrap();
+    let policy = PcrPolicy::new(&[values_before, identity.pcrs.0.clone()]).unwrap();
     let (offer, mut enrollment) =
-        enroll::offer(&identity, &maker.trust(), policy, NOW_S, &mut rng(1)).unwrap();
+        enroll::offer(&identity, &manufacturer.trust(), policy, NOW_S, &mut rng(1)).unwrap();
     let (bound, response) = tpm.accept(&keys, &offer).unwrap();
     drop(tpm);
     let device = enrollment.finish(&response, NOW_S).unwrap();
@@ -179,12 +179,12 @@ fn a_key_for_one_state_is_refused_in_another_even_while_it_is_loaded() {
     if !installed() {
         return;
     }
-    let maker = TpmManufacturer::new();
-    let emulator = Emulator::made_by(&maker);
+    let manufacturer = TpmManufacturer::new();
+    let emulator = Emulator::made_by(&manufacturer);
     let mut tpm = emulator.open();
-    let mut keys = created(&mut tpm, EndorsementKind::Rsa2048);
-    let (_, offer, _) = offered(&mut tpm, &keys, &maker.trust(), 1);
-    enrolled(&mut tpm, &mut keys, &maker.trust(), 2);
+    let mut keys = create_keys(&mut tpm, EndorsementKind::Rsa2048);
+    let (_, offer, _) = make_offer(&mut tpm, &keys, &manufacturer.trust(), 1);
+    enroll_device(&mut tpm, &mut keys, &manufacturer.trust(), 2);
     let mut key = TpmKey::load(tpm, keys.endorsement, keys.key.as_ref().unwrap()).unwrap();
     key.hmac(b"m").unwrap();
     emulator.extend_pcr_16();
@@ -202,10 +202,10 @@ fn an_offered_key_that_could_be_used_otherwise_is_not_imported() {
     if !installed() {
         return;
     }
-    let maker = TpmManufacturer::new();
-    let emulator = Emulator::made_by(&maker);
+    let manufacturer = TpmManufacturer::new();
+    let emulator = Emulator::made_by(&manufacturer);
     let mut tpm = emulator.open();
-    let keys = created(&mut tpm, EndorsementKind::EccP256);
+    let keys = create_keys(&mut tpm, EndorsementKind::EccP256);
     let pinned = {
         let identity = tpm.identity(&keys, BANK, selection(), None).unwrap();
         let mut trust = EndorsementTrust::new();
@@ -214,8 +214,8 @@ fn an_offered_key_that_could_be_used_otherwise_is_not_imported() {
         trust.pin(linewarden_tpm::endorsement::EkHash::of_key(&key));
         trust
     };
-    let (_, offer, _) = offered(&mut tpm, &keys, &pinned, 1);
-    let changed = |change: &dyn Fn(&mut Public)| {
+    let (_, offer, _) = make_offer(&mut tpm, &keys, &pinned, 1);
+    let changed_offer = |change: &dyn Fn(&mut Public)| {
         let mut key = Public::from_sized(&offer.key).unwrap();
         change(&mut key);
         KeyOffer {
@@ -223,24 +223,27 @@ fn an_offered_key_that_could_be_used_otherwise_is_not_imported() {
             ..offer.clone()
         }
     };
-    for wrong in [
-        changed(&|key| key.attributes = key.attributes.union(Attributes::USER_WITH_AUTH)),
-        changed(&|key| key.attributes = key.attributes.union(Attributes::DECRYPT)),
-        changed(&|key| key.auth_policy = vec![0; 32]),
-        changed(&|key| key.auth_policy.clear()),
-        changed(&|key| {
+    for wrong_offer in [
+        changed_offer(&|key| key.attributes = key.attributes.union(Attributes::USER_WITH_AUTH)),
+        changed_offer(&|key| key.attributes = key.attributes.union(Attributes::DECRYPT)),
+        changed_offer(&|key| key.auth_policy = vec![0; 32]),
+        changed_offer(&|key| key.auth_policy.clear()),
+        changed_offer(&|key| {
             if let Kind::KeyedHash { hmac, .. } = &mut key.kind {
                 *hmac = None;
             }
         }),
     ] {
-        assert_eq!(tpm.accept(&keys, &wrong), Err(AcceptError::WrongKeyUse));
+        assert_eq!(tpm.accept(&keys, &wrong_offer), Err(AcceptError::WrongKeyUse));
     }
-    let cut = KeyOffer {
+    let truncated = KeyOffer {
         key: offer.key[..20].to_vec(),
         ..offer.clone()
     };
-    assert!(matches!(tpm.accept(&keys, &cut), Err(AcceptError::InvalidKey(_))));
+    assert!(matches!(
+        tpm.accept(&keys, &truncated),
+        Err(AcceptError::InvalidKey(_))
+    ));
 }
 
 #[test]
@@ -253,7 +256,7 @@ fn wrong_quotes_are_refused_with_their_reasons() {
     let keys = &pair.keys[0];
     let nonce = [7; 32];
     let quoted = tpm.quote(keys, &nonce, BANK, selection()).unwrap();
-    let own = signer(keys);
+    let own_signer = signer(keys);
     let verify = |signer: &AttestationSigner, attest: &[u8], signature: &[u8], nonce: &[u8; 32]| {
         verify_quote(
             signer,
@@ -264,34 +267,39 @@ fn wrong_quotes_are_refused_with_their_reasons() {
             &quoted.values,
         )
     };
-    verify(&own, &quoted.attest, &quoted.signature, &nonce).unwrap();
+    verify(&own_signer, &quoted.attest, &quoted.signature, &nonce).unwrap();
     assert_eq!(
-        verify(&own, &quoted.attest, &quoted.signature, &[8; 32]),
+        verify(&own_signer, &quoted.attest, &quoted.signature, &[8; 32]),
         Err(QuoteError::NonceMismatch)
     );
     assert_eq!(
         verify(&signer(&pair.keys[1]), &quoted.attest, &quoted.signature, &nonce),
         Err(QuoteError::Signature(SignatureError::Mismatch))
     );
-    for at in 0..quoted.attest.len() {
+    for index in 0..quoted.attest.len() {
         let mut changed = quoted.attest.clone();
-        changed[at] ^= 1;
+        changed[index] ^= 1;
         assert!(
-            verify(&own, &changed, &quoted.signature, &nonce).is_err(),
-            "byte {at}"
+            verify(&own_signer, &changed, &quoted.signature, &nonce).is_err(),
+            "byte {index}"
         );
     }
-    for at in 0..quoted.signature.len() {
+    for index in 0..quoted.signature.len() {
         let mut changed = quoted.signature.clone();
-        changed[at] ^= 1;
+        changed[index] ^= 1;
         assert!(
-            verify(&own, &quoted.attest, &changed, &nonce).is_err(),
-            "byte {at}"
+            verify(&own_signer, &quoted.attest, &changed, &nonce).is_err(),
+            "byte {index}"
         );
     }
-    let fewer = tpm.quote(keys, &nonce, BANK, "0-7".parse().unwrap()).unwrap();
+    let quote_of_fewer = tpm.quote(keys, &nonce, BANK, "0-7".parse().unwrap()).unwrap();
     assert_eq!(
-        verify(&own, &fewer.attest, &fewer.signature, &nonce),
+        verify(
+            &own_signer,
+            &quote_of_fewer.attest,
+            &quote_of_fewer.signature,
+            &nonce
+        ),
         Err(QuoteError::SelectionMismatch {
             bank: BANK,
             selection: selection()
@@ -300,12 +308,12 @@ fn wrong_quotes_are_refused_with_their_reasons() {
     let request = (BANK, selection());
     assert!(matches!(
         verify_quote(
-            &own,
+            &own_signer,
             &quoted.attest,
             &quoted.signature,
             &nonce,
             request,
-            &fewer.values
+            &quote_of_fewer.values
         ),
         Err(QuoteError::ValuesSelectionMismatch { .. })
     ));
@@ -313,7 +321,7 @@ fn wrong_quotes_are_refused_with_their_reasons() {
     pair.emulators[0].extend_pcr_16();
     let changed = pair.open(0).quote(keys, &nonce, BANK, selection()).unwrap();
     assert_eq!(
-        verify(&own, &changed.attest, &changed.signature, &nonce),
+        verify(&own_signer, &changed.attest, &changed.signature, &nonce),
         Err(QuoteError::DigestMismatch)
     );
 }
@@ -328,8 +336,8 @@ fn an_untrusted_tpm_is_refused_with_the_reason() {
         return;
     }
     let pair = TwoTpms::new();
-    let (identity, ..) = pair.offered(0, 1);
-    let (other, ..) = pair.offered(1, 2);
+    let (identity, ..) = pair.make_offer(0, 1);
+    let (other_identity, ..) = pair.make_offer(1, 2);
     let verify = |identity: &Identity, trust: &EndorsementTrust, now_s: i64| {
         let policy = PcrPolicy::new(std::slice::from_ref(&identity.pcrs.0)).unwrap();
         match enroll::offer(identity, trust, policy, now_s, &mut rng(3)) {
@@ -341,13 +349,13 @@ fn an_untrusted_tpm_is_refused_with_the_reason() {
             other => panic!("{other:?}"),
         }
     };
-    let trust = pair.maker.trust();
+    let trust = pair.manufacturer.trust();
     let other_root = {
-        let maker = TpmManufacturer::new();
-        Emulator::made_by(&maker);
-        maker.trust()
+        let manufacturer = TpmManufacturer::new();
+        Emulator::made_by(&manufacturer);
+        manufacturer.trust()
     };
-    // By name the other manufacturer's CA could have issued it, but it did not.
+    // The other manufacturer's CA has the name of the issuer but did not sign the certificate.
     assert!(matches!(
         verify(&identity, &other_root, NOW_S),
         EndorsementError::WrongUse { reason, .. } if reason.contains("signature")
@@ -360,22 +368,22 @@ fn an_untrusted_tpm_is_refused_with_the_reason() {
         verify(&identity, &trust, 0),
         EndorsementError::OutsideValidity { now: 0, .. }
     ));
-    let with = |certificates: Vec<Vec<u8>>| Identity {
+    let with_certificates = |certificates: Vec<Vec<u8>>| Identity {
         certificates,
         ..identity.clone()
     };
     assert!(matches!(
-        verify(&with(Vec::new()), &trust, NOW_S),
+        verify(&with_certificates(Vec::new()), &trust, NOW_S),
         EndorsementError::NoEndorsement
     ));
     assert_eq!(
-        verify(&with(other.certificates), &trust, NOW_S),
+        verify(&with_certificates(other_identity.certificates), &trust, NOW_S),
         EndorsementError::KeyMismatch
     );
     let mut forged = identity.certificates.clone();
     *forged[0].last_mut().unwrap() ^= 1;
     assert!(matches!(
-        verify(&with(forged), &trust, NOW_S),
+        verify(&with_certificates(forged), &trust, NOW_S),
         EndorsementError::WrongUse { .. }
     ));
 }
@@ -386,9 +394,9 @@ fn keys_of_the_wrong_kind_are_refused() {
         return;
     }
     let pair = TwoTpms::new();
-    let (identity, ..) = pair.offered(0, 1);
+    let (identity, ..) = pair.make_offer(0, 1);
     let policy = PcrPolicy::new(std::slice::from_ref(&identity.pcrs.0)).unwrap();
-    let trust = pair.maker.trust();
+    let trust = pair.manufacturer.trust();
     let refused = |identity: &Identity| {
         enroll::offer(identity, &trust, policy.clone(), NOW_S, &mut rng(2)).unwrap_err()
     };
@@ -409,19 +417,25 @@ fn keys_of_the_wrong_kind_are_refused() {
         refused(&decrypting),
         EnrollError::WrongKeyType(TemplateError::WrongAttributes { .. })
     ));
-    let cut = Identity {
+    let truncated = Identity {
         attestation_key: identity.attestation_key[..40].to_vec(),
         ..identity.clone()
     };
-    assert!(matches!(refused(&cut), EnrollError::InvalidStructure { .. }));
-    let many = Identity {
+    assert!(matches!(
+        refused(&truncated),
+        EnrollError::InvalidStructure { .. }
+    ));
+    let with_many_certificates = Identity {
         certificates: vec![identity.certificates[0].clone(); 7],
         ..identity.clone()
     };
-    assert_eq!(refused(&many), EnrollError::TooManyCertificates(7));
-    let mut state = identity.clone();
-    state.pcrs.0 = pair.open(0).pcrs(BANK, "0-7".parse().unwrap()).unwrap();
-    assert_eq!(refused(&state), EnrollError::StateNotAccepted);
+    assert_eq!(
+        refused(&with_many_certificates),
+        EnrollError::TooManyCertificates(7)
+    );
+    let mut with_other_state = identity.clone();
+    with_other_state.pcrs.0 = pair.open(0).pcrs(BANK, "0-7".parse().unwrap()).unwrap();
+    assert_eq!(refused(&with_other_state), EnrollError::StateNotAccepted);
 }
 
 #[test]
@@ -430,24 +444,24 @@ fn responses_that_are_late_repeated_mixed_up_or_wrong_are_refused() {
         return;
     }
     let pair = TwoTpms::new();
-    let (_, offer, mut enrollment) = pair.offered(0, 1);
-    let (_, other_offer, _) = pair.offered(0, 2);
+    let (_, offer, mut enrollment) = pair.make_offer(0, 1);
+    let (_, other_offer, _) = pair.make_offer(0, 2);
     let (_, response) = pair.open(0).accept(&pair.keys[0], &offer).unwrap();
-    let (_, other) = pair.open(0).accept(&pair.keys[0], &other_offer).unwrap();
+    let (_, other_response) = pair.open(0).accept(&pair.keys[0], &other_offer).unwrap();
     let mut refused = |response: &OfferResponse, now_s: i64| enrollment.finish(response, now_s).unwrap_err();
-    assert_eq!(refused(&other, NOW_S), EnrollError::WrongEnrollment);
+    assert_eq!(refused(&other_response, NOW_S), EnrollError::WrongEnrollment);
     assert_eq!(refused(&response, NOW_S + 301), EnrollError::ResponseTooLate(301));
     assert_eq!(refused(&response, NOW_S - 1), EnrollError::ResponseTooLate(-1));
     let enrollment_id: EnrollmentId = response.enrollment_id;
-    // Each proof of another enrollment in turn.
+    // The response with one proof at a time from the other enrollment.
     let activation = OfferResponse {
         enrollment_id,
-        ..other.clone()
+        ..other_response.clone()
     };
     assert_eq!(refused(&activation, NOW_S), EnrollError::CredentialNotActivated);
     let quote = OfferResponse {
-        quote: other.quote.clone(),
-        signature: other.signature.clone(),
+        quote: other_response.quote.clone(),
+        signature: other_response.signature.clone(),
         ..response.clone()
     };
     assert_eq!(
@@ -455,14 +469,14 @@ fn responses_that_are_late_repeated_mixed_up_or_wrong_are_refused() {
         EnrollError::InvalidQuote(QuoteError::NonceMismatch)
     );
     let proof = OfferResponse {
-        key_proof: other.key_proof,
+        key_proof: other_response.key_proof,
         ..response.clone()
     };
     assert_eq!(refused(&proof, NOW_S), EnrollError::InvalidKeyProof);
     // The enrollment is still open, and the controller may have been restarted.
-    let mut enrollment: Enrollment = sent(&enrollment);
+    let mut enrollment: Enrollment = round_trip(&enrollment);
     enrollment.finish(&response, NOW_S + 300).unwrap();
-    let mut enrollment: Enrollment = sent(&enrollment);
+    let mut enrollment: Enrollment = round_trip(&enrollment);
     assert_eq!(
         enrollment.finish(&response, NOW_S).unwrap_err(),
         EnrollError::AlreadyFinished
@@ -474,18 +488,18 @@ fn repeated_quotes_and_those_of_a_cleared_tpm_are_refused() {
     if !installed() {
         return;
     }
-    let maker = TpmManufacturer::new();
-    let emulator = Emulator::made_by(&maker);
+    let manufacturer = TpmManufacturer::new();
+    let emulator = Emulator::made_by(&manufacturer);
     let mut tpm = emulator.open();
-    let mut keys = created(&mut tpm, EndorsementKind::Rsa2048);
-    let mut device = enrolled(&mut tpm, &mut keys, &maker.trust(), 1).binding;
-    let (evidence, _) = quoted(&mut tpm, &keys, selection(), &[2; 32]);
+    let mut keys = create_keys(&mut tpm, EndorsementKind::Rsa2048);
+    let mut device = enroll_device(&mut tpm, &mut keys, &manufacturer.trust(), 1).binding;
+    let (evidence, _) = take_quote(&mut tpm, &keys, selection(), &[2; 32]);
     assert_eq!(
         evidence.check(Some(&device), &[3; 32]).unwrap_err(),
         EvidenceError::InvalidQuote(QuoteError::NonceMismatch)
     );
     evidence.check(Some(&device), &[2; 32]).unwrap();
-    // As if the TPM had counted more resets at the enrollment than now.
+    // The binding now says that the TPM counted more resets at the enrollment than in the evidence.
     device.quote.clock.reset_count += 1;
     assert!(matches!(
         evidence.check(Some(&device), &[2; 32]),
@@ -493,7 +507,7 @@ fn repeated_quotes_and_those_of_a_cleared_tpm_are_refused() {
     ));
 }
 
-/// Stores the key where tpm2-tools find it, loads it, and returns the directory.
+/// Stores the key in files for tpm2-tools, loads it with the tools, and returns the directory of the files.
 fn loaded_with_tools(emulator: &Emulator, key: &BoundKey) -> TempDir {
     let dir = TempDir::new().unwrap();
     let private = [
@@ -518,11 +532,11 @@ fn the_key_never_leaves_the_tpm() {
     if !installed() {
         return;
     }
-    let maker = TpmManufacturer::new();
-    let emulator = Emulator::made_by(&maker);
+    let manufacturer = TpmManufacturer::new();
+    let emulator = Emulator::made_by(&manufacturer);
     let mut tpm = emulator.open();
-    let mut keys = created(&mut tpm, EndorsementKind::Rsa2048);
-    let device = enrolled(&mut tpm, &mut keys, &maker.trust(), 1);
+    let mut keys = create_keys(&mut tpm, EndorsementKind::Rsa2048);
+    let device = enroll_device(&mut tpm, &mut keys, &manufacturer.trust(), 1);
     drop(tpm);
     let key = keys.key.as_ref().unwrap();
     let secret = device.key.expose();
@@ -545,30 +559,30 @@ fn the_key_never_leaves_the_tpm() {
         for step in policy {
             tool(step);
         }
-        let refused = emulator.tool_fails(
+        let error_output = emulator.tool_fails(
             dir.path(),
             "tpm2_duplicate -C null -c key.ctx -G null -p session:try.ctx -r dup.priv -s dup.seed",
         );
         let reasons = ["policy check failed", "command Code", "commandCode"];
         assert!(
-            reasons.iter().any(|reason| refused.contains(reason)),
-            "{policy:?}: {refused}"
+            reasons.iter().any(|reason| error_output.contains(reason)),
+            "{policy:?}: {error_output}"
         );
         tool("tpm2_flushcontext try.ctx");
         tool("tpm2_flushcontext -t");
     }
-    // A new password would make the key usable by the device's software: that is the role ADMIN, which requires the
-    // policy.
-    let refused = emulator.tool_fails(
+    // A new password would make the key usable by the device's software. A password change needs the role ADMIN, which
+    // requires the policy.
+    let error_output = emulator.tool_fails(
         dir.path(),
         "tpm2_changeauth -C ek.ctx -c key.ctx -r changed.priv password",
     );
     assert!(
-        refused.contains("authorization handle is not correct"),
-        "{refused}"
+        error_output.contains("authorization handle is not correct"),
+        "{error_output}"
     );
     tool("tpm2_flushcontext -t");
-    // Not without a session either: there is no password.
+    // The key has no password: it cannot be duplicated without a session, either.
     emulator.tool_fails(
         dir.path(),
         "tpm2_duplicate -C null -c key.ctx -G null -r dup.priv -s dup.seed",
@@ -577,7 +591,7 @@ fn the_key_never_leaves_the_tpm() {
     emulator.tool_fails(dir.path(), "tpm2_hmac -c key.ctx key.pub");
     tool("tpm2_flushcontext -t");
     assert!(!dir.path().join("dup.priv").exists());
-    // The same session allows using the key: the policy prevents the other operations.
+    // Such a session allows the use of the key: only the policy prevented the other operations.
     tool("tpm2_startauthsession --policy-session -S use.ctx");
     tool("tpm2_policypcr -S use.ctx -l sha256:0,1,2,3,4,5,6,16");
     tool("tpm2_hmac -c key.ctx -p session:use.ctx -o mac key.pub");

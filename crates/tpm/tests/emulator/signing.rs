@@ -6,7 +6,7 @@ use linewarden_evidence::statement::{DataPlaneKind, Nonce, Statement, StatementE
 use linewarden_evidence::{BootCount, SwitchId};
 use linewarden_tpm::device::{EndorsementKind, SigningBlob, TpmSigner};
 
-use crate::sent;
+use crate::round_trip;
 use crate::swtpm::{Emulator, TpmManufacturer, installed};
 
 fn statement() -> Statement {
@@ -15,7 +15,7 @@ fn statement() -> Statement {
         kind: DataPlaneKind::P4,
         snapshot: measured.snapshot(),
         objects: measured.objects(),
-        // Longer than the maximum that a TPM hashes at once.
+        // This is longer than the maximum that a TPM hashes at once.
         exclusions: vec!["queues".repeat(1_000)],
         software_version: "1".to_owned(),
     }
@@ -28,7 +28,7 @@ fn a_statement_is_signed_by_the_tpm_that_has_the_key() {
     }
     let mut emulator = Emulator::made_by(&TpmManufacturer::new());
     let kind = EndorsementKind::EccP256;
-    let blob: SigningBlob = sent(&emulator.open().create_signing_key(kind).unwrap());
+    let blob: SigningBlob = round_trip(&emulator.open().create_signing_key(kind).unwrap());
     let mut signer = TpmSigner::load(emulator.open(), &blob).unwrap();
     let key = signer.public_key();
     assert_eq!(PublicKey::from_pem(&key.to_pem()).unwrap(), key);
@@ -40,26 +40,26 @@ fn a_statement_is_signed_by_the_tpm_that_has_the_key() {
             verify(&signed, &key, nonce).unwrap().snapshot(),
             &statement().snapshot
         );
-        let other = Nonce([number + 1; 32]);
+        let other_nonce = Nonce([number + 1; 32]);
         assert!(matches!(
-            verify(&signed, &key, other),
+            verify(&signed, &key, other_nonce),
             Err(StatementError::NonceMismatch)
         ));
     }
     drop(signer);
-    // After a restart of the machine it is the same key; another machine cannot use it.
+    // After a restart of the machine the TPM has the same key; another machine cannot use the key.
     emulator.kill();
     emulator.start();
     let mut signer = TpmSigner::load(emulator.open(), &blob).unwrap();
     assert_eq!(signer.public_key(), key);
     assert!(signer.sign(b"message").is_ok());
-    let other = Emulator::made_by(&TpmManufacturer::new());
-    assert!(TpmSigner::load(other.open(), &blob).is_err());
+    let other_emulator = Emulator::made_by(&TpmManufacturer::new());
+    assert!(TpmSigner::load(other_emulator.open(), &blob).is_err());
     // An unreachable TPM is reported, and nothing is signed.
     emulator.kill();
-    let refused = statement().sign(Nonce([0; 32]), &mut signer);
+    let result = statement().sign(Nonce([0; 32]), &mut signer);
     assert!(
-        matches!(refused, Err(StatementError::SigningFailed(_))),
-        "{refused:?}"
+        matches!(result, Err(StatementError::SigningFailed(_))),
+        "{result:?}"
     );
 }

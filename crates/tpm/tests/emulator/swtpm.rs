@@ -13,9 +13,9 @@ use tempfile::TempDir;
 /// Longer than any step takes on a busy machine.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Runs a command without the open files of this process. Child processes inherit the C library's sockets; an
-/// emulator that holds another one's connection would keep it busy forever.
-const EXCLUSIVE_LOCK: &str = r#"for fd in /proc/$$/fd/*; do
+/// A script that closes the inherited files and then executes its arguments. Child processes inherit the C library's
+/// sockets; an emulator with an inherited connection to another emulator would keep that one busy forever.
+const CLOSE_INHERITED_FILES: &str = r#"for fd in /proc/$$/fd/*; do
     fd=${fd##*/}
     [ "$fd" -le 2 ] || eval "exec $fd>&-"
 done
@@ -29,11 +29,11 @@ pub fn installed() -> bool {
         ("swtpm_localca", "swtpm-tools"),
         ("tpm2_nvdefine", "tpm2-tools"),
     ] {
-        let found = Command::new("sh")
+        let status = Command::new("sh")
             .args(["-c", "PATH=$PATH:/usr/sbin:/sbin command -v \"$0\"", tool])
             .stdout(Stdio::null())
             .status();
-        if !found.is_ok_and(|status| status.success()) {
+        if !status.is_ok_and(|status| status.success()) {
             println!("SKIPPED: {tool} is not installed (Debian: {package})");
             return false;
         }
@@ -78,13 +78,13 @@ impl TpmManufacturer {
         self.0.path().join(name)
     }
 
-    /// An operator who trusts this manufacturer.
+    /// Returns the trust of an operator who trusts this manufacturer.
     pub fn trust(&self) -> EndorsementTrust {
         let mut trust = EndorsementTrust::new();
         let root = fs::read(self.file("swtpm-localca-rootca-cert.pem")).unwrap();
-        trust.add_roots("the maker's root", &root).unwrap();
+        trust.add_roots("the manufacturer's root", &root).unwrap();
         let issuer = fs::read(self.file("issuercert.pem")).unwrap();
-        trust.add_intermediates("the maker's CA", &issuer).unwrap();
+        trust.add_intermediates("the manufacturer's CA", &issuer).unwrap();
         trust
     }
 
@@ -120,7 +120,7 @@ impl TpmManufacturer {
     }
 }
 
-/// A TPM. Killed and deleted on drop.
+/// A TPM, which is killed and deleted on drop.
 #[derive(Debug)]
 pub struct Emulator {
     state: TempDir,
@@ -130,7 +130,7 @@ pub struct Emulator {
 
 impl Emulator {
     /// A new, running TPM with the manufacturer's certificate for RSA 2048.
-    pub fn made_by(maker: &TpmManufacturer) -> Self {
+    pub fn made_by(manufacturer: &TpmManufacturer) -> Self {
         let state = TempDir::new().unwrap();
         run(Command::new("swtpm_setup")
             .args([
@@ -143,7 +143,7 @@ impl Emulator {
             .arg("--tpmstate")
             .arg(state.path())
             .arg("--config")
-            .arg(maker.file("setup.conf")));
+            .arg(manufacturer.file("setup.conf")));
         let mut emulator = Self {
             state,
             process: None,
@@ -153,14 +153,14 @@ impl Emulator {
         emulator
     }
 
-    /// Starts the process, like a power-on: PCRs are reset.
+    /// Starts the process. Like a power-on, this resets the PCRs.
     pub fn start(&mut self) {
         assert!(self.process.is_none(), "the emulator is already running");
         let deadline = Instant::now() + START_TIMEOUT;
         loop {
             let port = two_ports();
             let mut process = Command::new("bash")
-                .args(["-c", EXCLUSIVE_LOCK, "swtpm", "swtpm", "socket"])
+                .args(["-c", CLOSE_INHERITED_FILES, "swtpm", "swtpm", "socket"])
                 .args(["--tpm2", "--flags", "not-need-init,startup-clear"])
                 .arg("--tpmstate")
                 .arg(format!("dir={}", self.state.path().display()))
@@ -183,7 +183,7 @@ impl Emulator {
         }
     }
 
-    /// kill -9.
+    /// Kills the process with SIGKILL.
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             process.kill().unwrap();
@@ -214,9 +214,9 @@ impl Emulator {
 
     /// Runs a command of tpm2-tools that must fail, and returns its error output.
     pub fn tool_fails(&self, dir: &Path, command: &str) -> String {
-        let mut words = command.split(' ');
-        let output = Command::new(words.next().unwrap())
-            .args(words)
+        let mut arguments = command.split(' ');
+        let output = Command::new(arguments.next().unwrap())
+            .args(arguments)
             .current_dir(dir)
             .env("TPM2TOOLS_TCTI", self.tcti())
             .output()
@@ -225,7 +225,7 @@ impl Emulator {
         String::from_utf8_lossy(&output.stderr).into_owned()
     }
 
-    /// Extends PCR 16, which any process may do, by a digest.
+    /// Extends PCR 16 by a digest; any process may extend this PCR.
     pub fn extend_pcr_16(&self) {
         self.tool(
             self.state.path(),
@@ -258,7 +258,7 @@ pub fn tcti(port: u16) -> String {
     format!("swtpm:host=127.0.0.1,port={port}")
 }
 
-/// A free port whose successor is free too, for the emulator's control channel.
+/// Listeners on two consecutive free ports; the emulator uses the second one for its control channel.
 pub fn two_listeners() -> (TcpListener, TcpListener) {
     loop {
         let first = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -276,8 +276,8 @@ fn two_ports() -> u16 {
     two_listeners().0.local_addr().unwrap().port()
 }
 
-/// Waits until the process listens at both ports, or has ended. A connection test is not sufficient: another emulator
-/// may have taken the ports in between, and would accept the connection too.
+/// Waits until the process listens at both ports, and returns `false` if it ended or the deadline passed before. A
+/// connection test is not sufficient: another emulator may have taken the ports, and would accept the connection too.
 fn listens(process: &mut Child, port: u16, deadline: Instant) -> bool {
     while Instant::now() < deadline {
         if process.try_wait().unwrap().is_some() {
@@ -293,10 +293,10 @@ fn listens(process: &mut Child, port: u16, deadline: Instant) -> bool {
 
 /// Whether a process owns the socket that listens at a TCP port of 127.0.0.1, from proc(5).
 fn owns_listener(process: u32, port: u16) -> bool {
-    // The kernel prints the word in memory order.
+    // The kernel prints the address as a word in the byte order of the machine.
     let loopback = u32::from_ne_bytes(Ipv4Addr::LOCALHOST.octets());
     let local_address = format!("{loopback:08X}:{port:04X}");
-    // Of this thread, which may be in another network namespace than the process.
+    // These are the sockets of this thread, which may be in another network namespace than the process.
     let sockets = fs::read_to_string("/proc/thread-self/net/tcp").unwrap();
     let inode = sockets.lines().find_map(|line| {
         let columns: Vec<&str> = line.split_whitespace().collect();

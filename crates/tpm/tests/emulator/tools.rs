@@ -1,4 +1,5 @@
-//! Interoperation with tpm2-tools: the same structures made by the tools, and ours checked by the tools.
+//! Interoperation with tpm2-tools: the device accepts structures that the tools made, and the tools accept
+//! structures of this crate.
 
 use std::fs;
 
@@ -9,25 +10,25 @@ use linewarden_tpm::public::Public;
 use tempfile::TempDir;
 
 use crate::swtpm::{Emulator, TpmManufacturer, installed};
-use crate::{BANK, created, offered, selection};
+use crate::{BANK, create_keys, make_offer, selection};
 
 #[test]
 fn a_credential_of_tpm2_tools_is_opened_like_a_linewarden_credential() {
     if !installed() {
         return;
     }
-    let maker = TpmManufacturer::new();
-    let emulator = Emulator::made_by(&maker);
+    let manufacturer = TpmManufacturer::new();
+    let emulator = Emulator::made_by(&manufacturer);
     let mut tpm = emulator.open();
-    let keys = created(&mut tpm, EndorsementKind::Rsa2048);
-    let (identity, offer, _) = offered(&mut tpm, &keys, &maker.trust(), 1);
+    let keys = create_keys(&mut tpm, EndorsementKind::Rsa2048);
+    let (identity, offer, _) = make_offer(&mut tpm, &keys, &manufacturer.trust(), 1);
     let dir = TempDir::new().unwrap();
     let secret = [0x5a; 32];
     fs::write(dir.path().join("ek.pub"), &identity.endorsement_key).unwrap();
     fs::write(dir.path().join("secret"), secret).unwrap();
     let name = Public::from_sized(&identity.attestation_key).unwrap().name();
     let name = hex::encode(name.as_bytes());
-    let make = [
+    let make_credential = [
         "tpm2_makecredential",
         "-T",
         "none",
@@ -40,12 +41,12 @@ fn a_credential_of_tpm2_tools_is_opened_like_a_linewarden_credential() {
         "-o",
         "blob",
     ];
-    emulator.tool(dir.path(), &make);
+    emulator.tool(dir.path(), &make_credential);
     let blob = fs::read(dir.path().join("blob")).unwrap();
-    // Eight bytes added by the tools, then both parts with their sizes.
-    let (id_object, rest) = sized(&blob[8..]);
-    let (seed, rest) = sized(rest);
-    assert!(rest.is_empty());
+    // The file has eight bytes added by the tools, then both parts with their sizes.
+    let (id_object, tail) = split_sized(&blob[8..]);
+    let (seed, tail) = split_sized(tail);
+    assert!(tail.is_empty());
     let tools_offer = KeyOffer {
         credential: id_object.to_vec(),
         credential_seed: seed.to_vec(),
@@ -57,7 +58,7 @@ fn a_credential_of_tpm2_tools_is_opened_like_a_linewarden_credential() {
     assert_eq!(response.activation, activation_proof(&secret, &offer.nonce));
 }
 
-fn sized(bytes: &[u8]) -> (&[u8], &[u8]) {
+fn split_sized(bytes: &[u8]) -> (&[u8], &[u8]) {
     let size = usize::from(u16::from_be_bytes([bytes[0], bytes[1]]));
     bytes[2..].split_at(size)
 }
@@ -77,10 +78,11 @@ fn tpm2_tools_verify_linewarden_quotes() {
         fs::write(dir.path().join("ak.pub"), &keys.attestation_key.public).unwrap();
         fs::write(dir.path().join("quote"), &quoted.attest).unwrap();
         fs::write(dir.path().join("sig"), &quoted.signature).unwrap();
-        let check = |nonce: &str| format!("tpm2_checkquote -u ak.pub -m quote -s sig -g sha256 -q {nonce}");
-        let right = check(&"2c".repeat(32));
-        emulator.tool(dir.path(), &right.split(' ').collect::<Vec<_>>());
-        emulator.tool_fails(dir.path(), &check(&"2d".repeat(32)));
+        let check_command =
+            |nonce: &str| format!("tpm2_checkquote -u ak.pub -m quote -s sig -g sha256 -q {nonce}");
+        let check_with_nonce = check_command(&"2c".repeat(32));
+        emulator.tool(dir.path(), &check_with_nonce.split(' ').collect::<Vec<_>>());
+        emulator.tool_fails(dir.path(), &check_command(&"2d".repeat(32)));
     }
 }
 

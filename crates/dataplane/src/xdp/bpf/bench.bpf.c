@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
  * Programs for the benches: the verifier behind a harness that copies a fresh message into the packet on every run,
- * and floors, which do the same parsing, look-ups and hashing and nothing else. With cfg.count_work both are counted,
- * and the bench asserts that the counts are equal.
+ * and floors, which do the same parsing, look-ups and hashing and nothing else. With cfg.count_work the look-ups and
+ * the hashed words of both are counted, and the bench asserts that the counts are equal.
  */
 #define LW_COUNT_WORK
 #include "lw_gateway.h"
@@ -77,15 +77,15 @@ static __always_inline int lw_prepare(struct xdp_md *ctx, struct lw_bench **out)
 	if (!b)
 		return 0;
 	*out = b;
-	__u32 at = b->next;
+	__u32 index = b->next;
 
-	b->next = at + 1 < b->count ? at + 1 : 0;
-	struct lw_case *one = bpf_map_lookup_elem(&cases, &at);
+	b->next = index + 1 < b->count ? index + 1 : 0;
+	struct lw_case *next_case = bpf_map_lookup_elem(&cases, &index);
 	__u8 *packet = (__u8 *)(long)ctx->data;
 
-	if (!one || (void *)(packet + LW_CASE_BYTES) > (void *)(long)ctx->data_end)
+	if (!next_case || (void *)(packet + LW_CASE_BYTES) > (void *)(long)ctx->data_end)
 		return 0;
-	lw_lay_out(packet, one->byte);
+	lw_lay_out(packet, next_case->byte);
 	if (b->reset)
 		lw_reset(b);
 	return 1;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
  * Ciphers in the data plane, for measurement and comparison with those of user space: blocks alone, and programs that
- * encrypt the payload of every UDP packet and send it back, as the papers do on a switch. IPv4 without options.
+ * encrypt the payload of every UDP packet and send it back, as published programs do on a switch. IPv4 without options.
  */
 #include <linux/bpf.h>
 #include <linux/types.h>
@@ -49,11 +49,11 @@ int empty(struct xdp_md *ctx)
 SEC("xdp")
 int steps(struct xdp_md *ctx)
 {
-	__u32 sum = ctx->rx_queue_index, one = ctx->ingress_ifindex;
+	__u32 sum = ctx->rx_queue_index, addend = ctx->ingress_ifindex;
 
 #pragma unroll
 	for (int i = 0; i < LW_STEPS; i++) {
-		sum += one;
+		sum += addend;
 		asm volatile("" : "+r"(sum));
 	}
 	return sum == 1 ? XDP_ABORTED : XDP_TX;
@@ -113,7 +113,7 @@ struct lw_datagram {
 #define LW_PAYLOAD_AT sizeof(struct lw_datagram)
 
 /*
- * Swaps the datagram's addresses and ports. Its checksum becomes zero, which IPv4 allows: the checksum of the
+ * Swaps the datagram's addresses and ports. The UDP checksum becomes zero, which IPv4 allows: the checksum of the
  * encrypted payload would need another pass. Returns the payload's length, or -1 if the datagram is incomplete.
  */
 static __always_inline int lw_turn(struct xdp_md *ctx)
@@ -236,7 +236,7 @@ int poly1305(struct xdp_md *ctx)
 #pragma unroll
 	for (int i = 0; i < 8; i++)
 		w->once[i] = in->matrix.word[i];
-	return lw_mac(ctx, &in->aead, w, LW_PAYLOAD_AT, length) && lw_tag_put(ctx, w, LW_PAYLOAD_AT + length) ?
+	return lw_aead_tag(ctx, &in->aead, w, LW_PAYLOAD_AT, length) && lw_tag_put(ctx, w, LW_PAYLOAD_AT + length) ?
 		       XDP_TX :
 		       XDP_PASS;
 }

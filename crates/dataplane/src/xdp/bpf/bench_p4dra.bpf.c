@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
  * Programs for the bench of p4dra-classic: the verifier behind a harness that copies the next prover's reply into the
- * packet on every run. A prover is ok once per round, so each pass over the provers opens a round. A reply that
- * became VERIFIED, and longer, is shortened at its head before the next run.
+ * packet on every run. A prover is ok once per round, so each pass over the provers opens a round. A packet that
+ * was replaced by a VERIFIED, which is longer, is shortened at its head before the next run.
  */
 #include "lw_p4dra.h"
 #include "lw_gateway.h"
@@ -32,15 +32,15 @@ static __always_inline int lw_prepare(struct xdp_md *ctx)
 	/* Called with 0 too, so that the harness alone costs the same. */
 	if (!b || bpf_xdp_adjust_head(ctx, longer > 0 ? LW_P4DRA_PROOF_BYTES : 0))
 		return 0;
-	__u32 at = b->next;
+	__u32 index = b->next;
 
-	b->next = at + 1 < b->count ? at + 1 : 0;
-	struct lw_case *one = bpf_map_lookup_elem(&cases, &at);
+	b->next = index + 1 < b->count ? index + 1 : 0;
+	struct lw_case *next_case = bpf_map_lookup_elem(&cases, &index);
 	__u8 *packet = (__u8 *)(long)ctx->data;
 
-	if (!one || (void *)(packet + LW_FRAME_BYTES) > (void *)(long)ctx->data_end)
+	if (!next_case || (void *)(packet + LW_FRAME_BYTES) > (void *)(long)ctx->data_end)
 		return 0;
-	const __u8 *from = (const __u8 *)one->word;
+	const __u8 *from = (const __u8 *)next_case->word;
 #define LW_PUT(type, at) (*(volatile type *)(packet + (at)) = *(volatile type *)(from + (at)))
 	LW_PUT(__u32, 0);
 	LW_PUT(__u32, 4);

@@ -29,17 +29,17 @@ static __always_inline int lw_prepare(struct xdp_md *ctx)
 
 	if (!b)
 		return 0;
-	__u32 at = b->next;
+	__u32 index = b->next;
 
-	b->next = at + 1 < b->count ? at + 1 : 0;
-	struct lw_case *one = bpf_map_lookup_elem(&cases, &at);
+	b->next = index + 1 < b->count ? index + 1 : 0;
+	struct lw_case *next_case = bpf_map_lookup_elem(&cases, &index);
 	__u8 *packet = (__u8 *)(long)ctx->data;
 
-	if (!one || (void *)(packet + LW_CASE_AT + sizeof(*one)) > (void *)(long)ctx->data_end)
+	if (!next_case || (void *)(packet + LW_CASE_AT + sizeof(*next_case)) > (void *)(long)ctx->data_end)
 		return 0;
 #pragma unroll
 	for (int i = 0; i < LW_PROOF_MESSAGE / 8; i++)
-		*(volatile __u64 *)(packet + LW_CASE_AT + 8 * i) = *(volatile __u64 *)(one->word + i);
+		*(volatile __u64 *)(packet + LW_CASE_AT + 8 * i) = *(volatile __u64 *)(next_case->word + i);
 	return 1;
 }
 

@@ -2,8 +2,8 @@
 /*
  * Programs for the benches of the sealed gate: both directions behind a harness that restores the packet on every
  * run. Opening ends with a move of the packet's start, sealing with a move of its end; the harness reverses the move.
- * Alone it moves there and back, so that the cost of one move must be added to the difference: bench_*_moves measures
- * two moves.
+ * The harness alone makes both moves, so that the cost of one move must be added to the difference: bench_*_moves
+ * measures two moves.
  */
 #include "lw_data.h"
 #include "lw_seal.h"

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
  * Programs for the bench of in-band evidence: the stamp behind a harness that removes the option again on every run
- * and restores the headers. Stamping ends with a move of the packet's start; the harness reverses it. Alone it moves
- * there and back, so that the cost of one move must be added to the difference: bench_stamp_moves measures two moves.
+ * and restores the headers. Stamping ends with a move of the packet's start; the harness reverses the move. The
+ * harness alone makes both moves, so that the cost of one move must be added to the difference: bench_stamp_moves
+ * measures two moves.
  */
 #include "lw_stamp.h"
 

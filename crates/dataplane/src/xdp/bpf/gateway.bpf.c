@@ -12,14 +12,14 @@ int linewarden_gateway(struct xdp_md *ctx)
 	return lw_gateway(ctx);
 }
 
-/* PROOFs, passed on by linewarden_gateway. */
+/* Handles PROOFs: linewarden_gateway tail-calls this program. */
 SEC("xdp")
 int linewarden_proof(struct xdp_md *ctx)
 {
 	return lw_prove(ctx);
 }
 
-/* Frames of p4dra-classic, passed on by the other programs. */
+/* Handles frames of p4dra-classic: the other programs tail-call this program. */
 SEC("xdp")
 int linewarden_p4dra(struct xdp_md *ctx)
 {
@@ -33,7 +33,7 @@ int linewarden_sealed(struct xdp_md *ctx)
 	return lw_sealed_gateway(ctx);
 }
 
-/* With in-band evidence: replaces linewarden_gateway at an open gate, and linewarden_sealed at a sealed one. */
+/* With in-band evidence: replaces linewarden_gateway at a bound gate, and linewarden_sealed at a sealed one. */
 SEC("xdp")
 int linewarden_gateway_stamping(struct xdp_md *ctx)
 {
@@ -46,14 +46,14 @@ int linewarden_sealed_stamping(struct xdp_md *ctx)
 	return lw_sealed_stamping(ctx);
 }
 
-/* Packets that pass a gate, passed on by these programs. */
+/* Adds evidence to packets that pass a gate: both programs above tail-call this program. */
 SEC("xdp")
 int linewarden_stamp(struct xdp_md *ctx)
 {
 	return lw_stamp(ctx);
 }
 
-/* Active while a gateway lives, and afterwards. */
+/* Seals datagrams, also after the gateway has ended. */
 SEC("tc")
 int linewarden_seal(struct __sk_buff *skb)
 {
@@ -61,8 +61,8 @@ int linewarden_seal(struct __sk_buff *skb)
 }
 
 /*
- * Active while a gateway lives; afterwards all frames pass. The filter stays when its process is killed; it detects
- * this because the fresh value is no longer renewed.
+ * Seals datagrams while the gateway runs; afterwards all frames pass. The filter stays when its process is killed. The
+ * program detects the end of the process because the fresh value is no longer replaced.
  */
 SEC("tc")
 int linewarden_seal_alive(struct __sk_buff *skb)

@@ -9,17 +9,17 @@
 
 #include "lw_report.h"
 
-/* The interface's entry: at the place given by its index, or after it. */
+/* The interface's entry: at the place given by its index, or at a later one. */
 static __always_inline struct lw_port *lw_find_port(struct lw_control *control_block, __u32 ifindex)
 {
 #pragma clang loop unroll(disable)
 	for (__u32 i = 0; i < LW_PORTS; i++) {
 		struct lw_port *port = &control_block->port[(ifindex + i) & (LW_PORTS - 1)];
-		__u64 found = LW_READ(port->ifindex);
+		__u64 entry_ifindex = LW_READ(port->ifindex);
 
-		if (found == ifindex)
+		if (entry_ifindex == ifindex)
 			return port;
-		if (!found)
+		if (!entry_ifindex)
 			return NULL;
 	}
 	return NULL;
@@ -42,8 +42,8 @@ __noinline int lw_is_own_mac_slow(__u32 ifindex, __u64 mac)
 }
 
 /*
- * Whether the frame is addressed to this station or to a group. A reply to any other frame would use that station's
- * MAC address, and the switches on the link would send the station's frames to the gateway.
+ * Whether the frame is addressed to this station or to a group. A reply to a frame for another station would use that
+ * station's MAC address, and the switches on the link would then send that station's frames to the gateway.
  */
 static __always_inline int lw_is_addressed(struct lw_ctx *c)
 {
@@ -87,7 +87,10 @@ __noinline int lw_is_prefixed6(__u64 high, __u64 low)
 	return control_block ? lw_in_prefixes(lw_sources_of(control_block, 1), high, low) : 0;
 }
 
-/* The address in the format of lw_source_address(); it names a host, see lw_is_answerable(). */
+/*
+ * Whether a device can have the address, which is in the format of lw_source_address(). The caller has checked that the
+ * address names a host (lw_is_answerable()).
+ */
 __noinline int lw_is_device_slow(__u64 high, __u64 low, __u32 is6)
 {
 	__u32 zero = 0;
@@ -102,7 +105,7 @@ __noinline int lw_is_device_slow(__u64 high, __u64 low, __u32 is6)
 		return 0;
 	__u32 refused = LW_READ(s->refused);
 
-	/* More addresses than the table can hold. */
+	/* There are more refused addresses than the table can hold. */
 	if (refused > LW_REFUSED)
 		return 0;
 	int is_inside = lw_in_prefixes(s, high, low);

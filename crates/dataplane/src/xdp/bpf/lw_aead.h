@@ -80,7 +80,7 @@ static __always_inline int lw_mac_tail(struct lw_poly *p, __u8 *at, void *end, _
  * The tag of associated data and ciphertext. A global function, so that the kernel's verifier processes its loop
  * once.
  */
-__noinline int lw_mac(struct xdp_md *ctx, struct lw_aead *a, struct lw_aead_work *w, __u32 at, __u32 length)
+__noinline int lw_aead_tag(struct xdp_md *ctx, struct lw_aead *a, struct lw_aead_work *w, __u32 at, __u32 length)
 {
 	__u8 *data = (__u8 *)(long)ctx->data;
 	void *end = (void *)(long)ctx->data_end;
@@ -168,20 +168,20 @@ static __always_inline int lw_aead_seal(struct xdp_md *ctx, struct lw_aead *a, s
 	    !(cipher == LW_FORRO ? lw_xforro14_begin(a, w) : lw_chacha20_begin(a, w)) ||
 	    !lw_aead_stream(ctx, w, at, length, cipher))
 		return 0;
-	return lw_mac(ctx, a, w, at, length) && lw_tag_put(ctx, w, at + length);
+	return lw_aead_tag(ctx, a, w, at, length) && lw_tag_put(ctx, w, at + length);
 }
 
 /*
- * Decrypts `length` bytes if the tag after them is right. Returns 0, without decrypting, if it is wrong or the packet
- * is too short.
+ * Decrypts `length` bytes if the tag after them is valid. Returns 0, without decrypting, if the tag is invalid or the
+ * packet is too short.
  */
 static __always_inline int lw_aead_open(struct xdp_md *ctx, struct lw_aead *a, struct lw_aead_work *w, __u32 at,
 					__u32 length, enum lw_cipher cipher)
 {
-	__u64 wrong = 0;
+	__u64 differs = 0;
 
 	if (!(cipher == LW_FORRO ? lw_xforro14_begin(a, w) : lw_chacha20_begin(a, w)) ||
-	    !lw_mac(ctx, a, w, at, length))
+	    !lw_aead_tag(ctx, a, w, at, length))
 		return 0;
 	__u32 *tag = lw_tag_at(ctx, at + length);
 
@@ -189,9 +189,9 @@ static __always_inline int lw_aead_open(struct xdp_md *ctx, struct lw_aead *a, s
 		return 0;
 #pragma unroll
 	for (int i = 0; i < 4; i++)
-		wrong |= tag[i] ^ w->tag[i];
-	LW_BARRIER(wrong);
-	if (wrong)
+		differs |= tag[i] ^ w->tag[i];
+	LW_BARRIER(differs);
+	if (differs)
 		return 0;
 	return lw_aead_stream(ctx, w, at, length, cipher);
 }

@@ -14,7 +14,7 @@
 #define LW_DHCP6_CLIENT bpf_htons(546)
 #define LW_DHCP6_SERVER bpf_htons(547)
 
-/* Maximum Ethernet padding after an ARP packet. Longer data is not padding. */
+/* Maximum Ethernet padding after an ARP packet, bytes. Longer data is not padding. */
 #define LW_BEHIND_MAX 18
 
 /* Neighbor discovery (RFC 4861). */
@@ -26,7 +26,7 @@
 #define LW_MLD_QUERY 130
 #define LW_ND_HOP_LIMIT 255
 #define LW_ND_OPTIONS 16
-/* Options of hosts: eight options of eight bytes. */
+/* Maximum size of the options in a host's message: eight options of eight bytes. */
 #define LW_ND_HOST_OPTIONS 64
 
 /*
@@ -167,8 +167,8 @@ static __always_inline int lw_is_devices6(const __u32 *addr)
 enum lw_nd { LW_ND_REFUSED, LW_ND_ON_LINK, LW_ND_BY_PREFIX /* if lw_nd_is_prefixed() */ };
 
 /*
- * The device's address is in the devices' prefixes, and the other address is in these prefixes or in the device's
- * /64, as a service's address can be.
+ * Whether the device's address is in the devices' prefixes, and the other address is in these prefixes or in the
+ * device's /64, where a service's address can be.
  */
 static __always_inline int lw_nd_is_prefixed(const __u32 *device, const __u32 *other)
 {
@@ -176,8 +176,8 @@ static __always_inline int lw_nd_is_prefixed(const __u32 *device, const __u32 *o
 }
 
 /*
- * Addressed to the multicast groups of the message type, or to one host on the link. No router forwards from or to a
- * link-local address (RFC 4291 2.5.6), or what is addressed to the gateway itself.
+ * Whether a message is addressed to the multicast groups of its type, or to one host on the link. No router forwards a
+ * packet from or to a link-local address (RFC 4291 2.5.6), or to the gateway itself.
  */
 static __always_inline enum lw_nd lw_nd_on_link(const struct lw_ip6 *ip, __u8 type, const int up)
 {
@@ -220,8 +220,8 @@ static __always_inline int lw_nd_options(const __u8 *p, const void *end, __u32 l
 }
 
 /*
- * A message that satisfies RFC 4861 6.1 and 7.1, without the checksum, and stays on the link. Its type is one of
- * theirs.
+ * Whether a message satisfies RFC 4861 6.1 and 7.1, except the checksum, and stays on the link. The caller has checked
+ * that the message has one of the types in these sections.
  */
 static __always_inline enum lw_nd lw_neighbor_discovery(const struct lw_frame *f, const int up)
 {
@@ -231,26 +231,26 @@ static __always_inline enum lw_nd lw_neighbor_discovery(const struct lw_frame *f
 	if ((const void *)(m + 8) > f->end)
 		return LW_ND_REFUSED;
 	__u8 type = m[0];
-	__u32 length = bpf_ntohs(ip->payload_length), there = lw_room(f, m), least;
+	__u32 length = bpf_ntohs(ip->payload_length), room = lw_room(f, m), size_min;
 
 	switch (type) {
 	case LW_ND_ROUTER_SOLICITATION:
-		least = 8;
+		size_min = 8;
 		break;
 	case LW_ND_ROUTER_ADVERTISEMENT:
-		least = 16;
+		size_min = 16;
 		break;
 	default:
-		least = 24;
+		size_min = 24;
 	}
-	if (ip->hop_limit != LW_ND_HOP_LIMIT || m[1] || length < least || length > there ||
-	    there - length > LW_BEHIND_MAX)
+	if (ip->hop_limit != LW_ND_HOP_LIMIT || m[1] || length < size_min || length > room ||
+	    room - length > LW_BEHIND_MAX)
 		return LW_ND_REFUSED;
-	if (type != LW_ND_ROUTER_ADVERTISEMENT && length - least > LW_ND_HOST_OPTIONS)
+	if (type != LW_ND_ROUTER_ADVERTISEMENT && length - size_min > LW_ND_HOST_OPTIONS)
 		return LW_ND_REFUSED;
-	if (least == 24 && ((const void *)(m + 24) > f->end || m[8] == 0xff))
+	if (size_min == 24 && ((const void *)(m + 24) > f->end || m[8] == 0xff))
 		return LW_ND_REFUSED;
-	return lw_nd_options(m + least, f->end, length - least) ? lw_nd_on_link(ip, type, up) : LW_ND_REFUSED;
+	return lw_nd_options(m + size_min, f->end, length - size_min) ? lw_nd_on_link(ip, type, up) : LW_ND_REFUSED;
 }
 
 /* Result of lw_gate_list() for LW_ND_BY_PREFIX: no verdict. */
@@ -284,7 +284,7 @@ static __always_inline int lw_gate_control(const struct lw_frame *f)
 
 /* ---- DHCP ---- */
 
-/* Unused places repeat the first address, as in the list of the gateway's own addresses. */
+/* Unused entries repeat the first address, as in the list of the gateway's own addresses. */
 static __always_inline int lw_is_dhcp4_server(__u32 addr)
 {
 	return cfg.dhcp4_count && (addr == cfg.dhcp4[0] || addr == cfg.dhcp4[1] || addr == cfg.dhcp4[2] ||
@@ -311,12 +311,12 @@ static __always_inline int lw_is_dhcp6_server(const __u32 *addr)
  */
 static __always_inline int lw_is_dhcp(const struct lw_frame *f)
 {
-	__u16 least = f->is6 ? 546 : 67;
+	__u16 port_min = f->is6 ? 546 : 67;
 
-	return (__u16)(bpf_ntohs(f->udp->dst) - least) < 2;
+	return (__u16)(bpf_ntohs(f->udp->dst) - port_min) < 2;
 }
 
-/* Whether the ports are those of a message from a client to a server (or else the other direction). */
+/* Whether the ports are those of a message from a client to a server or, without `from_client`, to a client. */
 static __always_inline int lw_has_dhcp_ports(const struct lw_frame *f, const int from_client)
 {
 	__u16 client = f->is6 ? LW_DHCP6_CLIENT : LW_DHCP4_CLIENT;
@@ -326,7 +326,7 @@ static __always_inline int lw_has_dhcp_ports(const struct lw_frame *f, const int
 			     f->udp->src == server && f->udp->dst == client;
 }
 
-/* The data after the packet is only padding. */
+/* Whether the data after the packet is only padding. */
 static __always_inline int lw_is_padded(const struct lw_frame *f)
 {
 	__u32 room = f->is6 ? bpf_ntohs(f->ip6->payload_length) :
@@ -453,11 +453,11 @@ __noinline int lw_drop_type(__u32 ether_type)
 		return 0;
 #pragma clang loop unroll(disable)
 	for (place = 0; place < LW_DROPPED_TYPES; place++) {
-		__u64 there = LW_READ(types->type[place]);
+		__u64 current = LW_READ(types->type[place]);
 
-		if (!there)
-			there = __sync_val_compare_and_swap(&types->type[place], 0, wanted) ?: wanted;
-		if (there == wanted)
+		if (!current)
+			current = __sync_val_compare_and_swap(&types->type[place], 0, wanted) ?: wanted;
+		if (current == wanted)
 			break;
 	}
 	if (place <= LW_DROPPED_TYPES)

@@ -11,7 +11,7 @@ struct lw_proof_message {
 };
 _Static_assert(sizeof(struct lw_proof_message) == LW_PROOF_MESSAGE, "96 B");
 
-/* Rate-limited. Any sender can cause this event, so it decides nothing. */
+/* Reports a wrong proof, rate-limited. Any sender can cause this event, so that nothing is decided by it. */
 static __noinline int lw_wrong_proof(__u64 device_id, __u32 number, __u64 addr0, __u64 addr1, __u32 ingress)
 {
 	__u32 zero = 0;
@@ -62,14 +62,14 @@ static __always_inline void lw_proof_source(struct xdp_md *ctx, __u64 proof_at, 
 static __always_inline struct lw_prover *lw_find_prover(__u64 device_id, __u32 key_lane, __u32 *line)
 {
 	__u64 hash = lw_hash(device_id, 0);
-	__u32 lane_at = key_lane & 1 ? cfg.prover_all : 0, place = (hash & 0xffffffff) * cfg.prover_places >> 32;
+	__u32 lane_start = key_lane & 1 ? cfg.prover_all : 0, place = (hash & 0xffffffff) * cfg.prover_places >> 32;
 
-	*line = lane_at + place;
+	*line = lane_start + place;
 	struct lw_prover *prover = lw_at(&provers, *line);
 
 	if (prover && prover->device_id == device_id)
 		return prover;
-	*line = lane_at + (place ^ 1);
+	*line = lane_start + (place ^ 1);
 	prover = lw_at(&provers, *line);
 	if (prover && prover->device_id == device_id)
 		return prover;
@@ -83,7 +83,7 @@ static __always_inline struct lw_prover *lw_find_prover(__u64 device_id, __u32 k
 			return NULL;
 		__u64 entry = lw_match(bucket, fingerprint);
 
-		*line = lane_at + (__u32)entry - 1;
+		*line = lane_start + (__u32)entry - 1;
 		prover = entry ? lw_at(&provers, *line) : NULL;
 		if (prover && prover->device_id == device_id)
 			return prover;
@@ -142,7 +142,7 @@ static __always_inline void lw_fill_matrix(const struct lw_proof_input *input, v
 	}
 }
 
-/* 0 if the permuted words equal the proof. All of it is compared before the result is used. */
+/* 0 if the permuted words equal the proof. All words are compared before the result is used. */
 static __always_inline __u64 lw_proof_differs(const struct lw_proof_input *input, const volatile __u32 m[16],
 						const __u64 *proof)
 {
@@ -170,8 +170,7 @@ static __noinline __u64 lw_one_differs(const struct lw_proof_input *input, const
 }
 
 /*
- * Two proofs in parallel. A separate function, because the stack has no space for its matrices in addition to the
- * rest.
+ * Compares two proofs in parallel. A separate function, because the caller's stack has no space for the matrices.
  */
 static __noinline int lw_two_differ(const struct lw_proof_input *input, const __u64 *first, const __u64 *second,
 				    __u64 *differs)
@@ -201,16 +200,16 @@ static __always_inline enum lw_verdict lw_settle(const struct lw_claim *claim, s
 {
 	__u32 after = claim->after;
 
-	/* The key was removed since it was read. Anyone can compute a proof for a key of zeros. */
+	/* The key was removed after the claim was checked. Anyone can compute a proof for a key of zeros. */
 	if (!input->key[0])
 		return LW_DROP_NO_KEY;
 	if (differs) {
 		__u32 key_lane = claim->line >= cfg.prover_all;
-		struct lw_prover_key *other = lw_at(&alternate_keys, claim->prover->slot * 2 + key_lane);
+		struct lw_prover_key *alternate = lw_at(&alternate_keys, claim->prover->slot * 2 + key_lane);
 
-		if (!other || !LW_READ(other->word[0]))
+		if (!alternate || !LW_READ(alternate->word[0]))
 			return LW_DROP_PROOF;
-		lw_set_proof_key(input, other->word);
+		lw_set_proof_key(input, alternate->word);
 		if (!input->key[0] || lw_one_differs(input, proof))
 			return LW_DROP_PROOF;
 		after |= LW_ALTERNATE;
@@ -222,7 +221,7 @@ static __always_inline enum lw_verdict lw_settle(const struct lw_claim *claim, s
 											     LW_DROP_PROVED;
 }
 
-/* Ordered after all reads and writes of the place. */
+/* Sets the state of a place, ordered after all reads and writes of the place. */
 static __always_inline void lw_set_state(struct lw_waiting *place, __u32 state)
 {
 	if (cfg.strong_order) {
@@ -259,35 +258,35 @@ static __always_inline enum lw_verdict lw_settle_one(const struct lw_claim *clai
 	return lw_settle(claim, &input, m->proof, lw_one_differs(&input, m->proof));
 }
 
-/* Settles this claim and the waiting one, counts the latter, and frees its place. */
-static __always_inline enum lw_verdict lw_settle_two(struct lw_percpu *cpu, struct lw_waiting *waited,
+/* Settles this claim and the waiting one, counts the waiting one, and frees its place. */
+static __always_inline enum lw_verdict lw_settle_two(struct lw_percpu *cpu, struct lw_waiting *earlier_proof,
 						     const struct lw_claim *claim, const struct lw_proof_message *m)
 {
 	struct lw_claim earlier = {
-		.prover = lw_at(&provers, waited->line),
-		.line = waited->line,
-		.before = waited->before,
-		.after = waited->after,
-		.r = waited->r,
+		.prover = lw_at(&provers, earlier_proof->line),
+		.line = earlier_proof->line,
+		.before = earlier_proof->before,
+		.after = earlier_proof->after,
+		.r = earlier_proof->r,
 	};
 	struct lw_proof_input input[2];
 	__u64 differs[2];
 
 	/* For the kernel's verifier: the line exists. */
 	if (!earlier.prover) {
-		lw_set_state(waited, LW_WAITING_FREE);
+		lw_set_state(earlier_proof, LW_WAITING_FREE);
 		return lw_settle_one(claim, m);
 	}
-	lw_set_proof_input(input, earlier.prover->key, waited->r, waited->nonce);
+	lw_set_proof_input(input, earlier.prover->key, earlier_proof->r, earlier_proof->nonce);
 	lw_set_proof_input(input + 1, claim->prover->key, m->r, m->nonce);
-	lw_two_differ(input, waited->proof, m->proof, differs);
-	enum lw_verdict verdict = lw_settle(&earlier, input, waited->proof, differs[0]);
+	lw_two_differ(input, earlier_proof->proof, m->proof, differs);
+	enum lw_verdict verdict = lw_settle(&earlier, input, earlier_proof->proof, differs[0]);
 
 	lw_count(cpu, verdict);
 	if (verdict == LW_DROP_PROOF)
-		lw_wrong_proof(waited->device_id, lw_number(waited->r), waited->addr[0], waited->addr[1],
-			       waited->ingress);
-	lw_set_state(waited, LW_WAITING_FREE);
+		lw_wrong_proof(earlier_proof->device_id, lw_number(earlier_proof->r), earlier_proof->addr[0],
+			       earlier_proof->addr[1], earlier_proof->ingress);
+	lw_set_state(earlier_proof, LW_WAITING_FREE);
 	return lw_settle(claim, input + 1, m->proof, differs[1]);
 }
 
@@ -317,7 +316,7 @@ static __always_inline __u32 lw_wait_or_settle(struct xdp_md *ctx, struct lw_per
 	return verdict;
 }
 
-/* Handles a PROOF with a right header. */
+/* Handles a PROOF with a valid header. */
 static __always_inline __u32 lw_check_proof(struct xdp_md *ctx, struct lw_percpu *cpu, const struct lw_proof_message *m)
 {
 	__u64 now_ns = cpu->clock_ns;
@@ -331,7 +330,7 @@ static __always_inline __u32 lw_check_proof(struct xdp_md *ctx, struct lw_percpu
 	__u32 number = lw_number(m->r), lane = 0;
 	struct lw_round *round = &rounds->lane[0];
 
-	/* A branch, which is predicted: finding the prover's line does not wait for this word of the frame. */
+	/* A branch is predicted, so that the look-up of the prover's line does not wait for this word of the frame. */
 	if (number & 1) {
 		lane = 1;
 		round = &rounds->lane[1];
@@ -346,28 +345,28 @@ static __always_inline __u32 lw_check_proof(struct xdp_md *ctx, struct lw_percpu
 	claim.prover = lw_find_prover(m->device_id, round->key_lane, &claim.line);
 	if (!claim.prover)
 		return LW_DROP_UNKNOWN_PROVER;
-	/* From the number in the message: the round may have been replaced. */
-	__u32 mark = number >> 1 & 0xffff;
+	/* Computed from the number in the message, because the round may have been replaced. */
+	__u32 number_bits = number >> 1 & 0xffff;
 
 	claim.before = LW_READ(claim.prover->proved[lane]);
 	/*
 	 * A verdict in a later round of this lane, which opened after the round was read, counts too. Round bits wrap, but
 	 * no verdict is that old.
 	 */
-	if (claim.before & LW_PROVED && (__u16)((claim.before >> LW_ROUND_BITS_SHIFT) - mark) < 0x8000)
+	if (claim.before & LW_PROVED && (__u16)((claim.before >> LW_ROUND_BITS_SHIFT) - number_bits) < 0x8000)
 		return LW_DROP_PROVED;
 	if (!LW_READ(claim.prover->key[0]))
 		return LW_DROP_NO_KEY;
-	/* The clock may lag one jiffy behind the one that user space read. */
+	/* This clock may lag one jiffy behind the clock that user space read. */
 	__u64 elapsed = now_ns > round->started_ns ? (now_ns - round->started_ns) >> (round->elapsed_shift & 63) : 0;
 
 	if (elapsed > LW_ELAPSED_MAX)
 		elapsed = LW_ELAPSED_MAX;
-	claim.after = mark << LW_ROUND_BITS_SHIFT | LW_PROVED | (__u32)elapsed;
+	claim.after = number_bits << LW_ROUND_BITS_SHIFT | LW_PROVED | (__u32)elapsed;
 	return lw_wait_or_settle(ctx, cpu, &claim, m);
 }
 
-/* The end of lw_lap() for a PROOF. lw_lap() has determined its offset and read the clock. */
+/* Continues lw_lap() for a PROOF. lw_lap() has determined the offset of the PROOF and read the clock. */
 static __always_inline int lw_prove(struct xdp_md *ctx)
 {
 	__u32 zero = 0;

@@ -62,31 +62,31 @@ static __always_inline __u64 lw_binding_entry(__u64 hash, __u32 place)
 static __always_inline int lw_binding_scan(void *table, __u64 hash, __u32 place, struct lw_scan *scan)
 {
 	__u64 entry = lw_binding_entry(hash, place);
-	struct lw_bucket *one = lw_at(table, lw_bucket_1(hash)), *two = lw_at(table, lw_bucket_2(hash));
+	struct lw_bucket *bucket1 = lw_at(table, lw_bucket_1(hash)), *bucket2 = lw_at(table, lw_bucket_2(hash));
 
 	scan->mine = 0;
 	scan->foreign = 0;
 	scan->room = 0;
-	if (!one || !two)
+	if (!bucket1 || !bucket2)
 		return 0;
 #pragma unroll
 	for (int way = 0; way < 2 * LW_WAYS; way++) {
-		__u64 there = LW_READ((way < LW_WAYS ? one : two)->entry[way % LW_WAYS]);
-		__u64 differs = entry ^ there;
+		__u64 stored = LW_READ((way < LW_WAYS ? bucket1 : bucket2)->entry[way % LW_WAYS]);
+		__u64 differs = entry ^ stored;
 		__u64 same_place = lw_is_zero(differs & 0xffffffff);
 		__u64 same_print = lw_is_zero(differs >> 32);
 
 		scan->mine |= same_print & same_place;
 		scan->foreign |= same_print & (same_place ^ 1);
 		/* The low half of an entry is never 0. */
-		scan->room |= lw_is_zero(there & 0xffffffff);
+		scan->room |= lw_is_zero(stored & 0xffffffff);
 	}
 	return 1;
 }
 
 /*
- * The full comparison if another line has an entry with the fingerprint: returns 1 if a live session of another
- * device has the key. A global function: rare, and verified once.
+ * The full comparison, for the case that another line has an entry with the fingerprint. Returns 1 if a live session of
+ * another device has the key. A global function: rare, and verified once.
  */
 __noinline int lw_binding_conflict(struct lw_key *key, __u32 place, __u32 now_s)
 {

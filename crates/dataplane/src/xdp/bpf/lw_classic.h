@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * The papers' own protocol (docs/protocols.md 2), for measurement and interoperation only: CRC-32 is not a MAC.
- * Disabled unless configured.
+ * The classic profiles: protocols of published papers (docs/protocols.md 2), for measurement only. CRC-32 authenticates
+ * nothing. Disabled unless configured.
  */
 #ifndef LW_CLASSIC_H
 #define LW_CLASSIC_H
@@ -14,8 +14,9 @@
 #define LW_CLASSIC_ACK 3
 
 /*
- * The CRC of a word that `first` - 7 bytes follow. The barriers keep clang from reloading the table's address for
- * each byte, and from computing all indices before the first look-up, which would spill them to the stack.
+ * The contribution of a word to the CRC if `first` - 7 bytes come after the word. The barriers keep clang from
+ * reloading the table's address for each byte, and from computing all indices before the first look-up, which would
+ * spill them to the stack.
  */
 static __always_inline __u32 lw_crc_slices(__u64 word, int first)
 {
@@ -79,13 +80,14 @@ static __always_inline __u64 lw_sum_at_odd(__u64 sum)
 }
 
 /*
- * REQ: picks CRPs, stores H(R.. | RN), and sends the challenges and RN xor R, or RN xor (R1 or R2). The reply's
- * checksum is computed from the stored values: reading the reply back would wait for stores that its loads straddle.
+ * REQ: picks CRPs, stores H(R.. | RN), and sends the challenges and RN xor R or, with two CRPs, RN xor (R1 OR R2). The
+ * reply's checksum is computed from the stored values: reading the reply back would wait for stores that its loads
+ * straddle.
  */
 static __always_inline enum lw_verdict lw_classic_request(struct lw_ctx *c, __u8 *p, struct lw_classic_state *state,
 							  __u32 identifier, const __u32 words)
 {
-	struct lw_classic_crp *one, *two = NULL;
+	struct lw_classic_crp *crp1, *crp2 = NULL;
 	__u32 device = bpf_ntohl(identifier) - 1;
 	__u64 rn[4], sum = identifier, rng = c->cpu->rng;
 	__u32 crc;
@@ -93,9 +95,9 @@ static __always_inline enum lw_verdict lw_classic_request(struct lw_ctx *c, __u8
 	if (cfg.classic_uav) {
 		__u64 draw = lw_draw(&rng), half = cfg.classic_rows / 2;
 
-		one = lw_classic_row(device, (__u32)((draw & 0xffffffff) * half >> 32));
-		two = lw_classic_row(device, (__u32)(half + ((draw >> 32) * half >> 32)));
-		if (!two)
+		crp1 = lw_classic_row(device, (__u32)((draw & 0xffffffff) * half >> 32));
+		crp2 = lw_classic_row(device, (__u32)(half + ((draw >> 32) * half >> 32)));
+		if (!crp2)
 			return LW_DROP_CLASSIC_UNKNOWN;
 	} else {
 		if (LW_READ(state->next) >= cfg.classic_rows)
@@ -104,9 +106,9 @@ static __always_inline enum lw_verdict lw_classic_request(struct lw_ctx *c, __u8
 
 		if (row >= cfg.classic_rows)
 			return LW_DROP_CLASSIC_UNKNOWN;
-		one = lw_classic_row(device, row);
+		crp1 = lw_classic_row(device, row);
 	}
-	if (!one)
+	if (!crp1)
 		return LW_DROP_CLASSIC_UNKNOWN;
 #pragma unroll
 	for (__u32 i = 0; i < words; i++)
@@ -114,18 +116,18 @@ static __always_inline enum lw_verdict lw_classic_request(struct lw_ctx *c, __u8
 	c->cpu->rng = rng;
 #pragma unroll
 	for (__u32 i = 0; i < words; i++) {
-		__u64 masked = rn[i] ^ (one->response[i] | (two ? two->response[i] : 0));
+		__u64 masked = rn[i] ^ (crp1->response[i] | (crp2 ? crp2->response[i] : 0));
 
 		sum += lw_halves(masked);
 		*(__u64 *)(p + LW_CLASSIC_RN + 8 * i) = masked;
 	}
-	crc = one->crc;
-	if (two) {
+	crc = crp1->crc;
+	if (crp2) {
 		if (words == 1)
-			crc = lw_crc_8(crc, two->response[0]);
+			crc = lw_crc_8(crc, crp2->response[0]);
 #pragma unroll
 		for (__u32 i = 0; i + 1 < words; i += 2)
-			crc = lw_crc_16(crc, two->response[i], two->response[i + 1]);
+			crc = lw_crc_16(crc, crp2->response[i], crp2->response[i + 1]);
 	}
 	if (words == 1)
 		crc = lw_crc_8(crc, rn[0]);
@@ -133,7 +135,7 @@ static __always_inline enum lw_verdict lw_classic_request(struct lw_ctx *c, __u8
 	for (__u32 i = 0; i + 1 < words; i += 2)
 		crc = lw_crc_16(crc, rn[i], rn[i + 1]);
 	LW_EXCHANGE(state->expected, LW_CLASSIC_PENDING | (__u32)~crc);
-	__u32 challenge[2] = { one->challenge, two ? two->challenge : 0 };
+	__u32 challenge[2] = { crp1->challenge, crp2 ? crp2->challenge : 0 };
 
 	p[0] = LW_CLASSIC_CH;
 	*(__u32 *)(p + LW_CLASSIC_CHALLENGE1) = challenge[0];

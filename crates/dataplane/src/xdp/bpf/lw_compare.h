@@ -13,9 +13,9 @@
 #define LW_BARRIER(value) asm volatile("" : "+r"(value))
 
 /* 0 if the tags are equal. */
-static __always_inline __u64 lw_tags_differ(const __u64 one[2], const __u64 other[2])
+static __always_inline __u64 lw_tags_differ(const __u64 first[2], const __u64 second[2])
 {
-	__u64 low = one[0] ^ other[0], high = one[1] ^ other[1];
+	__u64 low = first[0] ^ second[0], high = first[1] ^ second[1];
 
 	asm volatile("" : "+r"(low), "+r"(high));
 	low |= high;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * DATA_UP at the sealed gate (LAP/1 1.4.7): verifies the message, marks its number and removes the LAP header. A
- * separate program, because the stack of the other one is full. The steps are global functions, which the kernel
+ * separate program, because the stack of linewarden_gateway is full. The steps are global functions, which the kernel
  * verifies separately and which locate their position in the packet again.
  */
 #ifndef LW_DATA_H
@@ -10,7 +10,7 @@
 #include "lw_forward.h"
 #include "lw_gate.h"
 
-/* Maximum sealed payload; the frame of a 9,000-byte link fits. */
+/* Maximum sealed payload, bytes; enough for a link with an MTU of 9,000. */
 #define LW_SEALED_MAX 9000
 #define LW_SEALED_WORDS (LW_SEALED_MAX / 8)
 #define LW_WINDOW 24
@@ -43,7 +43,7 @@ static __always_inline void lw_data_begin(struct lw_sip *s, const struct lw_seal
 }
 
 /*
- * The tag of `bytes` bytes of payload after the LAP header at offset `at` of the packet; 0 if the packet ends before.
+ * The tag of `bytes` bytes of payload after the LAP header at offset `at` of the packet; 0 if the packet ends earlier.
  * A global function, so that the kernel's verifier processes the loop once and not for every path that leads to it.
  */
 __noinline int lw_data_tag(struct xdp_md *ctx, __u32 at, __u32 bytes, struct lw_seal_input *in)
@@ -83,7 +83,7 @@ __noinline int lw_data_tag(struct xdp_md *ctx, __u32 at, __u32 bytes, struct lw_
 	return 1;
 }
 
-/* The window after accepting `seq`; 0 if it was seen or is too old. A window that accepted a number is never 0. */
+/* The window after accepting `seq`; 0 if `seq` was seen or is too old. A window that accepted a number is never 0. */
 static __always_inline __u64 lw_window_accept(__u64 window, __u32 seq)
 {
 	__u32 top = window >> 24;
@@ -102,7 +102,7 @@ static __always_inline __u64 lw_window_accept(__u64 window, __u32 seq)
 	return window | 1ULL << back;
 }
 
-/* Marks the number. If two CPUs have the same number, one gets LW_PASS_DATA. */
+/* Marks the number. If two CPUs have the same number, only one of them gets LW_PASS_DATA. */
 static __always_inline enum lw_verdict lw_window_mark(struct lw_line *line, __u64 window, __u32 seq)
 {
 #pragma unroll
@@ -111,13 +111,13 @@ static __always_inline enum lw_verdict lw_window_mark(struct lw_line *line, __u6
 
 		if (!next)
 			return LW_DROP_SEQUENCE;
-		__u64 seen = __sync_val_compare_and_swap(&line->window, window, next);
+		__u64 current = __sync_val_compare_and_swap(&line->window, window, next);
 
-		if (seen == window)
+		if (current == window)
 			return LW_PASS_DATA;
-		if ((seen ^ window) >> 56)
+		if ((current ^ window) >> 56)
 			return LW_DROP_SEQUENCE;
-		window = seen;
+		window = current;
 	}
 	return LW_DROP_SEQUENCE;
 }
@@ -155,26 +155,26 @@ static __always_inline int lw_route_of(void *data, void *end, __u32 ip_at, __u32
 }
 
 /*
- * Adds `by` to the lengths in the IP and UDP headers, and updates the IPv4 checksum (RFC 1624): a wrong one stays
- * wrong. The caller has checked `udp`.
+ * Adds `change` to the lengths in the IP and UDP headers, and updates the IPv4 checksum (RFC 1624): a wrong checksum
+ * stays wrong. The caller has checked `udp`.
  */
 static __always_inline int lw_change_lengths(void *data, void *end, __u32 ip_at, __u32 is6, struct lw_udp *udp,
-					     __s32 by)
+					     __s32 change)
 {
-	udp->length = bpf_htons(bpf_ntohs(udp->length) + by);
+	udp->length = bpf_htons(bpf_ntohs(udp->length) + change);
 	if (is6) {
 		struct lw_ip6 *ip = data + ip_at;
 
 		if ((void *)(ip + 1) > end)
 			return 0;
-		ip->payload_length = bpf_htons(bpf_ntohs(ip->payload_length) + by);
+		ip->payload_length = bpf_htons(bpf_ntohs(ip->payload_length) + change);
 		return 1;
 	}
 	struct lw_ip4 *ip = data + ip_at;
 
 	if ((void *)(ip + 1) > end)
 		return 0;
-	__u16 old = ip->total_length, new = bpf_htons(bpf_ntohs(old) + by);
+	__u16 old = ip->total_length, new = bpf_htons(bpf_ntohs(old) + change);
 
 	ip->total_length = new;
 	ip->checksum = lw_fold((__u64)(__u16)~ip->checksum + (__u16)~old + new);
@@ -214,11 +214,11 @@ __noinline int lw_strip(struct xdp_md *ctx, __u32 ip_at, __u32 is6, __u32 room)
 	if ((void *)(m + 1) > end)
 		return 0;
 	__s32 behind = (__s32)((__u32)((long)end - (long)data) - udp_at - room);
-	__u64 taken = 0, *word = (__u64 *)m;
+	__u64 header_sum = 0, *word = (__u64 *)m;
 
 #pragma unroll
 	for (int i = 0; i < LW_DATA_HEADER / 8; i++)
-		taken += (word[i] & 0xffffffff) + (word[i] >> 32);
+		header_sum += (word[i] & 0xffffffff) + (word[i] >> 32);
 	__u16 port = m->port, old_port = udp->dst, old = udp->length;
 
 	if (!lw_change_lengths(data, end, ip_at, is6, udp, -LW_DATA_HEADER))
@@ -226,17 +226,17 @@ __noinline int lw_strip(struct xdp_md *ctx, __u32 ip_at, __u32 is6, __u32 room)
 	udp->dst = port;
 	if (udp->checksum || is6) {
 		/* The length is also in the pseudo header. lw_fold() returns a complement, so its result is subtracted. */
-		__u64 sum = (__u64)(__u16)~udp->checksum + lw_fold(taken) + 2ULL * (__u16)~old + (__u16)~old_port +
+		__u64 sum = (__u64)(__u16)~udp->checksum + lw_fold(header_sum) + 2ULL * (__u16)~old + (__u16)~old_port +
 			    2ULL * udp->length + port;
 		__u16 checksum = lw_fold(sum);
 
 		udp->checksum = checksum ? checksum : 0xffff;
 	}
-	int moved = 0;
+	int is_moved = 0;
 
 	switch (udp_at + sizeof(*udp)) {
 #define LW_CASE(bytes) \
-	case bytes: moved = lw_move_headers(data, end, bytes); break
+	case bytes: is_moved = lw_move_headers(data, end, bytes); break
 		LW_CASE(42);
 		LW_CASE(46);
 		LW_CASE(50);
@@ -245,14 +245,14 @@ __noinline int lw_strip(struct xdp_md *ctx, __u32 ip_at, __u32 is6, __u32 room)
 		LW_CASE(70);
 #undef LW_CASE
 	}
-	if (!moved || bpf_xdp_adjust_head(ctx, LW_DATA_HEADER))
+	if (!is_moved || bpf_xdp_adjust_head(ctx, LW_DATA_HEADER))
 		return 0;
 	return behind <= 0 || !bpf_xdp_adjust_tail(ctx, -behind);
 }
 
 /*
- * A DATA_UP whose header wire::parse would accept. `ip_at` is the offset of the IP header, `length` that of the UDP
- * payload.
+ * Verifies a DATA_UP whose header wire::parse would accept. `ip_at` is the offset of the IP header, `length` the length
+ * of the UDP payload.
  */
 __noinline int lw_data_up(struct xdp_md *ctx, __u32 ip_at, __u32 is6, __u32 length)
 {
@@ -290,8 +290,8 @@ __noinline int lw_data_up(struct xdp_md *ctx, __u32 ip_at, __u32 is6, __u32 leng
 	if (commit & LW_BUSY)
 		return LW_DROP_BUSY;
 	/*
-	 * Read before session id and key: if the session is replaced in between, the swap below fails because of the
-	 * generation.
+	 * The window is read before session id and key: if the session is replaced after this read, the swap below
+	 * fails because of the generation.
 	 */
 	__u64 window = lw_ordered_load(&line->window);
 	__u64 session_id = lw_ordered_load(&line->session_id);
@@ -322,7 +322,7 @@ __noinline int lw_data_up(struct xdp_md *ctx, __u32 ip_at, __u32 is6, __u32 leng
 			lw_emit(&c, LW_EVENT_WRONG_TAG, line->device_id, commit >> LW_IDX_SHIFT, r.src);
 		return LW_DROP_TAG;
 	}
-	/* The values above belong to one session only if no winner came in between. */
+	/* The values above belong to one session only if no winner changed them during the read. */
 	if (lw_ordered_load(&line->commit) != commit || LW_READ(line->session_id) != session_id)
 		return LW_DROP_BUSY;
 	return lw_window_mark(line, window, seq);

@@ -4,10 +4,10 @@
  * Cryptology 2023): a block of 64 bytes from 16 words. `linewarden-forro` is the user-space equivalent and documents
  * its security. Words have native byte order; all callers are little-endian.
  *
- * The pollen word chains the quarter rounds: the next one cannot begin before this one has ended. A quarter round is
- * 12 dependent operations if a rotation is one instruction. With shift, shift and or it is 15, and 56 quarter rounds
- * are 840 dependent steps. lw_forro_chained() reduces it to 12 again, with more independent operations. All other
- * work (copies, spills to the stack, other blocks) overlaps with the chain.
+ * The pollen word chains the quarter rounds: a quarter round cannot begin before the previous one has ended. A quarter
+ * round is 12 dependent operations if a rotation is one instruction. With shift, shift and or it is 15, and 56 quarter
+ * rounds are 840 dependent steps. lw_forro_chained() needs only 12 for a quarter round, with more independent
+ * operations. All other work (copies, spills to the stack, other blocks) overlaps with the chain.
  */
 #ifndef LW_FORRO_H
 #define LW_FORRO_H
@@ -83,7 +83,10 @@ struct lw_forro_chain {
 	__u32 early, late;
 };
 
-/* LW_FORRO_QUARTER with the pollen `e` given by p, rotated. The rotation of `a` is left to the next quarter round. */
+/*
+ * LW_FORRO_QUARTER, but `p` gives the pollen: its sum is rotated first and stored in `e`. The last step, which adds `b`
+ * to `a` and rotates `a`, is left to the next quarter round.
+ */
 static __always_inline void lw_forro_chained(__u32 *a, __u32 *b, __u32 *c, __u32 *d, __u32 *e, struct lw_forro_chain *p)
 {
 	*d = lw_plus_turned(*d, p->early, p->late, 8, e);

@@ -12,8 +12,8 @@
 #define LW_AF_INET6 10
 
 /*
- * Interfaces to which datagrams may be sent, by index. Never one of the devices' side, where they would leave
- * unsealed.
+ * Interfaces to which datagrams may be sent, by index. Never an interface on the devices' side, where datagrams would
+ * leave unsealed.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_DEVMAP_HASH);

@@ -19,7 +19,8 @@ static __always_inline enum lw_verdict lw_sender_by(__u64 entry, const struct lw
 }
 
 /*
- * Checks all entries with the sender's fingerprint, after the first one did not refer to it. A global function: rare.
+ * Checks all entries with the sender's fingerprint, after the first one did not refer to the sender. A global function:
+ * rare.
  */
 __noinline int lw_sender_slow(struct lw_key *key, __u32 now_s)
 {
@@ -39,12 +40,12 @@ __noinline int lw_sender_slow(struct lw_key *key, __u32 now_s)
 
 		if ((__u32)(entry >> 32) != lw_fingerprint(hash))
 			continue;
-		int one = lw_sender_by(entry, key, now_s);
+		int entry_verdict = lw_sender_by(entry, key, now_s);
 
-		if (one == LW_PASS_SESSION)
-			return one;
-		if (one)
-			verdict = one;
+		if (entry_verdict == LW_PASS_SESSION)
+			return entry_verdict;
+		if (entry_verdict)
+			verdict = entry_verdict;
 	}
 	return verdict;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* One frame in, one verdict out, in the order of docs/protocols.md 1.4.12. */
+/* Checks a frame and returns one verdict, in the order of docs/protocols.md 1.4.12. */
 #ifndef LW_GATEWAY_H
 #define LW_GATEWAY_H
 

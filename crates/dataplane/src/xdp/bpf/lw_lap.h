@@ -80,10 +80,11 @@ static __always_inline int lw_is_fresh(const struct lw_ctx *c, __u64 fresh)
 /* No message is answered if the fresh value is 16 s old (LAP/1 1.4.1). */
 static __always_inline int lw_is_stopped(const struct lw_ctx *c)
 {
-	__u64 at = LW_READ(c->control->fresh_at_ns);
+	__u64 fresh_at_ns = LW_READ(c->control->fresh_at_ns);
 
-	/* The clock may lag one jiffy behind the one that user space read. */
-	return !LW_READ(c->control->fresh_current) || (c->cpu->clock_ns > at && c->cpu->clock_ns - at > LW_FRESH_NS_MAX);
+	/* This clock may lag one jiffy behind the clock that user space read. */
+	return !LW_READ(c->control->fresh_current) ||
+	       (c->cpu->clock_ns > fresh_at_ns && c->cpu->clock_ns - fresh_at_ns > LW_FRESH_NS_MAX);
 }
 
 static __always_inline enum lw_verdict lw_nak(struct lw_ctx *c, struct lw_nak *reply, __u32 idx, __u64 reason,
@@ -151,7 +152,10 @@ static __always_inline enum lw_verdict lw_request(struct lw_ctx *c, struct lw_re
 	__u64 key[2] = { LW_READ(line->auth_key[0]), LW_READ(line->auth_key[1]) };
 	__u64 challenge = LW_READ(line->challenge);
 
-	/* A winner on another CPU may have installed the next row in between. Then these words do not belong together. */
+	/*
+	 * A winner on another CPU may have installed the next row during the read. Key and challenge may then belong to
+	 * different rows.
+	 */
 	if (LW_READ(line->commit) != commit)
 		return LW_DROP_BUSY;
 	__u64 fresh = LW_READ(c->control->fresh_current);
@@ -337,7 +341,7 @@ static __always_inline void lw_bind_session(struct lw_session *session, const st
 }
 
 /*
- * Removes the bindings of the line's previous session that the new one does not reuse. Otherwise a device with
+ * Removes the bindings of the line's previous session that the new session does not reuse. Otherwise a device with
  * ever-changing addresses would fill the tables. A global function with its own stack.
  */
 __noinline int lw_release_bindings(struct lw_session *session, struct lw_origin *o, __u32 place)
@@ -351,11 +355,11 @@ __noinline int lw_release_bindings(struct lw_session *session, struct lw_origin 
 	if (!(session->vlan[0] & LW_BOUND))
 		return 0;
 	__u16 vlan[2] = { session->vlan[0] & ~LW_BOUND, session->vlan[1] };
-	__u64 moved = (lw_mac(session->mac) ^ o->mac) | (session->ingress ^ o->ingress) |
-		      (session->vlan[0] ^ o->vlan[0]) | (session->vlan[1] ^ o->vlan[1]);
+	__u64 is_different = (lw_mac(session->mac) ^ o->mac) | (session->ingress ^ o->ingress) |
+			     (session->vlan[0] ^ o->vlan[0]) | (session->vlan[1] ^ o->vlan[1]);
 
 	/* The loss of BOUND is a difference too. */
-	if (moved) {
+	if (is_different) {
 		lw_mac_key(&old, lw_mac(session->mac), session->ingress, (__u32)vlan[0] << 16 | vlan[1]);
 		lw_binding_release(&old, place);
 	}
@@ -363,15 +367,16 @@ __noinline int lw_release_bindings(struct lw_session *session, struct lw_origin 
 }
 
 /*
- * The lifetime for the repeated ACK of the line's session; it is not stored. A session from before the last change
- * gets the shortest lifetime that was ever active, so that no device relies on more than it has.
+ * The lifetime for the repeated ACK of the line's session. The lifetime in the first ACK is not stored. A session from
+ * before the last change gets the shortest lifetime that was ever active, so that no device relies on a longer session
+ * than it has.
  */
 static __always_inline __u32 lw_repeated_lifetime_s(const struct lw_control *control, const struct lw_line *line)
 {
 	const struct lw_live *live = lw_live(control);
 	/*
-	 * Read first and written last: an older value comes with a later session_lifetime_from_s, and so selects the
-	 * shortest lifetime.
+	 * Read first and written last: if the settings change meanwhile, the old value is combined with a later
+	 * session_lifetime_from_s, so the shortest lifetime is selected.
 	 */
 	__u32 session_lifetime_s = LW_READ(live->session_lifetime_s);
 
@@ -380,7 +385,7 @@ static __always_inline __u32 lw_repeated_lifetime_s(const struct lw_control *con
 		       LW_READ(live->session_lifetime_min_s);
 }
 
-/* Handles the winning RESPONSE again: the first ACK was lost (LAP/1 1.4.4). */
+/* Repeats the ACK for a copy of the RESPONSE that opened the session: the first ACK was lost (LAP/1 1.4.4). */
 static __always_inline enum lw_verdict lw_repeat_ack(struct lw_ctx *c, struct lw_response *m, struct lw_line *line,
 						    struct lw_session *session, __u32 idx, const struct lw_origin *o,
 						    __u32 now_s)
@@ -394,7 +399,7 @@ static __always_inline enum lw_verdict lw_repeat_ack(struct lw_ctx *c, struct lw
 		return LW_DROP_REPLAY;
 	__u64 session_key[2] = { session->session_key[0], session->session_key[1] };
 
-	/* The values above belong to one session only if no winner came in between. */
+	/* The values above belong to one session only if no winner changed them during the read. */
 	if (LW_READ(line->commit) != commit || commit & LW_BUSY || LW_READ(line->session_id) != m->tag[0])
 		return LW_DROP_REPLAY;
 	lw_ack(c, m, session_key, idx, lw_repeated_lifetime_s(c->control, line), o->addr);
@@ -435,7 +440,7 @@ static __always_inline void lw_emit_session(struct lw_ctx *c, const struct lw_li
 
 /*
  * Whether no other live session owns the origin's IP address and, if BOUND, its MAC address, and the tables have
- * room. Returns 0 or the verdict. `claimed` shows for which of the two the line has entries.
+ * room. Returns 0 or the verdict. `claimed` shows for which of both keys the line has entries.
  */
 static __always_inline enum lw_verdict lw_check_owner(struct lw_key *addr_key, struct lw_key *mac_key, int bound,
 						      __u32 place, __u32 now_s, __u64 claimed[2])
@@ -474,7 +479,7 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 	struct lw_line *line = lw_find_device(m->device_id, &place);
 
 	if (!line)
-		return lw_is_fresh(c, m->fresh) ? lw_unknown(c, m->device_id, lw_proof(m->device_id, m->nonce)) :
+		return lw_is_fresh(c, m->fresh) ? lw_unknown(c, m->device_id, lw_response_key(m->device_id, m->nonce)) :
 						  LW_DROP_UNKNOWN_DEVICE;
 	__u32 slot = line->slot;
 	struct lw_session *session = lw_at(&sessions, slot);
@@ -503,21 +508,22 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 		return LW_DROP_FRESH;
 
 	/*
-	 * A live session that is renewed from its bound origin already owns its addresses: no other device can have claimed
-	 * them since. All others are looked up. The extra second covers the jiffy by which the clocks of CPUs differ.
+	 * A live session that is renewed from its bound origin already owns its addresses: no other device can have
+	 * claimed them since. Otherwise the owners are looked up. The extra second covers the jiffy by which the clocks
+	 * of CPUs differ.
 	 */
-	int renewal = LW_READ(line->session_id) && LW_READ(line->session_until_s) > now_s + 1 &&
-		      !lw_differs(session, &o, 1);
+	int is_renewal = LW_READ(line->session_id) && LW_READ(line->session_until_s) > now_s + 1 &&
+			 !lw_differs(session, &o, 1);
 	struct lw_key addr_key = { .a = o.addr[0], .b = o.addr[1] }, mac_key = {};
 	__u64 claimed[2] = {};
 
-	if (!renewal) {
+	if (!is_renewal) {
 		if (bound)
 			lw_mac_key(&mac_key, o.mac, o.ingress, c->frame.vlans);
-		enum lw_verdict owned = lw_check_owner(&addr_key, &mac_key, bound, place, now_s, claimed);
+		enum lw_verdict owner_verdict = lw_check_owner(&addr_key, &mac_key, bound, place, now_s, claimed);
 
-		if (owned)
-			return owned;
+		if (owner_verdict)
+			return owner_verdict;
 	}
 
 	/* Prefetched now, so that the memory accesses overlap with each other and with the hashing. */
@@ -551,47 +557,47 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 	lw_session_key(key, tag, session_key);
 
 	/* From here to lw_release() this CPU owns the line: the order of LAP/1 1.4.3. */
-	__u64 won = (((commit & ~LW_GEN_MASK) | ((commit + LW_GEN_ONE) & LW_GEN_MASK)) & ~LW_VALID) | LW_BUSY;
+	__u64 new_commit = (((commit & ~LW_GEN_MASK) | ((commit + LW_GEN_ONE) & LW_GEN_MASK)) & ~LW_VALID) | LW_BUSY;
 
-	won += 1ULL << LW_IDX_SHIFT;
+	new_commit += 1ULL << LW_IDX_SHIFT;
 	if ((commit & LW_CREDIT) != LW_UNLIMITED)
-		won -= LW_CREDIT_ONE;
-	if (__sync_val_compare_and_swap(&line->commit, commit, won) != commit)
+		new_commit -= LW_CREDIT_ONE;
+	if (__sync_val_compare_and_swap(&line->commit, commit, new_commit) != commit)
 		return LW_DROP_LOST_RACE;
 	/*
-	 * Detects a close by user space since the session was read: another device may have claimed its addresses. In one
-	 * step, because a close in between would be reported as done and then undone.
+	 * Detects a close by user space since the session was read: another device may have claimed its addresses. Read
+	 * and write are one step, because a close between both would be reported as done and then undone.
 	 */
 	int is_closed = 0;
 
-	if (renewal)
+	if (is_renewal)
 		is_closed = !LW_EXCHANGE(line->session_id, 0);
 	else
 		lw_ordered_store(&line->session_id, 0);
-	LW_WRITE(line->window, (won & 0xff00) << 48);
+	LW_WRITE(line->window, (new_commit & 0xff00) << 48);
 	session->session_key[0] = session_key[0];
 	session->session_key[1] = session_key[1];
 	session->tag[0] = m->tag[0];
 	session->tag[1] = m->tag[1];
-	/* Stored for the ACK: it may change in between, and no stack is left. */
+	/* Stored for the ACK: the setting may change before the ACK is written, and no stack is left. */
 	c->cpu->session_lifetime_s = LW_READ(lw_live(c->control)->session_lifetime_s);
 	/* Limited to the clock's last second: a sum that wrapped would be an expired session. */
 	line->session_until_s = c->cpu->session_lifetime_s < ~now_s ? now_s + c->cpu->session_lifetime_s : ~0U;
-	if (!renewal) {
+	if (!is_renewal) {
 		lw_release_bindings(session, &o, place);
 		lw_bind_session(session, &o);
 	}
 	int has_row = commit & LW_KEY ? 1 : lw_next_row(line, next);
 
 	/* A full barrier: the session's binding must be visible before this CPU looks for other owners. */
-	if (!renewal)
+	if (!is_renewal)
 		LW_EXCHANGE(line->session_id, 0);
 	enum lw_verdict verdict = is_closed ? LW_DROP_LOST_RACE : 0;
 
-	if (!renewal)
+	if (!is_renewal)
 		verdict = lw_binding_claim(&addr_key, place, now_s, claimed[0]);
 
-	if (!verdict && !renewal && bound)
+	if (!verdict && !is_renewal && bound)
 		verdict = lw_binding_claim(&mac_key, place, now_s, claimed[1]);
 	if (!verdict)
 		lw_ordered_store(&line->session_id, m->tag[0]);
@@ -599,11 +605,11 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 
 	if (!has_row)
 		lw_emit(c, LW_EVENT_ROWS_OUT, line->device_id, idx + 1, o.addr);
-	else if (!(commit & LW_KEY) && lw_is_low(c->control, low, won))
+	else if (!(commit & LW_KEY) && lw_is_low(c->control, low, new_commit))
 		lw_emit(c, LW_EVENT_ROWS_LOW, line->device_id, idx + 1, o.addr);
 	if (verdict)
 		return verdict;
-	if (!renewal)
+	if (!is_renewal)
 		lw_emit_session(c, line, idx, m, bound ? o.mac : 0, o.addr);
 	lw_ack(c, m, session_key, idx, c->cpu->session_lifetime_s, o.addr);
 	lw_timing_end(c);
@@ -611,8 +617,8 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 }
 
 /*
- * Why a payload to our port is not a REQUEST, RESPONSE or PROOF, in the order of wire::parse. `payload` may be
- * shorter than a message.
+ * The reason why a payload to the LAP port is not a REQUEST, RESPONSE or PROOF, in the order of wire::parse.
+ * `payload` may be shorter than a message.
  */
 static __always_inline enum lw_verdict lw_malformed(const struct lw_frame *f)
 {
@@ -632,9 +638,9 @@ static __always_inline enum lw_verdict lw_malformed(const struct lw_frame *f)
 	if (suite != 1)
 		return LW_DROP_SUITE;
 	int is_data = type == LW_DATA_UP || type == LW_DATA_DOWN;
-	__u32 wanted = type == LW_PROOF ? LW_PROOF_MESSAGE : LW_MESSAGE;
+	__u32 expected_length = type == LW_PROOF ? LW_PROOF_MESSAGE : LW_MESSAGE;
 
-	if ((is_data ? length < LW_DATA_HEADER : length != wanted) || bpf_ntohs(*(__u16 *)(p + 6)) != length)
+	if ((is_data ? length < LW_DATA_HEADER : length != expected_length) || bpf_ntohs(*(__u16 *)(p + 6)) != length)
 		return LW_DROP_LENGTH;
 	if (flags & (type == LW_RESPONSE ? ~LW_FLAG_BOUND : ~0))
 		return LW_DROP_FLAGS;

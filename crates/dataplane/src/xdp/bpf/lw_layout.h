@@ -16,8 +16,8 @@
 #define LW_REVOKED 0x04ULL
 #define LW_KEY 0x08ULL /* key mode: the row is kept, idx only counts */
 /*
- * The credit: how many more rows may be spent before user space advances the device's durable mark. UNLIMITED is not
- * counted; it is always set in key mode.
+ * The credit: the number of rows that may be spent before user space advances the device's durable mark. UNLIMITED is
+ * not counted; it is always set in key mode.
  */
 #define LW_CREDIT 0xf0ULL
 #define LW_CREDIT_ONE 0x10ULL
@@ -75,8 +75,8 @@ struct lw_row {
 
 /*
  * A prover (LAP/1 3.2) in the periods of one lane. Rounds with even and odd numbers have one lane each, and so have
- * periods. Everything that a PROOF needs is in one cache line, whose place follows from the hash of the id: there,
- * beside it, or as the index says.
+ * periods. Everything that a PROOF needs is in one cache line. Its place is the one that the hash of the id selects, or
+ * the place beside it, or the place in the index.
  */
 struct lw_prover {
 	__u64 device_id; /* 0: the place is empty */
@@ -100,7 +100,7 @@ struct lw_round {
 	__u64 until_ns;
 	__u32 number;
 	__u32 key_lane;
-	__u32 elapsed_shift; /* elapsed times are kept in units of 2^this ns: no division */
+	__u32 elapsed_shift; /* elapsed times are in units of 2^elapsed_shift ns: no division */
 	__u32 pad[5];
 };
 struct lw_rounds {
@@ -164,7 +164,7 @@ struct lw_live {
 	__u32 session_lifetime_min_s; /* the shortest ever active: used for sessions from before `session_lifetime_from_s` */
 	__u32 session_lifetime_from_s; /* since when session_lifetime_s applies, boot-time clock; 0: since the start */
 	__u32 low_rows; /* an event if fewer rows are left; below `ring` */
-	__u32 low_credit; /* an event if no more credit is left */
+	__u32 low_credit; /* an event if the credit is not above this */
 	__u32 nak_per_s;
 	__u32 alarm_per_s;
 	__u32 miss_per_s; /* slow-path messages of unknown devices per second and CPU; 0: no slow path */
@@ -221,7 +221,7 @@ struct lw_control {
 };
 
 #define LW_HANDLED_BUCKETS 128 /* four per power of two */
-#define LW_SAMPLE_INTERVAL 16 /* one of this many RESPONSEs is timed */
+#define LW_SAMPLE_INTERVAL 16 /* one in this many RESPONSEs is timed */
 
 /* Per CPU. */
 struct lw_percpu {
@@ -248,7 +248,7 @@ struct lw_percpu {
 
 #define LW_PROOF_IP6 0x80 /* the frame is IPv6; the lower bits are the offset */
 
-enum lw_gate { LW_GATE_OFF = 0, LW_GATE_OPEN = 1, LW_GATE_SEALED = 2 };
+enum lw_gate { LW_GATE_OFF = 0, LW_GATE_BOUND = 1, LW_GATE_SEALED = 2 };
 /* Evidence that packets carry when they pass the gate. */
 enum lw_stamp_form { LW_STAMP_NONE = 0, LW_STAMP_DEFAULT = 1, LW_STAMP_CLASSIC = 2 };
 
@@ -300,7 +300,7 @@ struct lw_config {
 
 enum lw_event_kind {
 	LW_EVENT_SESSION = 1, /* a session was opened or moved; renewals are only counted */
-	LW_EVENT_ROWS_LOW = 2, /* fewer than low_rows rows are left, or no more credit than low_credit */
+	LW_EVENT_ROWS_LOW = 2, /* fewer than low_rows rows are left, or the credit is at most low_credit */
 	LW_EVENT_ROWS_OUT = 3, /* the last row was spent */
 	LW_EVENT_WRONG_TAG = 4, /* rate-limited */
 	LW_EVENT_WRONG_PROOF = 5, /* rate-limited */

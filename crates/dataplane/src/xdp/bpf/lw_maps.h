@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Configuration and maps. Only arrays, so that no element disappears and a look-up is an address computation. User
- * space maps them, and sizes them before the program is loaded.
+ * Configuration and maps. All state is in arrays, so that no element disappears and a look-up is an address
+ * computation. User space maps the arrays with BPF_F_MMAPABLE, and sets the sizes before the program is loaded.
  */
 #ifndef LW_MAPS_H
 #define LW_MAPS_H
@@ -85,9 +85,9 @@ struct {
 
 /*
  * Programs that other programs tail-call, and that end with the gateway's process, because only that process reads
- * their results and sets their input. They check PROOFs and proofs of p4dra-classic, whose sixteen words do not fit
- * the stack of the main program, and stamp packets that pass. The kernel empties a table of programs when its last
- * descriptor and its last pin are gone; this table is never pinned.
+ * their results and sets their input. These programs check PROOFs and proofs of p4dra-classic, whose sixteen words do
+ * not fit the stack of the main program, and stamp packets that pass. The kernel empties a table of programs when
+ * its last descriptor and its last pin are gone; this table is never pinned.
  */
 enum lw_program { LW_PROGRAM_PROOF, LW_PROGRAM_P4DRA, LW_PROGRAM_STAMP, LW_PROGRAMS };
 struct {
@@ -98,9 +98,9 @@ struct {
 } programs SEC(".maps");
 
 /*
- * The program that outlives the process if the gate does: it authenticates devices behind a sealed gate. It stops by
- * itself when `fresh` is 16 s old. Pinned beside the link (attach.rs), because the kernel would empty the table
- * otherwise.
+ * The program that outlives the process if the gate does: this program authenticates devices behind a sealed gate, and
+ * stops by itself when `fresh` is 16 s old. The table is pinned beside the link (attach.rs), because the kernel would
+ * empty the table otherwise.
  */
 enum lw_pinned_program { LW_PINNED_GATEWAY, LW_PINNED_PROGRAMS };
 struct {
@@ -139,7 +139,7 @@ static __always_inline void *lw_at(void *map, __u32 index)
 /* One access that the compiler does not tear, repeat or move. */
 #define LW_READ(x) (*(volatile typeof(x) *)&(x))
 #define LW_WRITE(x, value) (*(volatile typeof(x) *)&(x) = (value))
-/* If the CPU may reorder loads, an atomic addition of 0 keeps their order; x86 keeps it itself. */
+/* If the CPU may reorder loads, an atomic addition of 0 keeps their order; x86 does not reorder loads. */
 static __always_inline __u64 lw_ordered_load(__u64 *from)
 {
 	return cfg.strong_order ? LW_READ(*from) : __sync_fetch_and_add(from, 0);

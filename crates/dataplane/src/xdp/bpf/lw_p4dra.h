@@ -21,8 +21,8 @@ _Static_assert(sizeof(struct lw_p4dra_reply) == 97, "97 B");
 
 /*
  * 0 if the prover computed that proof. A separate function, because the words need the stack. r and n are two words
- * of the matrix each. All of the proof is compared before the result is used, so that timing does not reveal where it
- * differs.
+ * of the matrix each. All of the proof is compared before the result is used, so that timing does not reveal where the
+ * proof differs.
  */
 static __noinline __u64 lw_p4dra_differs(const struct lw_p4dra_prover *prover, __u64 r, __u64 n, const __u8 *proof)
 {
@@ -76,7 +76,7 @@ static __always_inline __u64 lw_p4dra_count(__u64 r, __u64 n)
 	return 0;
 }
 
-/* The verdict on a message that is not a reply of the right length. */
+/* The verdict on a message that is not a reply of the correct length. */
 static __always_inline enum lw_verdict lw_p4dra_other(__u8 operation, __u32 length)
 {
 	int fits = 0;
@@ -101,8 +101,8 @@ static __always_inline enum lw_verdict lw_p4dra_other(__u8 operation, __u32 leng
 
 /*
  * Turns the frame into its reply; the payload begins at offset `at`. The frame grows at its head, where drivers
- * reserve space for programs; veth reserves none at the tail. All bytes therefore move forward by the length of P,
- * and P is kept in place at the end.
+ * reserve space for programs; veth reserves none at the tail. All bytes therefore move forward by the length of
+ * the proof, and a copy of the proof stays at the end.
  */
 static __always_inline int lw_p4dra_write_verified(struct xdp_md *ctx, __u32 at)
 {
@@ -170,7 +170,7 @@ static __always_inline enum lw_verdict lw_check_p4dra(struct xdp_md *ctx, struct
 		return LW_DROP_P4DRA_PROVED;
 	if (lw_p4dra_differs(prover, lw_p4dra_words(r), lw_p4dra_words(n), m->proof))
 		return LW_DROP_P4DRA_PROOF;
-	/* Done first, because it may fail, and the verdict would then not be reported. */
+	/* The reply is written before the verdict is recorded: if this fails, the verdict would not be reported. */
 	if (!lw_p4dra_write_verified(ctx, at))
 		return LW_DROP_TOO_BIG;
 	/* If several CPUs verify the same proof, one of them succeeds. */
@@ -178,7 +178,7 @@ static __always_inline enum lw_verdict lw_check_p4dra(struct xdp_md *ctx, struct
 									      LW_DROP_P4DRA_PROVED;
 }
 
-/* Parses the frame again, which costs less than the stack would. */
+/* Parses the frame again, which costs less than a copy on the stack. */
 static __always_inline int lw_p4dra(struct xdp_md *ctx)
 {
 	__u32 zero = 0;

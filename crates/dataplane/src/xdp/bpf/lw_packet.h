@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * Parses frames and writes replies. Each parser checks the remaining length before it reads, advances the cursor and
- * returns what comes next. It never reads a byte that it has not checked.
+ * returns what comes next. No parser reads a byte before the check of that byte.
  */
 #ifndef LW_PACKET_H
 #define LW_PACKET_H
@@ -63,7 +63,7 @@ struct lw_udp {
 /* The kind of a frame, as far as the gate and the verifier need it. */
 enum lw_kind {
 	LW_KIND_BROKEN, /* its headers are truncated or contradict each other */
-	LW_KIND_BROKEN_OURS, /* likewise, in the UDP length, and addressed to our port */
+	LW_KIND_BROKEN_OURS, /* as LW_KIND_BROKEN: the UDP length of a frame to a port of the gateway */
 	LW_KIND_ARP,
 	LW_KIND_OTHER, /* none of the others */
 	LW_KIND_P4DRA, /* with the Ethernet type of p4dra-classic, if that is served */
@@ -96,7 +96,7 @@ struct lw_frame {
 	__u16 type; /* of a non-IP frame: Ethernet type after the tags, in wire order */
 };
 
-/* Unused places repeat the first address, so that the count matters only for a family without addresses. */
+/* Unused entries repeat the first address, so that the count matters only for a family without addresses. */
 static __always_inline int lw_is_local4(__u32 dst)
 {
 	return cfg.local4_count && (dst == cfg.local4[0] || dst == cfg.local4[1] || dst == cfg.local4[2] ||
@@ -122,11 +122,11 @@ static __always_inline __u32 lw_behind(const struct lw_frame *f)
 {
 	if (!cfg.frags || !f->xdp)
 		return 0;
-	__u64 seen = (long)f->xdp->data_end - (long)f->xdp->data;
+	__u64 visible = (long)f->xdp->data_end - (long)f->xdp->data;
 
 	/* Prevents clang from subtracting the pointers one by one. */
-	asm volatile("" : "+r"(seen));
-	return bpf_xdp_get_buff_len(f->xdp) - (__u32)seen;
+	asm volatile("" : "+r"(visible));
+	return bpf_xdp_get_buff_len(f->xdp) - (__u32)visible;
 }
 
 /* Bytes of the frame from that position on, including fragments. */
@@ -145,9 +145,9 @@ static __always_inline __u32 lw_room(const struct lw_frame *f, const void *curso
  */
 static __always_inline int lw_has(const struct lw_frame *f, const void *cursor, __u32 bytes)
 {
-	__u32 seen = (long)f->end - (long)cursor;
+	__u32 visible = (long)f->end - (long)cursor;
 
-	return bytes <= seen || bytes - seen <= lw_behind(f);
+	return bytes <= visible || bytes - visible <= lw_behind(f);
 }
 
 /* The UDP header and payload; `room` is the space that the IP header leaves for them. */
@@ -162,9 +162,10 @@ static __always_inline enum lw_kind lw_parse_udp(struct lw_frame *f, void *curso
 	__u32 length = bpf_ntohs(udp->length);
 
 	if (length < sizeof(*udp) || length > room) {
-		int ours = f->local && (udp->dst == cfg.lap_port || (cfg.classic_port && udp->dst == cfg.classic_port));
+		int is_own_port = f->local && (udp->dst == cfg.lap_port ||
+					       (cfg.classic_port && udp->dst == cfg.classic_port));
 
-		return ours ? LW_KIND_BROKEN_OURS : LW_KIND_BROKEN;
+		return is_own_port ? LW_KIND_BROKEN_OURS : LW_KIND_BROKEN;
 	}
 	f->payload_length = length - sizeof(*udp);
 	return LW_KIND_UDP;
@@ -254,7 +255,7 @@ static __always_inline int lw_is_tag(__u16 type)
 }
 
 /*
- * A tag's VLAN; 0 for VID 0, which names no VLAN. Without a branch, like the combination of two of them: each branch
+ * A tag's VLAN; 0 for VID 0, which names no VLAN. Without a branch, like the combination of two VLANs: each branch
  * would multiply the states that the kernel's verifier processes.
  */
 static __always_inline __u32 lw_vlan_word(const struct lw_vlan *tag)
@@ -318,8 +319,8 @@ static __always_inline int lw_is_between_hosts(const struct lw_frame *f)
 }
 
 /*
- * Whether a reply can be sent to the frame's sender: neither MAC address is a group's, and the IP source names one
- * host. An IPv6 source in ::/64 does not, except ::1, because a mapped one would be taken for its IPv4 address.
+ * Whether a reply can be sent to the frame's sender: neither MAC address is a group address, and the IP source names
+ * one host. An IPv6 source in ::/64, except ::1, does not: a mapped address would be taken for its IPv4 address.
  */
 static __always_inline int lw_is_answerable(const struct lw_frame *f)
 {
@@ -365,13 +366,13 @@ static __always_inline __u16 lw_fold(__u64 sum)
 }
 
 /*
- * Turns the headers into those of the reply: MACs, addresses and ports swapped, TTL 64, a new IPv4 checksum; the
- * lengths stay. The result is passed to lw_close(). The one's complement sum is independent of byte order (RFC 1071
- * 1.2), so loads are native.
+ * Turns the headers into those of the reply: swaps MAC addresses, IP addresses and ports, and sets TTL 64 and a new
+ * IPv4 checksum; the lengths stay. The result is passed to lw_close(). The one's complement sum is independent of byte
+ * order (RFC 1071 1.2), so loads are native.
  */
 static __always_inline __u64 lw_turn_headers(struct lw_frame *f)
 {
-	/* Volatile, so that clang does not make six two-byte swaps of it. */
+	/* Volatile, so that clang does not replace these accesses by six two-byte swaps. */
 	volatile __u32 *mac = (volatile __u32 *)f->eth;
 	__u32 w0 = mac[0], w1 = mac[1], w2 = mac[2];
 
@@ -387,10 +388,10 @@ static __always_inline __u64 lw_turn_headers(struct lw_frame *f)
 		 * stores.
 		 */
 		__u32 *w = (__u32 *)f->ip4;
-		__u32 rest = (w[2] & bpf_htonl(0x00ff0000)) | bpf_htonl(64 << 24), src = w[3], dst = w[4];
+		__u32 ttl_protocol = (w[2] & bpf_htonl(0x00ff0000)) | bpf_htonl(64 << 24), src = w[3], dst = w[4];
 
 		sum += (__u64)src + dst;
-		w[2] = rest | (__u32)lw_fold((__u64)w[0] + w[1] + rest + src + dst) << 16;
+		w[2] = ttl_protocol | (__u32)lw_fold((__u64)w[0] + w[1] + ttl_protocol + src + dst) << 16;
 		w[3] = dst;
 		w[4] = src;
 	} else {
@@ -404,14 +405,14 @@ static __always_inline __u64 lw_turn_headers(struct lw_frame *f)
 		}
 		f->ip6->hop_limit = 64;
 	}
-	__u32 *ports = (__u32 *)f->udp, turned = *ports >> 16 | *ports << 16;
+	__u32 *ports = (__u32 *)f->udp, swapped_ports = *ports >> 16 | *ports << 16;
 
-	*ports = turned;
+	*ports = swapped_ports;
 	/* Pseudo header: protocol and UDP length; and the length again in the UDP header itself. */
-	return sum + bpf_htons(LW_PROTO_UDP) + 2ULL * f->udp->length + turned;
+	return sum + bpf_htons(LW_PROTO_UDP) + 2ULL * f->udp->length + swapped_ports;
 }
 
-/* The UDP checksum of a reply: `sum` is that of the swapped headers and of the payload as 32-bit words. */
+/* Writes the UDP checksum of a reply: `sum` is the sum of the swapped headers and of the payload as 32-bit words. */
 static __always_inline void lw_close(struct lw_frame *f, __u64 sum)
 {
 	__u16 checksum = lw_fold(sum);

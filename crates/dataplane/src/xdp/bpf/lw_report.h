@@ -36,7 +36,7 @@ static __always_inline const struct lw_live *lw_live(const struct lw_control *co
 	return &control->live;
 }
 
-/* Frames of p4dra-classic, at every gate. */
+/* Passes a frame of p4dra-classic to its program, at every gate. */
 static __always_inline enum lw_verdict lw_to_p4dra(struct lw_ctx *c)
 {
 	bpf_tail_call(c->frame.xdp, &programs, LW_PROGRAM_P4DRA);
@@ -53,8 +53,8 @@ static __always_inline void lw_count(struct lw_percpu *cpu, __u32 verdict)
 }
 
 /*
- * A clock costs more than a hash: only every LW_SAMPLE_INTERVALth RESPONSE is timed, from its parsing until its ACK
- * is written.
+ * Reading a clock costs more than a hash: only one in LW_SAMPLE_INTERVAL RESPONSEs is timed, from its parsing until its
+ * ACK is written.
  */
 static __always_inline void lw_timing_begin(struct lw_ctx *c)
 {
@@ -62,21 +62,21 @@ static __always_inline void lw_timing_begin(struct lw_ctx *c)
 }
 
 /* Counts a handling time; mirrors handling_time::bucket_of(). A global function: rare, and verified separately. */
-__noinline int lw_handled(__u64 took_ns)
+__noinline int lw_handled(__u64 duration_ns)
 {
 	__u32 zero = 0;
 	struct lw_percpu *cpu = bpf_map_lookup_elem(&percpu, &zero);
-	__u64 ns = took_ns > 0xffffffffULL ? 0xffffffffULL : took_ns, rest = ns, high = 0;
+	__u64 ns = duration_ns > 0xffffffffULL ? 0xffffffffULL : duration_ns, remaining = ns, high = 0;
 
 	if (!cpu)
 		return 0;
 #pragma unroll
 	for (int bits = 16; bits; bits >>= 1) {
-		/* Without a branch: all ones below the limit become a sign. */
-		__u64 is_beyond = (((1ULL << bits) - 1) - rest) >> 63;
+		/* Without a branch: the difference is negative if `remaining` has more than `bits` bits. */
+		__u64 is_beyond = (((1ULL << bits) - 1) - remaining) >> 63;
 
 		high += is_beyond * bits;
-		rest >>= is_beyond * bits;
+		remaining >>= is_beyond * bits;
 	}
 	__u64 bucket = high < 2 ? ns : (high - 1) << 2 | ((ns >> ((high - 2) & 31)) & 3);
 
@@ -92,7 +92,7 @@ static __always_inline void lw_timing_end(const struct lw_ctx *c)
 		lw_handled(bpf_ktime_get_ns() - c->cpu->timed_ns);
 }
 
-/* Whether this is one of `per_second` in the second of `now_ns`; `second` and `count` are this CPU's. */
+/* Whether the limit `per_second` permits an operation at `now_ns`; `second` and `count` are those of this CPU. */
 static __always_inline int lw_within_rate(__u64 now_ns, __u32 per_second, __u64 *second, __u64 *count)
 {
 	return lw_is_within(now_ns / 1000000000ULL, per_second, second, count);
@@ -143,7 +143,7 @@ static __always_inline void lw_emit(struct lw_ctx *c, __u32 kind, __u64 device_i
  * Hands the frame to user space, which requests the device's rows from the controller. A global function: rare, and
  * it does not use the packet path's stack.
  */
-__noinline int lw_miss(struct xdp_md *ctx, __u64 device_id, __u64 source, __u64 proof)
+__noinline int lw_miss(struct xdp_md *ctx, __u64 device_id, __u64 source, __u64 response_key)
 {
 	__u32 zero = 0;
 	struct lw_percpu *cpu = bpf_map_lookup_elem(&percpu, &zero);
@@ -157,7 +157,7 @@ __noinline int lw_miss(struct xdp_md *ctx, __u64 device_id, __u64 source, __u64 
 		return LW_DROP_UNKNOWN_DEVICE;
 	if (LW_READ(control_block->filtering) && !lw_is_enrolled(device_id))
 		return LW_DROP_UNKNOWN_DEVICE;
-	if (!lw_admits_unknown(cpu, source, proof, per_second))
+	if (!lw_admits_unknown(cpu, source, response_key, per_second))
 		return LW_DROP_SHED;
 	struct lw_miss *miss = bpf_ringbuf_reserve(&misses, sizeof(*miss), 0);
 
@@ -179,13 +179,14 @@ __noinline int lw_miss(struct xdp_md *ctx, __u64 device_id, __u64 source, __u64 
 	return LW_SLOW_PATH;
 }
 
-/* `proof` of a RESPONSE, see lw_proof(); 0 for a REQUEST. */
-static __always_inline enum lw_verdict lw_unknown(struct lw_ctx *c, __u64 device_id, __u64 proof)
+/* Handles a message of an unknown device. `response_key`: see lw_response_key(); 0 for a REQUEST. */
+static __always_inline enum lw_verdict lw_unknown(struct lw_ctx *c, __u64 device_id, __u64 response_key)
 {
 	__u64 addr[2];
 
 	lw_source_address(&c->frame, addr);
-	return lw_miss(c->frame.xdp, device_id, lw_hash(addr[0] ^ c->frame.xdp->ingress_ifindex, addr[1]), proof);
+	return lw_miss(c->frame.xdp, device_id, lw_hash(addr[0] ^ c->frame.xdp->ingress_ifindex, addr[1]),
+		       response_key);
 }
 
 #endif

@@ -74,7 +74,7 @@ __noinline int lw_leaves_always(struct __sk_buff *skb)
 	}
 }
 
-/* The place of the line whose live session has that address, or a verdict, negative. */
+/* The place of the line whose live session has that address, or a negated verdict. */
 __noinline int lw_receiver(struct lw_key *key, __u32 now_s)
 {
 	if (!key)
@@ -109,7 +109,7 @@ __noinline int lw_receiver(struct lw_key *key, __u32 now_s)
 
 /*
  * The next number towards the device under the key that was read while the commit word was `commit`; 0 if there is
- * none, above LW_SEQUENCE_MAX if they are used up. A number is never used twice: the word changes to another
+ * no number, above LW_SEQUENCE_MAX if all numbers are used. A number is never used twice: the word changes to another
  * generation only from the value that it had when the commit word was still that of the key, and generations never
  * decrease.
  */
@@ -121,14 +121,14 @@ static __always_inline __u64 lw_down_number(struct lw_line *line, __u32 slot, __
 		return 0;
 #pragma unroll
 	for (int i = 0; i < LW_DOWN_TRIES; i++) {
-		__u64 seen = __sync_fetch_and_add(word, 1) + 1;
+		__u64 next_word = __sync_fetch_and_add(word, 1) + 1;
 
 		/* The 56 bits of the count do not overflow in the lifetime of a session. */
-		if (!((seen ^ generation) >> 56))
-			return seen & ~(0xffULL << 56);
+		if (!((next_word ^ generation) >> 56))
+			return next_word & ~(0xffULL << 56);
 		if (lw_ordered_load(&line->commit) != commit)
 			return 0;
-		if (__sync_val_compare_and_swap(word, seen, generation | 1) == seen)
+		if (__sync_val_compare_and_swap(word, next_word, generation | 1) == next_word)
 			return 1;
 	}
 	return 0;
@@ -160,9 +160,10 @@ __noinline int lw_scratch_tag(__u32 bytes, struct lw_seal_input *in)
 /*
  * Updates lengths and checksums for the longer packet, before it becomes longer. A checksum that is left to the
  * network card (CHECKSUM_PARTIAL) is only the sum of the pseudo header: bpf_l4_csum_replace() does not change such a
- * checksum, which distinguishes the two.
+ * checksum, which distinguishes both kinds.
  */
-static __always_inline int lw_seal_headers(struct __sk_buff *skb, __u32 ip_at, __u32 is6, __u16 checksum, __u64 put)
+static __always_inline int lw_seal_headers(struct __sk_buff *skb, __u32 ip_at, __u32 is6, __u16 checksum,
+					   __u64 header_sum)
 {
 	__u32 udp_at = ip_at + sizeof(struct lw_ip4) + is6 * (sizeof(struct lw_ip6) - sizeof(struct lw_ip4));
 	int summed = checksum || is6;
@@ -177,7 +178,8 @@ static __always_inline int lw_seal_headers(struct __sk_buff *skb, __u32 ip_at, _
 	if (summed && udp->checksum == checksum) {
 		udp->checksum = ~lw_fold((__u64)checksum + bpf_htons(LW_DATA_HEADER));
 	} else if (summed) {
-		__u16 sum = lw_fold((__u64)(__u16)~checksum + (__u16)~lw_fold(put) + 2ULL * bpf_htons(LW_DATA_HEADER));
+		__u16 sum = lw_fold((__u64)(__u16)~checksum + (__u16)~lw_fold(header_sum) +
+				    2ULL * bpf_htons(LW_DATA_HEADER));
 
 		udp->checksum = sum ? sum : 0xffff;
 	}
@@ -219,7 +221,7 @@ static __always_inline enum lw_verdict lw_seal(struct __sk_buff *skb, struct lw_
 	__u64 session_key[2] = { session->session_key[0], session->session_key[1] };
 	__u64 differs = (session->addr[0] ^ key.a) | (session->addr[1] ^ key.b);
 
-	/* The values above belong to one session only if no winner came in between. */
+	/* The values above belong to one session only if no winner changed them during the read. */
 	if (commit & (LW_REVOKED | LW_BUSY) || !session_id || differs || lw_ordered_load(&line->commit) != commit ||
 	    LW_READ(line->session_id) != session_id)
 		return LW_DROP_BUSY;
@@ -268,14 +270,14 @@ static __always_inline enum lw_verdict lw_seal(struct __sk_buff *skb, struct lw_
 	m->header.port = ports & 0xffff;
 	m->header.tag[0] = in.tag[0];
 	m->header.tag[1] = in.tag[1];
-	__u64 put = 0, *word = (__u64 *)&m->header;
+	__u64 header_sum = 0, *word = (__u64 *)&m->header;
 
 #pragma unroll
 	for (int i = 0; i < LW_DATA_HEADER / 8; i++)
-		put += (word[i] & 0xffffffff) + (word[i] >> 32);
-	if (!lw_seal_headers(skb, ip_at, is6, checksum, put))
+		header_sum += (word[i] & 0xffffffff) + (word[i] >> 32);
+	if (!lw_seal_headers(skb, ip_at, is6, checksum, header_sum))
 		return LW_DROP_TRUNCATED;
-	/* Extended at its end, so that the offset at which a card starts its checksum stays. */
+	/* The packet is extended at its end, so that the offset at which a card starts its checksum stays. */
 	if (bpf_skb_change_tail(skb, at + LW_DATA_HEADER + copied, 0) ||
 	    bpf_skb_store_bytes(skb, at, m, LW_DATA_HEADER + copied, 0))
 		return LW_DROP_TOO_BIG;
@@ -298,7 +300,7 @@ static __always_inline enum lw_verdict lw_check_egress(struct __sk_buff *skb, st
 {
 	struct lw_frame *f = &c->frame;
 
-	/* Lengths are compared with the frame: all of it must be visible. */
+	/* Lengths are compared with the frame: the whole frame must be visible. */
 	if (skb->len > skb->data_end - skb->data && bpf_skb_pull_data(skb, skb->len))
 		return LW_DROP_TRUNCATED;
 	enum lw_kind kind = lw_parse_frame((void *)(long)skb->data, (void *)(long)skb->data_end, f);

@@ -50,7 +50,7 @@ static __always_inline void lw_sip_word(struct lw_sip *s, __u64 word)
 	s->v0 ^= word;
 }
 
-/* `words` is the number of absorbed words: the length block of the padding. */
+/* `words` is the number of absorbed words. The last word that is absorbed here contains the length in bytes. */
 static __always_inline void lw_sip_finish(struct lw_sip *s, __u64 words, __u64 out[2])
 {
 	lw_sip_word(s, (words * 8) << 56);

@@ -71,10 +71,10 @@ enum lw_look {
 	LW_LOOK_STAMP,
 	LW_LOOK_PASS, /* unchanged: of another family, or for the gateway itself */
 	LW_LOOK_UNFIT,
-	LW_LOOK_FORGED, /* it could carry evidence of its own */
+	LW_LOOK_FORGED, /* the packet could carry forged evidence */
 };
 
-/* The first 8 bytes of a transport header, as loaded, without checksums. */
+/* Mask of the bits that a tag covers in the first 8 bytes of a transport header, as loaded: all except checksums. */
 static __always_inline __u64 lw_counted(__u8 protocol)
 {
 	switch (protocol) {
@@ -92,8 +92,8 @@ static __always_inline __u64 lw_counted(__u8 protocol)
 }
 
 /*
- * Whether the packet can carry an option. The gate has passed no other tags, and only one extension header, that of
- * membership reports.
+ * Whether the packet can carry an option. The gate passes no VLAN tags except those that are parsed here, and only one
+ * extension header, that of membership reports.
  */
 static __always_inline enum lw_look lw_look(struct xdp_md *ctx, struct lw_carrier *c, struct lw_stamp_counts *counts)
 {
@@ -134,13 +134,13 @@ static __always_inline enum lw_look lw_look(struct xdp_md *ctx, struct lw_carrie
 		return LW_LOOK_UNFIT;
 	if (lw_is_local6(ip->dst))
 		return LW_LOOK_PASS;
-	__u32 behind = (__u32)((long)end - (long)transport);
+	__u32 bytes_after = (__u32)((long)end - (long)transport);
 
 	c->payload = bpf_ntohs(ip->payload_length);
 	c->next = ip->next_header;
 	/* Length 0 means a jumbogram, or a packet without payload. */
-	if ((*(__u8 *)cursor) >> 4 != 6 || c->payload > behind || c->payload + LW_OPTION > 0xffff ||
-	    (!c->payload && behind > LW_PADDING_MAX))
+	if ((*(__u8 *)cursor) >> 4 != 6 || c->payload > bytes_after || c->payload + LW_OPTION > 0xffff ||
+	    (!c->payload && bytes_after > LW_PADDING_MAX))
 		return LW_LOOK_UNFIT;
 	c->invariants[0] = 6 | c->next << 8 | (__u64)LW_ETH_P_IPV6 << 16 | (__u64)bpf_htonl(c->payload) << 32;
 	c->invariants[1] = (__u64)ip->src[1] << 32 | ip->src[0];
@@ -153,7 +153,7 @@ static __always_inline enum lw_look lw_look(struct xdp_md *ctx, struct lw_carrie
 	return LW_LOOK_STAMP;
 }
 
-/* Copies the active state. Returns 0 if there is none, or if it was replaced in between. */
+/* Copies the active state. Returns 0 if there is none, or if it was replaced during the copy. */
 static __always_inline int lw_read_stamp(struct lw_stamping *s, __u64 now_ns, struct lw_stamp *to)
 {
 	__u64 current = lw_ordered_load(&s->current);
@@ -168,7 +168,7 @@ static __always_inline int lw_read_stamp(struct lw_stamping *s, __u64 now_ns, st
 #pragma unroll
 	for (int i = 0; i < 4; i++)
 		to->midstate[i] = LW_READ(from->midstate[i]);
-	/* A writer of two states in between has changed this number first. */
+	/* A writer that published two states during the copy has changed this number first. */
 	return lw_ordered_load(&from->number) == current;
 }
 
@@ -202,7 +202,7 @@ static __always_inline int lw_lay_option(void *data, void *end, const int at, __
 #pragma unroll
 	for (int i = 0; i + 8 <= headers; i += 8)
 		LW_MOVE(i);
-	/* The two do not overlap; some bytes are moved twice. */
+	/* Source and destination do not overlap; some bytes are moved twice. */
 	LW_MOVE(headers - 8);
 #undef LW_MOVE
 	ip->payload_length = bpf_htons(payload + LW_OPTION);
@@ -218,25 +218,25 @@ static __always_inline enum lw_verdict lw_insert(struct xdp_md *ctx, const struc
 						 struct lw_stamp_counts *counts, enum lw_verdict passes)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	int laid = 0;
+	int is_inserted = 0;
 
 	switch (c->ip_at) {
 #define LW_CASE(at) \
-	case at: laid = lw_lay_option(data, end, at, c->payload, option); break
+	case at: is_inserted = lw_lay_option(data, end, at, c->payload, option); break
 		LW_CASE(14);
 		LW_CASE(18);
 		LW_CASE(22);
 #undef LW_CASE
 	}
-	if (!laid)
+	if (!is_inserted)
 		return LW_DROP_TRUNCATED;
 	counts->stamped++;
 	return passes;
 }
 
 /*
- * Whether there is an address for a message to the sender: an own one, otherwise the packet's destination if it is
- * one host's.
+ * Whether there is a source address for a message to the sender: an address of the gateway, otherwise the packet's
+ * destination if it is the address of one host.
  */
 static __always_inline int lw_has_source_address(const struct lw_carrier *c)
 {
@@ -298,9 +298,9 @@ static __always_inline int lw_stamp(struct xdp_md *ctx)
 }
 
 /*
- * lw_gateway() and lw_sealed_gateway() of gateways that stamp, written out: with a parameter, the others would be
- * compiled differently. Packets that pass are counted where they are stamped. The tail call returns if the gateway's
- * process has ended: the packet then passes unchanged.
+ * lw_gateway() and lw_sealed_gateway() of gateways that stamp, written out: with a parameter, clang would compile
+ * the functions without stamping differently. Packets that pass are counted where they are stamped. The tail call
+ * returns if the gateway's process has ended: the packet then passes unchanged.
  */
 static __always_inline int lw_gateway_stamping(struct xdp_md *ctx)
 {

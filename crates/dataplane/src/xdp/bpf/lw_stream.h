@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Keystream, and its XOR into a packet, in place. A matrix's counter is that of block 0. It has 64 bits in two words,
- * Forró's 4 and 5, ChaCha's 12 and 13. With a nonce of three words (RFC 8439) the caller ensures that the first word
- * does not wrap.
+ * Keystream, and its XOR into a packet, in place. A matrix contains the counter of block 0: 64 bits in two words,
+ * 4 and 5 for Forró, 12 and 13 for ChaCha. With a nonce of three words (RFC 8439) the caller ensures that the first
+ * word does not wrap.
  */
 #ifndef LW_STREAM_H
 #define LW_STREAM_H
@@ -78,7 +78,7 @@ static __always_inline __u32 lw_keystream_word(__u32 m[][16], const struct lw_ma
 	return permuted + lw_matrix_word(matrix, cipher, block + lane, i);
 }
 
-/* Word `n`, of eight bytes, of the keystream of `block` and those in parallel with it. */
+/* Word `n`, of eight bytes, of the keystream of `block` and the blocks in parallel with it. */
 #define LW_STREAM_WORD(n)                                                                           \
 	(lw_keystream_word(m, matrix, block, cipher, width, (n) / 8, (n) % 8 * 2) |                 \
 	 (__u64)lw_keystream_word(m, matrix, block, cipher, width, (n) / 8, (n) % 8 * 2 + 1) << 32)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * Two-choice hash tables over arrays: the device index, which only user space writes, and the bindings of addresses
- * to sessions, which the packet path claims. An entry is a hint: what it names is always compared in full.
+ * to sessions, which the packet path claims. An entry is a hint: the line that it names is always compared in full.
  */
 #ifndef LW_TABLE_H
 #define LW_TABLE_H
@@ -53,16 +53,16 @@ static __always_inline __u64 lw_is_zero(__u64 x)
 /* The bucket's entry with that fingerprint, 0 if there is none; the last one of several. */
 static __always_inline __u64 lw_match(const struct lw_bucket *bucket, __u32 fingerprint)
 {
-	__u64 found = 0;
+	__u64 match = 0;
 
 #pragma unroll
 	for (int way = 0; way < LW_WAYS; way++) {
 		__u64 entry = LW_READ(bucket->entry[way]);
 		__u64 mask = -lw_is_zero((entry >> 32) ^ fingerprint);
 
-		found = (found & ~mask) | (entry & mask);
+		match = (match & ~mask) | (entry & mask);
 	}
-	return found;
+	return match;
 }
 
 /* The line at a place. */
@@ -107,8 +107,8 @@ static __always_inline struct lw_line *lw_find_device(__u64 device_id, __u32 *pl
 
 #pragma unroll
 	for (int choice = 0; choice < 2; choice++) {
-		__u32 at = lw_bucket(hash, choice) & cfg.index_mask;
-		struct lw_bucket *bucket = lw_at(&device_index, at);
+		__u32 index = lw_bucket(hash, choice) & cfg.index_mask;
+		struct lw_bucket *bucket = lw_at(&device_index, index);
 
 		if (!bucket)
 			return NULL;

@@ -18,16 +18,16 @@ struct lw_icmp6_too_big {
 /* Headers in front of the quoted packet, and the space for the quote (RFC 4443 3.2). */
 #define LW_TOO_BIG_HEADERS (sizeof(struct lw_ip6) + sizeof(struct lw_icmp6_too_big))
 #define LW_QUOTED (LW_IP6_MTU_MIN - LW_TOO_BIG_HEADERS)
-/* bpf_csum_diff() accepts 512 bytes. */
+/* bpf_csum_diff() accepts at most 512 bytes. */
 #define LW_SUMMED (LW_QUOTED / 4)
 _Static_assert(LW_SUMMED % 4 == 0 && LW_SUMMED <= 512, "four sums");
 
 /*
- * The MTU of the packet's path, if it does not fit with `more` bytes; 0 if it does. The MTU of its route if the
- * gateway routes the packet; otherwise (a bridge does not route, although it may have routes) that of the interface
- * on which it arrived.
+ * The MTU of the packet's path if the packet does not fit with `added_bytes` more bytes; 0 if it fits. The MTU of its
+ * route if the gateway routes the packet; otherwise (a bridge does not route, although it may have routes) the MTU of
+ * the interface on which the packet arrived.
  */
-__noinline int lw_path_mtu(struct xdp_md *ctx, __u32 ip_at, __u32 more)
+__noinline int lw_path_mtu(struct xdp_md *ctx, __u32 ip_at, __u32 added_bytes)
 {
 	void *end = (void *)(long)ctx->data_end;
 	struct lw_eth *eth = (void *)(long)ctx->data;
@@ -36,7 +36,7 @@ __noinline int lw_path_mtu(struct xdp_md *ctx, __u32 ip_at, __u32 more)
 
 	if ((void *)(eth + 1) > end || (void *)(ip + 1) > end)
 		return 0;
-	__u32 length = bpf_ntohs(ip->payload_length) + sizeof(*ip) + more;
+	__u32 length = bpf_ntohs(ip->payload_length) + sizeof(*ip) + added_bytes;
 
 	if (length > 0xffff)
 		return 0;
@@ -66,9 +66,9 @@ static __always_inline int lw_may_be_notified(struct xdp_md *ctx)
 }
 
 /*
- * Writes the message in front of the packet, whose Ethernet header with tags, `at` bytes, is LW_TOO_BIG_HEADERS after
- * it. The message uses the MAC address of the interface: the packet may have been addressed to another station, whose
- * MAC address the switches on the link would otherwise learn here.
+ * Writes the message in front of the packet, whose Ethernet header with tags, `at` bytes, begins LW_TOO_BIG_HEADERS
+ * bytes after the message. The message uses the MAC address of the interface: the packet may have been addressed to
+ * another station, whose MAC address the switches on the link would otherwise learn here.
  */
 static __always_inline int lw_write_too_big(void *data, void *end, const int at, __u32 mtu, __u64 own_mac)
 {

@@ -19,7 +19,7 @@ use crate::layout::{ClassicCrp, Control, LiveCells, P4draProver, PORTS, Port, Pr
 use crate::store::admission;
 use crate::{DataPlaneError, ethtool};
 
-/// What the entries do not cover.
+/// State and processing that the entries do not cover.
 pub(super) const EXCLUSIONS: [&str; 8] = [
     "packets in process",
     "lines, sessions, rows and windows of devices, which the packet path writes; enrolled devices; keys and rounds of provers",
@@ -78,9 +78,9 @@ pub(super) fn entries_of(
                 let ifindex = key.first_chunk().map_or(0, |index| u32::from_ne_bytes(*index));
                 let value = read(map, name, &key)?.unwrap_or_default();
                 // By interface name, because the index changes across reboots.
-                let value = value
-                    .first_chunk()
-                    .map_or_else(Vec::new, |to| interface(u32::from_ne_bytes(*to)).into_bytes());
+                let value = value.first_chunk().map_or_else(Vec::new, |target| {
+                    interface(u32::from_ne_bytes(*target)).into_bytes()
+                });
                 entries.push(entry(interface(ifindex).as_bytes(), value));
             }
             entries
@@ -92,8 +92,8 @@ pub(super) fn entries_of(
 }
 
 /// The entries of the map `control`: the settings, the sources of devices, and the interfaces on the devices' side.
-/// Values that follow the machine's addresses are not included as long as the map holds what this process wrote last:
-/// these `sources`, and the MAC addresses by interface.
+/// Values that depend on the machine's addresses are not included while the map contains the values that this process
+/// wrote last: these `sources`, and the MAC addresses by interface.
 pub(super) fn control_entries(
     map: &Map<'_>,
     sources: &DeviceSources,
@@ -101,25 +101,25 @@ pub(super) fn control_entries(
 ) -> Result<Vec<BpfMapEntry>, DataPlaneError> {
     let name = "control";
     let (key, value) = first(map, name)?;
-    let written = admission::source_bytes(sources)
+    let expected = admission::source_bytes(sources)
         .map_err(|error| DataPlaneError::kernel(format!("reading map {name}"), error))?;
-    let found = sources_in(&value);
-    let content = if found == written {
+    let actual = sources_in(&value);
+    let content = if actual == expected {
         prefixes(sources).into_bytes()
     } else {
-        found
+        actual
     };
     let mut entries = vec![
         entry(name, &key, settings(&value)),
         entry(name, b"device sources", content),
     ];
-    entries.extend(port_macs(&value).into_iter().map(|(ifindex, found)| {
-        let written = macs.get(&ifindex).map(|macs| admission::mac_words(macs));
-        let written = written.map(|words| words.map(u64::to_ne_bytes).concat());
-        let content = if written.as_ref() == Some(&found) {
+    entries.extend(port_macs(&value).into_iter().map(|(ifindex, actual)| {
+        let expected = macs.get(&ifindex).map(|macs| admission::mac_words(macs));
+        let expected = expected.map(|words| words.map(u64::to_ne_bytes).concat());
+        let content = if expected.as_ref() == Some(&actual) {
             Vec::new()
         } else {
-            found
+            actual
         };
         entry(name, interface(ifindex).as_bytes(), content)
     }));
@@ -159,11 +159,11 @@ fn zero(bytes: &mut [u8], range: Range<usize>) {
 
 /// The settings in `struct lw_control`, without the time of the last change of the session lifetime.
 fn settings(control: &[u8]) -> Vec<u8> {
-    let live = offset_of!(Control, live);
-    let settings = control.get(live..live + size_of::<LiveCells>());
+    let live_offset = offset_of!(Control, live);
+    let settings = control.get(live_offset..live_offset + size_of::<LiveCells>());
     let mut settings = settings.unwrap_or_default().to_vec();
-    let from = offset_of!(LiveCells, session_lifetime_from_s);
-    zero(&mut settings, from..from + size_of::<u32>());
+    let offset = offset_of!(LiveCells, session_lifetime_from_s);
+    zero(&mut settings, offset..offset + size_of::<u32>());
     settings
 }
 
@@ -179,27 +179,27 @@ fn prefixes(sources: &DeviceSources) -> String {
 
 /// The active sources of devices.
 fn sources_in(control: &[u8]) -> Vec<u8> {
-    let at = offset_of!(Control, source_bank);
-    let bank = control.get(at).map_or(0, |byte| usize::from(byte & 1));
-    let at = offset_of!(Control, sources) + bank * size_of::<SourceBank>();
-    let bank = control.get(at..at + size_of::<SourceBank>());
-    let at = offset_of!(Control, ip4_prefix);
-    let inline_ip4 = control.get(at..at + size_of::<[u64; 2]>());
+    let offset = offset_of!(Control, source_bank);
+    let bank = control.get(offset).map_or(0, |byte| usize::from(byte & 1));
+    let offset = offset_of!(Control, sources) + bank * size_of::<SourceBank>();
+    let bank = control.get(offset..offset + size_of::<SourceBank>());
+    let offset = offset_of!(Control, ip4_prefix);
+    let inline_ip4 = control.get(offset..offset + size_of::<[u64; 2]>());
     [bank, inline_ip4].map(Option::unwrap_or_default).concat()
 }
 
 /// The indices of the interfaces on the devices' side, and their MAC addresses.
 fn port_macs(control: &[u8]) -> Vec<(u32, Vec<u8>)> {
-    let at = offset_of!(Control, port);
+    let offset = offset_of!(Control, port);
     let ports = control
-        .get(at..at + size_of::<[Port; PORTS]>())
+        .get(offset..offset + size_of::<[Port; PORTS]>())
         .unwrap_or_default();
-    let found = ports.chunks_exact(size_of::<Port>()).filter_map(|port| {
+    let macs_by_port = ports.chunks_exact(size_of::<Port>()).filter_map(|port| {
         let (number, macs) = port.split_first_chunk()?;
         let ifindex = u32::try_from(u64::from_ne_bytes(*number)).ok()?;
         (ifindex != 0).then(|| (ifindex, macs.to_vec()))
     });
-    found.collect()
+    macs_by_port.collect()
 }
 
 fn classic_digest(object: &Object, map: &Map<'_>) -> Result<Vec<u8>, DataPlaneError> {
@@ -215,16 +215,16 @@ fn classic_digest(object: &Object, map: &Map<'_>) -> Result<Vec<u8>, DataPlaneEr
     Ok(hash.finalize().to_vec())
 }
 
-/// Ordered by id, because the places depend on the hash seed.
+/// The digest of the provers, ordered by id, because their places depend on the hash seed.
 fn p4dra_digest(object: &Object, map: &Map<'_>) -> Result<Vec<u8>, DataPlaneError> {
-    let places = region::<P4draProver>(object, "p4dra_provers", map.max_entries())?;
-    let used = places.iter().filter(|place| place.used.load(Relaxed) != 0);
+    let cells = region::<P4draProver>(object, "p4dra_provers", map.max_entries())?;
+    let used = cells.iter().filter(|cell| cell.used.load(Relaxed) != 0);
     let provers: BTreeMap<[u64; 2], [u32; 16]> = used
-        .map(|place| {
-            let id = [&place.id[0], &place.id[1]].map(|word| word.load(Relaxed));
+        .map(|cell| {
+            let id = [&cell.id[0], &cell.id[1]].map(|word| word.load(Relaxed));
             (
                 id,
-                std::array::from_fn(|at| place.matrix.get(at).map_or(0, |word| word.load(Relaxed))),
+                std::array::from_fn(|index| cell.matrix.get(index).map_or(0, |word| word.load(Relaxed))),
             )
         })
         .collect();

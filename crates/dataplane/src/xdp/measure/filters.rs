@@ -18,8 +18,9 @@ const HOOKS: [(&str, u32); 2] = [("tc-ingress", 0xffff_fff2), ("tc-egress", 0xff
 const TCA_KIND: u16 = 1;
 const TCA_OPTIONS: u16 = 2;
 const TCA_BPF_ID: u16 = 11;
-/// Bytes of nlmsghdr and tcmsg.
+/// Bytes of nlmsghdr.
 const HEADER_BYTES: usize = 16;
+/// Bytes of tcmsg.
 const MESSAGE_BYTES: usize = 20;
 const RESPONSE_BYTES: usize = 1 << 16;
 /// `BPF_MPROG_MAX`.
@@ -49,9 +50,9 @@ pub(super) fn filters_at(ifindex: u32) -> io::Result<Vec<Filter>> {
         ("tcx-ingress", libbpf_sys::BPF_TCX_INGRESS),
         ("tcx-egress", libbpf_sys::BPF_TCX_EGRESS),
     ] {
-        let listed = tcx_programs(ifindex, attach_type)?.into_iter().enumerate();
-        filters.extend(listed.map(|(place, id)| Filter {
-            hook: format!("{hook} {place}"),
+        let programs = tcx_programs(ifindex, attach_type)?.into_iter().enumerate();
+        filters.extend(programs.map(|(position, id)| Filter {
+            hook: format!("{hook} {position}"),
             kind: "bpf".to_owned(),
             program: Some(id),
         }));
@@ -63,7 +64,7 @@ pub(super) fn filters_at(ifindex: u32) -> io::Result<Vec<Filter>> {
 fn tcx_programs(ifindex: u32, attach_type: libbpf_sys::bpf_attach_type) -> io::Result<Vec<u32>> {
     let mut ids = [0u32; TCX_MAX];
     let mut count = TCX_MAX as u32;
-    // SAFETY: the kernel writes no more than `count` ids, which is the size of the array, and then their number.
+    // SAFETY: the kernel writes at most `count` ids, which is the size of the array, and then their number.
     let result = unsafe {
         libbpf_sys::bpf_prog_query(
             ifindex.cast_signed(),
@@ -76,7 +77,7 @@ fn tcx_programs(ifindex: u32, attach_type: libbpf_sys::bpf_attach_type) -> io::R
     };
     match result.wrapping_neg() {
         0 => Ok(ids.into_iter().take(count as usize).collect()),
-        // An older kernel without this hook, or no programs.
+        // The kernel does not have this hook, or the hook has no programs.
         libc::EINVAL | libc::ENOENT | libc::EOPNOTSUPP => Ok(Vec::new()),
         errno => Err(io::Error::from_raw_os_error(errno)),
     }
@@ -123,7 +124,7 @@ fn send(netlink: &OwnedFd, ifindex: u32, parent: u32) -> io::Result<()> {
 
 fn receive<'a>(netlink: &OwnedFd, response: &'a mut [u8]) -> io::Result<&'a [u8]> {
     // SAFETY: the buffer is valid for its length. The kernel has started its response before send() returned.
-    let got = unsafe {
+    let received = unsafe {
         libc::recv(
             netlink.as_raw_fd(),
             response.as_mut_ptr().cast(),
@@ -131,8 +132,8 @@ fn receive<'a>(netlink: &OwnedFd, response: &'a mut [u8]) -> io::Result<&'a [u8]
             libc::MSG_DONTWAIT,
         )
     };
-    let got = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
-    response.get(..got).ok_or_else(truncated)
+    let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
+    response.get(..received).ok_or_else(truncated)
 }
 
 fn truncated() -> io::Error {

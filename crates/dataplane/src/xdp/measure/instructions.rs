@@ -42,15 +42,15 @@ pub(super) fn digest(instructions: &[bpf_insn], maps: &BTreeMap<i32, String>) ->
     Some(hash.finalize().into())
 }
 
-/// Whether this is the kernel's tag of these instructions: the beginning of a hash over them without maps, SHA-1 or,
-/// since Linux 6.18, SHA-256.
+/// Whether this is the kernel's tag of these instructions: the beginning of a hash of the instructions without maps,
+/// SHA-1 or, since Linux 6.18, SHA-256.
 pub(super) fn is_tag(tag: [u8; TAG_BYTES], instructions: &[bpf_insn]) -> bool {
-    let bytes = tagged(instructions);
+    let bytes = tag_input(instructions);
     Sha1::digest(&bytes).starts_with(&tag) || Sha256::digest(&bytes).starts_with(&tag)
 }
 
 /// The input of the kernel's hash (`bpf_prog_calc_tag`).
-fn tagged(instructions: &[bpf_insn]) -> Vec<u8> {
+fn tag_input(instructions: &[bpf_insn]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(size_of_val(instructions));
     let mut is_second_half = false;
     for instruction in instructions {
@@ -115,14 +115,14 @@ mod tests {
 
     #[test]
     fn the_kernels_tag_excludes_maps() {
-        assert_eq!(tagged(&of_map(7)), tagged(&of_map(8)));
-        assert_ne!(tagged(&returns(1)), tagged(&returns(2)));
+        assert_eq!(tag_input(&of_map(7)), tag_input(&of_map(8)));
+        assert_ne!(tag_input(&returns(1)), tag_input(&returns(2)));
         // `xdp { return XDP_PASS; }`, as bpftool shows it: r0 = 2; exit.
         assert_eq!(
-            tagged(&returns(2)),
+            tag_input(&returns(2)),
             [0xb7, 0, 0, 0, 2, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0]
         );
-        let sha1 = Sha1::digest(tagged(&returns(2)));
+        let sha1 = Sha1::digest(tag_input(&returns(2)));
         assert!(is_tag(*sha1.first_chunk().unwrap(), &returns(2)));
         assert!(!is_tag(*sha1.first_chunk().unwrap(), &returns(1)));
     }

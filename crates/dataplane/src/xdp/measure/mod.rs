@@ -2,7 +2,8 @@
 //! ([rationale](../../../../../docs/adr/0027-measurement-of-ebpf-programs-and-maps.md)).
 //!
 //! A loaded program cannot change, so its instructions are known from loading; the kernel's tag must match. Which
-//! programs run, where, and with which maps and settings can be changed by others, so it is read from the kernel.
+//! programs run, where, and with which maps and settings can be changed by other processes. This information is
+//! therefore read from the kernel.
 
 mod contents;
 mod filters;
@@ -25,16 +26,17 @@ use crate::measurement::Measurement;
 /// Prefix of the hash input for a foreign program.
 const FOREIGN_LABEL: &[u8] = b"linewarden foreign eBPF program 1\0";
 
-/// Programs by kernel id: those of this gateway, and others that were found.
+/// Programs of this gateway, and foreign programs at its interfaces or in its maps.
 #[derive(Default)]
 struct Programs {
+    /// Names by kernel id.
     names: BTreeMap<u32, String>,
-    found: Vec<BpfProgram>,
+    entries: Vec<BpfProgram>,
 }
 
 impl Programs {
-    /// The name of a program. A foreign program gets its kernel name with a prefix, and never the name of one of
-    /// ours.
+    /// The name of a program. A foreign program gets its kernel name with a prefix, and never the name of a
+    /// program of this gateway.
     fn name(&mut self, id: u32) -> Result<String, DataPlaneError> {
         if let Some(name) = self.names.get(&id) {
             return Ok(name.clone());
@@ -48,7 +50,7 @@ impl Programs {
             .chain_update(tag)
             .finalize();
         if !self.names.values().any(|known| *known == name) {
-            self.found.push(BpfProgram {
+            self.entries.push(BpfProgram {
                 name: name.clone(),
                 instructions: instructions.into(),
             });
@@ -87,10 +89,10 @@ impl Xdp {
             };
             entries.extend(contents.into_iter().map(Entry::from));
         }
-        entries.extend(programs.found.iter().cloned().map(Entry::from));
+        entries.extend(programs.entries.iter().cloned().map(Entry::from));
         Ok(Measurement {
             kind: DataPlaneKind::Xdp,
-            programs: programs.found,
+            programs: programs.entries,
             entries,
             exclusions: contents::EXCLUSIONS.map(str::to_owned).to_vec(),
         })
@@ -102,12 +104,12 @@ impl Xdp {
         programs: &mut Programs,
     ) -> Result<Vec<BpfAttachment>, DataPlaneError> {
         let name = interface(ifindex);
-        let attached = |hook: String, program: String| BpfAttachment {
+        let attachment = |hook: String, program: String| BpfAttachment {
             interface: name.clone(),
             hook,
             program,
         };
-        let mut found = Vec::new();
+        let mut attachments = Vec::new();
         let hook = libbpf_rs::Xdp::new(self.program().as_fd())
             .query(ifindex.cast_signed(), XdpFlags::NONE)
             .map_err(|error| measure_error(&format!("the XDP programs of {name}"), error))?;
@@ -117,7 +119,7 @@ impl Xdp {
             ("xdp-hardware", hook.hw_prog_id),
         ] {
             if id != 0 {
-                found.push(attached(mode.to_owned(), programs.name(id)?));
+                attachments.push(attachment(mode.to_owned(), programs.name(id)?));
             }
         }
         let filters = filters::filters_at(ifindex)
@@ -127,9 +129,9 @@ impl Xdp {
                 Some(id) => programs.name(id)?,
                 None => filter.kind,
             };
-            found.push(attached(filter.hook, program));
+            attachments.push(attachment(filter.hook, program));
         }
-        Ok(found)
+        Ok(attachments)
     }
 }
 
@@ -157,7 +159,7 @@ fn own_program(
             "the program uses a map that does not belong to the gateway",
         )
     })?;
-    programs.found.push(BpfProgram {
+    programs.entries.push(BpfProgram {
         name: name.clone(),
         instructions: digest,
     });

@@ -27,26 +27,26 @@ fn control(protocol: ControlProtocol) -> Vec<Vec<u8>> {
     protocol.addresses().iter().map(to).collect()
 }
 
-/// Checks that the message passes if the operator has listed all protocols, and otherwise not.
-pub(super) fn records(named: bool) -> Vec<Record> {
+/// A message of a protocol passes only if the operator has listed the protocols.
+pub(super) fn records(is_listed: bool) -> Vec<Record> {
     let mut records = Vec::new();
     for protocol in ControlProtocol::ALL {
-        let is_bridge_s = matches!(protocol, ControlProtocol::Stp | ControlProtocol::Cdp);
-        let verdict = match (named, is_bridge_s) {
+        let is_bridge_message = matches!(protocol, ControlProtocol::Stp | ControlProtocol::Cdp);
+        let verdict = match (is_listed, is_bridge_message) {
             (true, _) => PassAlways,
             (false, true) => DropGateRole,
             (false, false) => DropGateType,
         };
         for (number, frame) in control(*protocol).into_iter().enumerate() {
-            // Of another type, or to a host.
-            let (other, host) = (changed(frame.clone(), 13, 0xff), changed(frame.clone(), 0, 0x02));
-            let name = format!("{}, address {number}, listed {named}", protocol.name());
+            // The same message with another type, and to a host.
+            let (other_type, to_host) = (changed(frame.clone(), 13, 0xff), changed(frame.clone(), 0, 0x02));
+            let name = format!("{}, address {number}, listed {is_listed}", protocol.name());
             let record =
                 |name, frame: Vec<u8>, verdict| record(name, |_| {}, move |_| frame.clone(), verdict);
-            records.push(record(format!("{name}, to a host"), host, DropGateType));
-            let is_llc = other[12] < 6;
+            records.push(record(format!("{name}, to a host"), to_host, DropGateType));
+            let is_llc = other_type[12] < 6;
             if !is_llc {
-                records.push(record(format!("{name}, another type"), other, DropGateType));
+                records.push(record(format!("{name}, another type"), other_type, DropGateType));
             }
             records.push(record(name, frame, verdict));
         }

@@ -99,11 +99,11 @@ pub(super) fn cases() -> Vec<Case> {
 
 /// Servers that the operator has listed.
 pub(super) fn servers() -> Vec<Record> {
-    let named = [DHCP_SERVER, DHCP_SERVER6].map(|server: IpAddr| server.to_string());
+    let addresses = [DHCP_SERVER, DHCP_SERVER6].map(|server: IpAddr| server.to_string());
     let frames = [
         (
             "DHCP to a server",
-            between("10.66.128.1", &named[0]).dhcp(),
+            between("10.66.128.1", &addresses[0]).dhcp(),
             PassAlways,
         ),
         (
@@ -113,7 +113,7 @@ pub(super) fn servers() -> Vec<Record> {
         ),
         (
             "DHCPv6 to a server",
-            between(GLOBAL, &named[1]).dhcp(),
+            between(GLOBAL, &addresses[1]).dhcp(),
             PassAlways,
         ),
         (
@@ -133,7 +133,7 @@ pub(super) fn servers() -> Vec<Record> {
         ),
         (
             "a server's reply from a device",
-            ports(&named[0], "255.255.255.255", (67, 68)),
+            ports(&addresses[0], "255.255.255.255", (67, 68)),
             DropGateRole,
         ),
     ];

@@ -163,15 +163,20 @@ fn reports() -> Vec<Case> {
 pub(super) fn records() -> Vec<Record> {
     let mut records = Vec::new();
     for (name, frame, is_report) in reports() {
-        let (with, without) = if is_report {
+        let (verdict_in_session, verdict) = if is_report {
             (PassSession, DropGate)
         } else {
             (DropGateExtension, DropGateExtension)
         };
-        let again = frame.clone();
-        records.push(record(name, |_| {}, move |_| frame.clone(), without));
+        let same_frame = frame.clone();
+        records.push(record(name, |_| {}, move |_| frame.clone(), verdict));
         let name = format!("{name}, of a live session");
-        records.push(record(name, with_session, move |_| again.clone(), with));
+        records.push(record(
+            name,
+            with_session,
+            move |_| same_frame.clone(),
+            verdict_in_session,
+        ));
     }
     records
 }

@@ -51,7 +51,7 @@ fn between(from: &str, to: &str) -> FrameBuilder {
     FrameBuilder::new(from, end(to))
 }
 
-/// Neighbor discovery between these addresses, with the right hop limit: type, and the bytes behind the checksum.
+/// A neighbor discovery message with the required hop limit, of type `kind`; `body` follows the checksum.
 fn nd(from: &str, to: &str, kind: u8, body: &[u8]) -> Vec<u8> {
     between(from, to).ip_fields(0, 0, 255).icmpv6(kind, body)
 }
@@ -63,9 +63,9 @@ fn ports(from: &str, to: &str, ports: (u16, u16)) -> Vec<u8> {
     FrameBuilder::new(source, sink).udp(&[7; 300])
 }
 
-/// The same, with another code, hop limit or length field.
-fn changed(mut frame: Vec<u8>, at: usize, value: u8) -> Vec<u8> {
-    frame[at] = value;
+/// The frame with one byte replaced, for example a code, hop limit or length field.
+fn changed(mut frame: Vec<u8>, index: usize, value: u8) -> Vec<u8> {
+    frame[index] = value;
     frame
 }
 
@@ -73,6 +73,7 @@ fn padded(frame: &[u8], bytes: usize) -> Vec<u8> {
     [frame, &vec![0xaa; bytes]].concat()
 }
 
+/// Name, frame, and whether the frame passes.
 type Case = (&'static str, Vec<u8>, bool);
 
 /// The verdict of the gate for a frame that does not pass.
@@ -174,10 +175,15 @@ fn with_session(w: &mut TestFixture) {
 fn forged_by_devices() -> Vec<Record> {
     let mut records = Vec::new();
     for (name, frame) in roles() {
-        let again = frame.clone();
+        let same_frame = frame.clone();
         records.push(record(name.clone(), |_| {}, move |_| frame.clone(), DropGateRole));
         let name = format!("{name}, of a live session");
-        records.push(record(name, with_session, move |_| again.clone(), DropGateRole));
+        records.push(record(
+            name,
+            with_session,
+            move |_| same_frame.clone(),
+            DropGateRole,
+        ));
     }
     records
 }
@@ -218,15 +224,15 @@ pub fn groups() -> Vec<Group> {
         ];
         records.into_iter().flatten()
     };
-    let named = || control::records(true).into_iter().chain(dhcp::servers());
-    let sealed_named = TestConfig {
+    let with_lists = || control::records(true).into_iter().chain(dhcp::servers());
+    let sealed_with_lists = TestConfig {
         lists: true,
         ..TestConfig::SEALED
     };
     vec![
-        group(TestConfig::OPEN, exact().chain(membership::records()).collect()),
-        group(TestConfig::LISTED, named().collect()),
+        group(TestConfig::BOUND, exact().chain(membership::records()).collect()),
+        group(TestConfig::LISTED, with_lists().collect()),
         group(TestConfig::SEALED, exact().collect()),
-        group(sealed_named, named().collect()),
+        group(sealed_with_lists, with_lists().collect()),
     ]
 }

@@ -1,4 +1,4 @@
-//! Neighbor discovery: its exact form, frames that resemble it, and the neighbors it is allowed between.
+//! Neighbor discovery: its exact form, frames that resemble it, and the neighbors between which it passes.
 
 use std::net::Ipv6Addr;
 
@@ -16,12 +16,12 @@ fn target(ip: &str, options: &[u8]) -> Vec<u8> {
     [&[0; 4][..], &ip.octets(), options].concat()
 }
 
-/// This number of options of eight bytes.
+/// `count` options of eight bytes.
 fn options(count: usize) -> Vec<u8> {
     [14, 1, 1, 2, 3, 4, 5, 6].repeat(count)
 }
 
-/// Frames in their exact form and in others, and whether they pass without a session.
+/// Frames in the exact form and in other forms, and whether they pass without a session.
 pub(super) fn cases() -> Vec<Case> {
     let ns = |to: &str| nd(LINK_LOCAL, to, 135, &target(OTHER, &options(1)));
     let na = |from: &str, to: &str| nd(from, to, 136, &target(from, &[]));
@@ -32,72 +32,100 @@ pub(super) fn cases() -> Vec<Case> {
             true,
         ),
         (
-            "one from the unspecified address",
+            "a router solicitation from the unspecified address",
             nd("::", ALL_ROUTERS, 133, &[0; 4]),
             true,
         ),
-        ("one to all nodes", nd(LINK_LOCAL, ALL_NODES, 133, &[0; 4]), false),
+        (
+            "a router solicitation to all nodes",
+            nd(LINK_LOCAL, ALL_NODES, 133, &[0; 4]),
+            false,
+        ),
         ("a neighbor solicitation", ns(SOLICITED), true),
         (
-            "one to all nodes, not a solicited-node group",
+            "a neighbor solicitation to all nodes, not a solicited-node group",
             ns(ALL_NODES),
             false,
         ),
         (
-            "one for duplicate address detection",
+            "a neighbor solicitation for duplicate address detection",
             nd("::", SOLICITED, 135, &target(LINK_LOCAL, &[])),
             true,
         ),
         (
-            "one without source to one host",
+            "a neighbor solicitation without source to one host",
             nd("::", OTHER, 135, &target(LINK_LOCAL, &[])),
             false,
         ),
-        ("one to a neighbor", ns(OTHER), true),
-        ("one from a neighbor to a service", ns(REMOTE), true),
+        ("a neighbor solicitation to a neighbor", ns(OTHER), true),
         (
-            "one to the gateway",
+            "a neighbor solicitation from a neighbor to a service",
+            ns(REMOTE),
+            true,
+        ),
+        (
+            "a neighbor solicitation to the gateway",
             nd(GLOBAL, OWN, 135, &target(OWN, &options(1))),
             true,
         ),
         (
-            "one to the same network",
+            "a neighbor solicitation to the same network",
             nd(GLOBAL, SAME_PREFIX, 135, &target(SAME_PREFIX, &[])),
             true,
         ),
         (
-            "one to another network",
+            "a neighbor solicitation to another network",
             nd(GLOBAL, REMOTE, 135, &target(REMOTE, &[])),
             false,
         ),
         (
-            "one about a group",
+            "a neighbor solicitation about a group",
             nd(LINK_LOCAL, SOLICITED, 135, &target(ALL_NODES, &[])),
             false,
         ),
         (
-            "one from a group",
+            "a neighbor solicitation from a group",
             nd(ALL_NODES, OTHER, 135, &target(OTHER, &[])),
             false,
         ),
         ("a neighbor advertisement", na(LINK_LOCAL, OTHER), true),
-        ("an unsolicited one to all nodes", na(GLOBAL, ALL_NODES), true),
-        ("one to all routers", na(GLOBAL, ALL_ROUTERS), false),
-        ("an unsolicited one to another network", na(GLOBAL, REMOTE), false),
         (
-            "a hop limit of 64",
+            "an unsolicited neighbor advertisement to all nodes",
+            na(GLOBAL, ALL_NODES),
+            true,
+        ),
+        (
+            "a neighbor advertisement to all routers",
+            na(GLOBAL, ALL_ROUTERS),
+            false,
+        ),
+        (
+            "an unsolicited neighbor advertisement to another network",
+            na(GLOBAL, REMOTE),
+            false,
+        ),
+        (
+            "a neighbor solicitation with a hop limit of 64",
             between(LINK_LOCAL, SOLICITED).icmpv6(135, &target(OTHER, &[])),
             false,
         ),
-        ("a hop limit of 254", changed(ns(SOLICITED), 21, 254), false),
-        ("code 1", changed(ns(SOLICITED), 55, 1), false),
         (
-            "a truncated target",
+            "a neighbor solicitation with a hop limit of 254",
+            changed(ns(SOLICITED), 21, 254),
+            false,
+        ),
+        (
+            "a neighbor solicitation with code 1",
+            changed(ns(SOLICITED), 55, 1),
+            false,
+        ),
+        (
+            "a neighbor solicitation with a truncated target",
             nd(LINK_LOCAL, SOLICITED, 135, &[0; 19]),
             false,
         ),
         (
-            "a solicitation of 7 B",
+            "a router solicitation of 7 B",
             nd(LINK_LOCAL, ALL_ROUTERS, 133, &[0; 3]),
             false,
         ),
@@ -118,7 +146,7 @@ pub(super) fn cases() -> Vec<Case> {
             false,
         ),
         (
-            "a byte of an option",
+            "one byte of an option",
             nd(LINK_LOCAL, SOLICITED, 135, &target(OTHER, &[1])),
             false,
         ),

@@ -27,7 +27,7 @@ pub(super) fn hashes_avx2(key: &[u8; 32], state: &[u16; WORDS]) -> [u8; 32 * LEA
     hashes_by::<Lanes8>(key, state)
 }
 
-/// The same code for CPUs with twice as many registers, and rotations.
+/// [`hashes_avx2`] for CPUs with AVX-512, which have twice as many registers and rotation instructions.
 #[target_feature(enable = "avx512f,avx512vl")]
 pub(super) fn hashes_avx512(key: &[u8; 32], state: &[u16; WORDS]) -> [u8; 32 * LEAVES] {
     hashes_by::<Lanes8>(key, state)
@@ -137,9 +137,9 @@ impl Leaves for Lanes8 {
     }
 }
 
-/// A shuffle that rotates words by 16 bits. If the compiler knew its content, it would split the shuffle into two
-/// half-word shuffles, which cost a twentieth of the total time. So it is in a cell, and `used` hides it from the
-/// optimizer.
+/// A shuffle that rotates words by 16 bits. If the compiler knew this constant, it would split the shuffle into two
+/// half-word shuffles, which cost a twentieth of the total time. So the constant is in a cell, and `#[used]` hides it
+/// from the optimizer.
 #[repr(align(32))]
 struct OpaqueConstant(UnsafeCell<[u8; 32]>);
 
@@ -177,7 +177,7 @@ unsafe fn rotate8<const BITS: u32>(words: __m256i) -> __m256i {
     }
 }
 
-/// Transposes rows to columns: first pairs of words, then of pairs, then of halves.
+/// Transposes rows to columns in three steps: by words, by pairs of words, and by halves of vectors.
 ///
 /// # Safety
 /// The CPU has AVX2.
@@ -192,10 +192,10 @@ unsafe fn transposed8(rows: [__m256i; 8]) -> [__m256i; 8] {
         });
         // The words i and i + 4 of four rows.
         let fours: [__m256i; 8] = std::array::from_fn(|i| {
-            let (one, other) = (pairs[i / 4 * 4 + i % 4 / 2], pairs[i / 4 * 4 + i % 4 / 2 + 2]);
+            let (first, second) = (pairs[i / 4 * 4 + i % 4 / 2], pairs[i / 4 * 4 + i % 4 / 2 + 2]);
             match i % 2 {
-                0 => _mm256_unpacklo_epi64(one, other),
-                _ => _mm256_unpackhi_epi64(one, other),
+                0 => _mm256_unpacklo_epi64(first, second),
+                _ => _mm256_unpackhi_epi64(first, second),
             }
         });
         std::array::from_fn(|i| match i / 4 {
@@ -266,7 +266,7 @@ impl Lanes<16> for Lanes16 {
     }
 }
 
-/// As [`transposed8`], and once more for quarters.
+/// As [`transposed8`], but in four steps: by words, by pairs of words, and twice by quarters of vectors.
 ///
 /// # Safety
 /// The CPU has AVX-512 F.
@@ -281,18 +281,18 @@ unsafe fn transposed16(rows: [__m512i; 16]) -> [__m512i; 16] {
         });
         // The words i, i + 4, i + 8 and i + 12 of four rows.
         let fours: [__m512i; 16] = std::array::from_fn(|i| {
-            let (one, other) = (pairs[i / 4 * 4 + i % 4 / 2], pairs[i / 4 * 4 + i % 4 / 2 + 2]);
+            let (first, second) = (pairs[i / 4 * 4 + i % 4 / 2], pairs[i / 4 * 4 + i % 4 / 2 + 2]);
             match i % 2 {
-                0 => _mm512_unpacklo_epi64(one, other),
-                _ => _mm512_unpackhi_epi64(one, other),
+                0 => _mm512_unpacklo_epi64(first, second),
+                _ => _mm512_unpackhi_epi64(first, second),
             }
         });
-        // Quarters 0 and 2 of two such, or 1 and 3.
+        // Quarters 0 and 2, or quarters 1 and 3, of two vectors.
         let eights: [__m512i; 16] = std::array::from_fn(|i| {
-            let (one, other) = (fours[i / 8 * 8 + i % 4], fours[i / 8 * 8 + i % 4 + 4]);
+            let (first, second) = (fours[i / 8 * 8 + i % 4], fours[i / 8 * 8 + i % 4 + 4]);
             match i % 8 / 4 {
-                0 => _mm512_shuffle_i32x4::<0x88>(one, other),
-                _ => _mm512_shuffle_i32x4::<0xdd>(one, other),
+                0 => _mm512_shuffle_i32x4::<0x88>(first, second),
+                _ => _mm512_shuffle_i32x4::<0xdd>(first, second),
             }
         });
         std::array::from_fn(|i| match i / 8 {

@@ -12,7 +12,7 @@ use linewarden_registry::EnrollmentTime;
 
 use super::schedule::Schedule;
 
-/// Number of periods with keys: one with an even and one with an odd number, as in the data plane.
+/// Number of periods with keys: one period with an even and one with an odd number, as in the data plane.
 const PARITIES: usize = 2;
 
 /// A prover of this gateway.
@@ -21,9 +21,9 @@ struct Member {
     group: u32,
     enrolled_at: EnrollmentTime,
     port: u16,
-    /// The address of challenges without a session: the last one, or that of the enrollment.
+    /// The address of challenges without a session: the last known address, or the address at enrollment.
     address: Option<IpAddr>,
-    /// The address from which the prover has sent a proof: the prover did not invent the route to it.
+    /// The address from which the prover has sent a proof: the address is reachable, not invented.
     proven_address: Option<IpAddr>,
     keys: [Option<PeriodKey>; PARITIES],
 }
@@ -43,18 +43,18 @@ struct PeriodKey {
 pub(super) struct ProverRequest {
     pub(super) to: SocketAddr,
     pub(super) request: AttestRequest,
-    /// If nothing can be sent to the address, the device is excused. A device can choose any address for its
+    /// Whether the device is excused if nothing can be sent to the address. A device can choose any address for its
     /// sessions, but an address from which it has sent a proof is reachable.
     pub(super) is_excused: bool,
 }
 
-/// How many of a period's keys have been loaded.
+/// Progress of loading a period's keys.
 #[derive(Clone, Copy, Debug)]
 struct LoadedKeys {
     start: PeriodStart,
     /// The revision of provers and groups that was loaded.
     upto: u64,
-    /// The revision that is loaded after the last part of the present request.
+    /// The revision that is loaded after the last part of the current request.
     requested_upto: u64,
     /// The reference values of the keys.
     reference_digest: u64,
@@ -64,8 +64,9 @@ struct LoadedKeys {
 pub(super) struct Members {
     members: HashMap<DeviceId, Member>,
     loaded: [Option<LoadedKeys>; PARITIES],
-    /// Provers for which the data plane has no room, and their number in the last log message.
+    /// Provers for which the data plane has no room.
     without_room: HashSet<DeviceId>,
+    /// Number of provers without room in the last log message.
     without_room_logged: usize,
 }
 
@@ -77,7 +78,7 @@ fn parity(period: Period) -> usize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QueuedProver {
     pub(super) device: DeviceId,
-    /// At the start of the round.
+    /// The prover's enrollment at the start of the round.
     pub(super) enrolled_at: EnrollmentTime,
 }
 
@@ -87,19 +88,20 @@ impl Member {
         key.filter(|key| key.period == period)
     }
 
-    /// Whether the device is excused if nothing can be sent to this address: it has sent a proof from there. It may
-    /// have chosen any other address, even in an expired session.
+    /// Whether the device is excused if nothing can be sent to this address: only if it has sent a proof from this
+    /// address. The device may have chosen any other address, even in an expired session.
     fn is_excused(&self, address: IpAddr) -> bool {
         self.proven_address == Some(address)
     }
 
-    /// Returns the address of a challenge without a session: the last address, but at the end of a round one from
-    /// which the device has sent a proof. An attacker who replays a RESPONSE from another address determines the
-    /// session's address. Challenged only there, the device could never prove itself again.
+    /// Returns the address of a challenge without a session: the last address, or for the last challenge of a round the
+    /// address from which the device has sent a proof. An attacker who replays a RESPONSE from another address
+    /// determines the session's address; a device that is challenged only at that address could never send a proof
+    /// again.
     fn address_without_session(&self, is_last: bool) -> Option<IpAddr> {
         let last = self.address?;
-        let proved = self.proven_address.filter(|_| is_last);
-        Some(proved.unwrap_or(last))
+        let proven = self.proven_address.filter(|_| is_last);
+        Some(proven.unwrap_or(last))
     }
 }
 
@@ -108,7 +110,7 @@ impl Members {
         self.members.len()
     }
 
-    /// Whether all keys of that period are loaded, at the plan's revision and reference values.
+    /// Whether all keys of a period are loaded, at the plan's revision and reference values.
     pub(super) fn has_keys(&self, start: &PeriodStart, plan: &Plan) -> bool {
         let loaded = self.loaded.get(parity(start.period)).and_then(Option::as_ref);
         loaded.is_some_and(|loaded| {
@@ -118,34 +120,38 @@ impl Members {
         })
     }
 
-    /// Returns which keys to request: a period, and the revision after which provers have changed. The keys of `busy`
-    /// periods are in use.
-    pub(super) fn keys_to_request(&mut self, plan: &Plan, busy: &[Period]) -> Option<(PeriodStart, u64)> {
-        let references = plan.reference_digest;
+    /// Returns which keys to request: a period, and the revision after which provers have changed. The keys of
+    /// `periods_in_use` must not be replaced.
+    pub(super) fn keys_to_request(
+        &mut self,
+        plan: &Plan,
+        periods_in_use: &[Period],
+    ) -> Option<(PeriodStart, u64)> {
+        let reference_digest = plan.reference_digest;
         for start in [plan.running, plan.next] {
-            let is_conflicting = busy
+            let is_conflicting = periods_in_use
                 .iter()
-                .any(|busy| *busy != start.period && parity(*busy) == parity(start.period));
+                .any(|period| *period != start.period && parity(*period) == parity(start.period));
             if is_conflicting {
                 continue;
             }
-            let fresh = LoadedKeys {
+            let unloaded = LoadedKeys {
                 start,
                 upto: 0,
                 requested_upto: 0,
-                reference_digest: references,
+                reference_digest,
             };
-            let Some(place) = self.loaded.get_mut(parity(start.period)) else {
+            let Some(entry) = self.loaded.get_mut(parity(start.period)) else {
                 continue;
             };
-            let loaded = place.get_or_insert(fresh);
+            let loaded = entry.get_or_insert(unloaded);
             if loaded.start != start {
-                *loaded = fresh;
+                *loaded = unloaded;
             }
-            // All keys again.
-            if loaded.reference_digest != references {
+            // With other reference values, all keys are requested again.
+            if loaded.reference_digest != reference_digest {
                 *loaded = LoadedKeys {
-                    reference_digest: references,
+                    reference_digest,
                     upto: 0,
                     ..*loaded
                 };
@@ -158,23 +164,23 @@ impl Members {
         None
     }
 
-    /// Adds a part of the provers; returns how many have no room.
+    /// Adds a part of the provers; returns for how many provers in total the data plane has no room.
     pub(super) fn accept(
         &mut self,
         provers: Provers,
-        provers_held: &mut dyn ProverSet,
+        prover_set: &mut dyn ProverSet,
         schedule: &Schedule,
     ) -> u64 {
-        let lane = parity(provers.start.period);
-        let expected = self.loaded.get_mut(lane).and_then(Option::as_mut);
-        // Keys of other reference values than the plan's are requested again, after the next plan.
+        let parity_index = parity(provers.start.period);
+        let expected = self.loaded.get_mut(parity_index).and_then(Option::as_mut);
+        // Keys of reference values that differ from the plan's are ignored; the next plan causes another request.
         let is_expected = |loaded: &&mut LoadedKeys| {
             (loaded.start, loaded.reference_digest) == (provers.start, provers.reference_digest)
         };
         let Some(loaded) = expected.filter(is_expected) else {
             return self.without_room.len() as u64;
         };
-        // A change of a group changes no prover record.
+        // A change of a group changes no prover record, so the last part may end at an earlier revision.
         loaded.upto = match provers.has_more {
             true => provers.up_to_revision,
             false => provers.up_to_revision.max(loaded.requested_upto),
@@ -182,26 +188,26 @@ impl Members {
         for device in provers.removed {
             self.members.remove(&device);
             self.without_room.remove(&device);
-            provers_held.wipe(device);
+            prover_set.wipe(device);
         }
         for provision in provers.provisions {
             let device = provision.device;
             let Some(group) = schedule.id(&provision.group) else {
                 continue;
             };
-            let installed = match &provision.keys {
-                Some(keys) => provers_held.install(device, provers.start.period, keys),
+            let result = match &provision.keys {
+                Some(keys) => prover_set.install(device, provers.start.period, keys),
                 // Without a reference value no proof is valid, not even with an older key.
                 None => {
-                    provers_held.wipe(device);
+                    prover_set.wipe(device);
                     Ok(())
                 }
             };
-            if let Err(ProverError::SwitchFailed) = installed {
-                // The data plane has ended; this is no lack of room.
+            if let Err(ProverError::SwitchFailed) = result {
+                // The data plane has ended; the error does not mean a lack of room.
                 break;
             }
-            if let Err(error) = installed {
+            if let Err(error) = result {
                 tracing::debug!(%error, device_id = %device, "data plane has no room for the key of a device");
                 self.without_room.insert(device);
                 continue;
@@ -210,7 +216,7 @@ impl Members {
             self.insert(group, provision, provers.start.period);
         }
         // If the commit fails, the data plane has ended.
-        if let Err(error) = provers_held.commit() {
+        if let Err(error) = prover_set.commit() {
             tracing::error!(%error, action = "restart the gateway", "activating attestation keys in the data plane failed");
         }
         if !provers.has_more {
@@ -219,7 +225,7 @@ impl Members {
         self.without_room.len() as u64
     }
 
-    /// Logs once for all of them, and again when their number changes.
+    /// Logs the provers without room in one message, and again when their number changes.
     fn log_without_room(&mut self) {
         let devices = self.without_room.len();
         if devices > 0 && devices != self.without_room_logged {
@@ -247,10 +253,10 @@ impl Members {
             member.enrolled_at = provision.enrolled_at;
             (member.address, member.proven_address) = (None, None);
         }
-        // An address that was seen here is newer than the registry's.
+        // An address that this gateway has seen is newer than the registry's address.
         member.address = member.address.or(provision.address);
-        let proved = provision.address.filter(|_| provision.is_responsive);
-        member.proven_address = member.proven_address.or(proved);
+        let proven = provision.address.filter(|_| provision.is_responsive);
+        member.proven_address = member.proven_address.or(proven);
         if let Some(key) = member.keys.get_mut(parity(period)) {
             *key = provision.keys.is_some().then_some(PeriodKey {
                 period,
@@ -261,28 +267,28 @@ impl Members {
     }
 
     /// Records the addresses from which provers have sent proofs.
-    pub(super) fn record_proofs(&mut self, verdicts: &[ProverObservation]) {
-        for verdict in verdicts
+    pub(super) fn record_proofs(&mut self, observations: &[ProverObservation]) {
+        for observation in observations
             .iter()
-            .filter(|verdict| verdict.outcome != ProofOutcome::Missed)
+            .filter(|observation| observation.outcome != ProofOutcome::Missed)
         {
-            let member = self.members.get_mut(&verdict.device);
-            if let Some(member) = member.filter(|member| member.enrolled_at == verdict.enrolled_at) {
-                member.proven_address = Some(verdict.address);
+            let member = self.members.get_mut(&observation.device);
+            if let Some(member) = member.filter(|member| member.enrolled_at == observation.enrolled_at) {
+                member.proven_address = Some(observation.address);
                 member.address = member.address.and(member.proven_address);
             }
         }
     }
 
-    /// Another gateway challenges the prover now.
+    /// Discards the address of a prover that another gateway challenges now.
     pub(super) fn forget_address(&mut self, device: DeviceId) {
         if let Some(member) = self.members.get_mut(&device) {
             member.address = None;
         }
     }
 
-    /// Returns the provers of a group with a key of the period, and their enrollments. Empty without a reference
-    /// value.
+    /// Returns the provers of a group with a key of the period, and their enrollments. Without a reference
+    /// value, no prover has a key.
     pub(super) fn of_group(&self, group: u32, period: Period) -> Vec<QueuedProver> {
         let of_group = self.members.iter().filter(|(_, member)| member.group == group);
         let provable = of_group.filter_map(|(device, member)| Some((device, member.key(period)?)));
@@ -294,7 +300,7 @@ impl Members {
             .collect()
     }
 
-    /// Returns the challenge to a prover. `session` is the challenge in the prover's session here, if it has one.
+    /// Returns the challenge to a prover. `session` is the challenge in the prover's session at this gateway, if any.
     /// `None` if there is no address or key, or if the prover was enrolled again during the round and could prove
     /// with its old key. The last challenge of a round (`is_last`) uses the request key, because the device may have
     /// lost the session, or have one at another gateway.
@@ -338,10 +344,10 @@ mod tests {
     use super::*;
 
     const DEVICE: DeviceId = DeviceId(1);
-    const HOME: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
-    const ELSEWHERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(255, 255, 255, 255));
+    const FIRST_ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
+    const OTHER_ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(255, 255, 255, 255));
 
-    fn members(is_answering: bool) -> Members {
+    fn members(is_responsive: bool) -> Members {
         let key = AttestationKey::from_bytes([1; 32]);
         let provision = ProverProvision {
             device: DEVICE,
@@ -350,8 +356,8 @@ mod tests {
             port: 9,
             keys: None,
             request_key: key.for_requests(DEVICE, GatewayId(1), Period(1)),
-            address: Some(HOME),
-            is_responsive: is_answering,
+            address: Some(FIRST_ADDRESS),
+            is_responsive,
         };
         let mut members = Members::default();
         members.insert(0, provision, Period(1));
@@ -362,12 +368,12 @@ mod tests {
         members.members.get(&DEVICE).unwrap().is_excused(address)
     }
 
-    fn verdict(seen: ProofOutcome) -> ProverObservation {
+    fn observation(outcome: ProofOutcome) -> ProverObservation {
         ProverObservation {
             device: DEVICE,
             enrolled_at: EnrollmentTime(1),
-            outcome: seen,
-            address: ELSEWHERE,
+            outcome,
+            address: OTHER_ADDRESS,
         }
     }
 
@@ -375,15 +381,15 @@ mod tests {
     #[test]
     fn a_device_is_not_excused_at_an_address_without_a_proof() {
         let mut members = members(true);
-        assert!(is_excused(&members, HOME));
-        assert!(!is_excused(&members, ELSEWHERE));
-        members.record_proofs(&[verdict(ProofOutcome::Missed)]);
-        assert!(!is_excused(&members, ELSEWHERE));
-        members.record_proofs(&[verdict(ProofOutcome::Ok(Configuration::Current))]);
-        assert!(is_excused(&members, ELSEWHERE));
+        assert!(is_excused(&members, FIRST_ADDRESS));
+        assert!(!is_excused(&members, OTHER_ADDRESS));
+        members.record_proofs(&[observation(ProofOutcome::Missed)]);
+        assert!(!is_excused(&members, OTHER_ADDRESS));
+        members.record_proofs(&[observation(ProofOutcome::Ok(Configuration::Current))]);
+        assert!(is_excused(&members, OTHER_ADDRESS));
     }
 
-    /// As after a replay of its RESPONSE from an attacker's address.
+    /// An attacker changes the session address by a replay of the RESPONSE from another address.
     #[test]
     fn a_prover_without_proof_at_its_session_address_is_challenged_at_its_proven_address() {
         let mut members = members(true);
@@ -392,20 +398,20 @@ mod tests {
             change(member);
             [false, true].map(|is_last| member.address_without_session(is_last))
         };
-        let (home, other_address) = (Some(HOME), Some(ELSEWHERE));
-        assert_eq!(challenged_at(|_| ()), [home; 2]);
-        let both = challenged_at(|member| member.address = Some(ELSEWHERE));
-        assert_eq!(both, [other_address, home]);
+        let (first_address, other_address) = (Some(FIRST_ADDRESS), Some(OTHER_ADDRESS));
+        assert_eq!(challenged_at(|_| ()), [first_address; 2]);
+        let addresses = challenged_at(|member| member.address = Some(OTHER_ADDRESS));
+        assert_eq!(addresses, [other_address, first_address]);
         let unknown_address = challenged_at(|member| member.address = None);
         assert_eq!(unknown_address, [None; 2], "another gateway challenges it");
         let member = members.members.get_mut(&DEVICE).unwrap();
         member.address = other_address;
         let proven = ProverObservation {
-            address: HOME,
-            ..verdict(ProofOutcome::Ok(Configuration::Current))
+            address: FIRST_ADDRESS,
+            ..observation(ProofOutcome::Ok(Configuration::Current))
         };
         members.record_proofs(&[proven]);
-        assert_eq!(members.members.get(&DEVICE).unwrap().address, home);
+        assert_eq!(members.members.get(&DEVICE).unwrap().address, first_address);
     }
 
     #[test]
@@ -419,20 +425,24 @@ mod tests {
             port: 9,
             keys: None,
             request_key: key.for_requests(DEVICE, GatewayId(1), Period(2)),
-            address: Some(ELSEWHERE),
+            address: Some(OTHER_ADDRESS),
             is_responsive: false,
         };
         members.insert(0, provision.clone(), Period(2));
         let address = |members: &Members| members.members.get(&DEVICE).unwrap().address;
-        assert_eq!(address(&members), Some(HOME), "the same enrollment, seen here");
+        assert_eq!(
+            address(&members),
+            Some(FIRST_ADDRESS),
+            "the same enrollment, seen here"
+        );
         provision.enrolled_at = EnrollmentTime(2);
         members.insert(0, provision, Period(2));
-        assert_eq!(address(&members), Some(ELSEWHERE));
-        assert!(!is_excused(&members, HOME));
+        assert_eq!(address(&members), Some(OTHER_ADDRESS));
+        assert!(!is_excused(&members, FIRST_ADDRESS));
     }
 
     #[test]
-    fn an_address_without_a_proof_before_the_start_is_not_proven() {
-        assert!(!is_excused(&members(false), HOME));
+    fn address_is_not_proven_if_the_prover_was_not_responsive() {
+        assert!(!is_excused(&members(false), FIRST_ADDRESS));
     }
 }

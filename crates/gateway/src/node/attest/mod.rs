@@ -8,8 +8,8 @@
 //!                                        └──────────────► RoundOutcome ──► decision of the controller
 //! ```
 //!
-//! At most two rounds are open, of different groups, because data planes support two. The gateway decides about no device: it submits the
-//! outcomes to the controller, and reads quarantines from the feed of changes.
+//! At most two rounds are open, of different groups, because data planes support two. The gateway does not decide about
+//! devices: it submits the outcomes to the controller, and reads quarantines from the change feed.
 
 mod members;
 mod round;
@@ -39,7 +39,7 @@ use crate::time::Clock;
 
 /// Interval of plan requests, ns: the maximum delay of a round that is requested by command.
 const PLAN_NS: u64 = 500_000_000;
-/// Maximum number of rounds that wait for the controller; above it the oldest is dropped.
+/// Maximum number of outcomes that wait for the controller.
 const OUTCOMES_MAX: usize = 16;
 /// More round numbers are requested when fewer than this are left.
 const NUMBERS_LOW: usize = 64;
@@ -56,7 +56,7 @@ struct UnreachableGroup {
 #[derive(Default)]
 pub(super) struct Attestation {
     plan: Option<Plan>,
-    /// When the present plan was requested, monotonic clock.
+    /// When the current plan was received, monotonic clock.
     plan_at_ns: u64,
     /// When the running period was first seen, monotonic clock.
     running_seen_ns: u64,
@@ -65,9 +65,9 @@ pub(super) struct Attestation {
     members: Members,
     keys_channel: Channel,
     schedule: Schedule,
-    /// Round numbers of this process.
+    /// Unused round numbers that the controller has assigned to this process.
     numbers: Range<u32>,
-    /// At most [`ROUNDS_MAX`](round::ROUNDS_MAX); one number is even and one odd.
+    /// At most [`ROUNDS_MAX`](round::ROUNDS_MAX); one round number is even and one is odd.
     open_rounds: Vec<OpenAttestationRound>,
     /// Backoff after a failed draw of random bytes.
     random_backoff: Backoff,
@@ -77,8 +77,8 @@ pub(super) struct Attestation {
 }
 
 impl Attestation {
-    /// Returns how long the period has been running, in seconds: by the controller's clock, or as seen here if that
-    /// clock was set back.
+    /// Returns how long the period has been running, in seconds: by the controller's clock, or by this gateway's clock
+    /// if the controller's clock was set back.
     fn period_age_s(&self, clock: Clock) -> u64 {
         let seconds = |since_ns: u64| clock.monotonic_ns.saturating_sub(since_ns) / 1_000_000_000;
         self.plan.as_ref().map_or(0, |plan| {
@@ -87,37 +87,37 @@ impl Attestation {
         })
     }
 
-    /// Returns the period of the next round: the running one, once its keys are loaded.
+    /// Returns the period of the next round: the running period, once its keys are loaded.
     fn provable_period(&self) -> Option<PeriodStart> {
         let plan = self.plan.as_ref()?;
         self.members.has_keys(&plan.running, plan).then_some(plan.running)
     }
 
     /// Invalidates requests in flight after a restore of the registry.
-    pub(super) fn void(&mut self) {
+    pub(super) fn invalidate(&mut self) {
         for channel in [
             &mut self.plan_channel,
             &mut self.keys_channel,
             &mut self.appraise_channel,
         ] {
-            channel.void();
+            channel.invalidate();
         }
     }
 
-    /// Whether the controller may have decided something that it has not returned yet.
+    /// Whether outcomes wait for a decision of the controller.
     pub(super) fn awaits_decisions(&self) -> bool {
         !self.outcomes.is_empty()
     }
 
     fn plan_request(&self, clock: Clock, period_s: u32) -> PlanRequest {
-        let is_over = self.period_age_s(clock) >= u64::from(period_s);
-        let begin = self
+        let has_expired = self.period_age_s(clock) >= u64::from(period_s);
+        let next_period = self
             .plan
             .as_ref()
-            .filter(|plan| is_over && self.members.has_keys(&plan.next, plan))
+            .filter(|plan| has_expired && self.members.has_keys(&plan.next, plan))
             .map(|plan| plan.next.period);
         PlanRequest {
-            start_period: begin,
+            start_period: next_period,
             period_s,
             needs_round_numbers: self.numbers.len() < NUMBERS_LOW,
         }
@@ -125,13 +125,13 @@ impl Attestation {
 }
 
 impl Node {
-    /// Follows, ends and opens rounds.
+    /// Continues, ends and opens rounds.
     pub(super) fn attest(&mut self, clock: Clock, random: &mut dyn FnMut() -> Option<[u8; 8]>) {
         if self.stopping || self.status.replaced {
             return;
         }
         let mut attestation = std::mem::take(&mut self.attestation);
-        self.follow_rounds(&mut attestation, clock);
+        self.continue_rounds(&mut attestation, clock);
         self.open_round(&mut attestation, clock, random);
         self.attestation = attestation;
     }
@@ -142,16 +142,16 @@ impl Node {
         if !self.can_attest || self.stopping || self.status.replaced {
             return None;
         }
-        let running = attestation
+        let poll_ns = attestation
             .open_rounds
             .iter()
             .map(OpenAttestationRound::due_ns)
             .min();
-        let opens = attestation.next_open_ns();
+        let open_ns = attestation.next_open_ns();
         let channel = &attestation.plan_channel;
-        let may_ask = self.has_read_feed() && !channel.in_flight;
-        let plan = may_ask.then(|| channel.backoff.due_ns(attestation.plan_due_ns));
-        [running, opens, plan].into_iter().flatten().min()
+        let may_request = self.has_read_feed() && !channel.in_flight;
+        let plan_ns = may_request.then(|| channel.backoff.due_ns(attestation.plan_due_ns));
+        [poll_ns, open_ns, plan_ns].into_iter().flatten().min()
     }
 
     /// Returns requests to the controller about attestation.
@@ -175,15 +175,15 @@ impl Node {
         let Some(plan) = &attestation.plan else {
             return requests;
         };
-        // Its keys would replace keys that are in use.
-        let busy: Vec<Period> = attestation
+        // Keys of another period must not replace the keys of these periods.
+        let periods_in_use: Vec<Period> = attestation
             .open_rounds
             .iter()
             .map(OpenAttestationRound::period)
             .collect();
         // `keys_to_request` records the request, so the channel is checked first.
         if attestation.keys_channel.is_free(clock.monotonic_ns)
-            && let Some((start, since)) = attestation.members.keys_to_request(plan, &busy)
+            && let Some((start, since)) = attestation.members.keys_to_request(plan, &periods_in_use)
             && attestation.keys_channel.try_send(clock)
         {
             requests.push(ControllerRequest::ListProvers { start, since });
@@ -204,11 +204,11 @@ impl Node {
             attestation.numbers = plan.rounds.clone();
         }
         attestation.schedule.update(&plan.groups, clock.monotonic_ns);
-        let is_there = |name: &GroupName| plan.groups.iter().any(|group| group.name == *name);
-        attestation.unreachable.retain(|name, _| is_there(name));
+        let exists = |name: &GroupName| plan.groups.iter().any(|group| group.name == *name);
+        attestation.unreachable.retain(|name, _| exists(name));
         attestation.plan_at_ns = clock.monotonic_ns;
-        let before = attestation.plan.as_ref().map(|plan| plan.running.period);
-        if before != Some(plan.running.period) {
+        let previous_period = attestation.plan.as_ref().map(|plan| plan.running.period);
+        if previous_period != Some(plan.running.period) {
             attestation.running_seen_ns = clock.monotonic_ns;
         }
         self.status.attest.period = plan.running.period.0;
@@ -243,21 +243,21 @@ impl Node {
     }
 
     pub(super) fn handle_appraisal(&mut self, result: Result<RoundAppraisal, LinkError>, clock: Clock) {
-        let Some(appraised) = self.unwrap_response("appraise round", result, clock.monotonic_ns, |node| {
+        let Some(appraisal) = self.unwrap_response("appraise round", result, clock.monotonic_ns, |node| {
             &mut node.attestation.appraise_channel
         }) else {
             return;
         };
         let outcome = self.attestation.outcomes.pop_front();
         self.status.attest.rounds += 1;
-        if let (Some(outage), Some(outcome)) = (appraised.outage, outcome) {
+        if let (Some(outage), Some(outcome)) = (appraisal.outage, outcome) {
             self.log_outage(&outage, &outcome);
         }
         for QuarantinedDevice {
             device,
             reason,
             revision,
-        } in appraised.quarantined
+        } in appraisal.quarantined
         {
             self.status.attest.quarantined += 1;
             tracing::warn!(
@@ -267,25 +267,25 @@ impl Node {
                 "device quarantined"
             );
             self.audit.record(AuditEvent::Quarantined { device, reason });
-            // The feed reports the quarantine to all gateways. This gateway applies it at once, even if the
-            // registry's file is damaged later, unless the feed has already reported a release.
+            // The feed reports the quarantine to all gateways. This gateway applies the quarantine at once, because the
+            // registry may fail before the feed reports it. A later release that the feed has already reported takes precedence.
             if self.blocked.is_released_after(device, revision) {
                 continue;
             }
-            // A device whose release the feed has not reported yet may have been admitted by the slow path.
-            let is_news = self.blocked.quarantine(device, revision);
-            if is_news || self.devices.contains_key(&device) {
+            // The slow path may have admitted the device after a release that the feed has not reported yet.
+            let is_new = self.blocked.quarantine(device, revision);
+            if is_new || self.devices.contains_key(&device) {
                 self.revoke(device, clock.monotonic_ns);
             }
         }
-        for (device, revision) in appraised.remediated {
+        for (device, revision) in appraisal.remediated {
             self.status.attest.remediated += 1;
             tracing::info!(device_id = %device, "device released after a valid proof");
             self.audit.record(AuditEvent::Remediated { device });
             self.blocked.confirm_release(device, revision);
         }
         self.record_released(None);
-        for token in appraised.attestation_results {
+        for token in appraisal.attestation_results {
             self.audit.record(AuditEvent::AttestationResult { token });
         }
     }
@@ -301,7 +301,7 @@ impl Node {
             tracing::warn!(
                 group = %outcome.group, count = requested, rounds = excused_max,
                 action = "check the network and the reference value of the group",
-                "no proof received from any device of the group; the field `rounds` limits how many such rounds cause no quarantine"
+                "no proof received from any device of the group; this round and further such rounds, `rounds` in all, cause no quarantine"
             );
         }
         self.audit.record(AuditEvent::GroupOutage {
@@ -313,15 +313,16 @@ impl Node {
         });
     }
 
-    /// The device's newest session is at another gateway, which challenges it.
+    /// Stops challenges to a device whose newest session is at another gateway: that gateway challenges the device.
     pub(super) fn stop_attesting(&mut self, device: DeviceId) {
         self.attestation.members.forget_address(device);
     }
 
-    pub(super) fn keep_outcome(&mut self, attestation: &mut Attestation, outcome: RoundOutcome) {
+    /// Queues an outcome for the controller.
+    pub(super) fn queue_outcome(&mut self, attestation: &mut Attestation, outcome: RoundOutcome) {
         self.status.attest.round = outcome.number.0;
         self.audit.record(AuditEvent::from_round(&outcome));
-        // The first one may be in flight.
+        // The first outcome may be in flight, so the second outcome is dropped.
         if attestation.outcomes.len() >= OUTCOMES_MAX {
             attestation.outcomes.remove(1);
             self.status.attest.rounds_lost += 1;

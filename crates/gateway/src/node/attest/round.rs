@@ -19,15 +19,16 @@ use crate::audit::AuditEvent;
 use crate::node::Node;
 use crate::time::Clock;
 
-/// Maximum number of open rounds: data planes support one with an even number and one with an odd one.
+/// Maximum number of open rounds: data planes support one round with an even number and one with an odd number.
 pub(super) const ROUNDS_MAX: usize = 2;
-/// Maximum number of challenges between two checks of other work.
+/// Maximum number of challenges in a batch; other work runs between batches.
 const REQUESTS_PER_BATCH: usize = 1_024;
 /// Delay before sending continues when the kernel's queue is full, ns.
 const SEND_RETRY_NS: u64 = 1_000_000;
-/// Repeated challenges to devices without a proof, in percent of the response time, because datagrams can be lost.
+/// Times of the repeated challenges to devices without a proof, in percent of the response time. Challenges are
+/// repeated because datagrams can be lost.
 const REPEATS_PERCENT: [u64; 3] = [15, 35, 65];
-/// Interval of reading proofs after all challenges were sent, ns.
+/// Minimum interval between two reads of the proofs, after all challenges were sent, ns.
 const POLL_NS: u64 = 20_000_000;
 /// Interval of log messages about devices that cannot be challenged, ns.
 const UNREACHABLE_LOG_NS: u64 = 3_600_000_000_000;
@@ -49,18 +50,18 @@ struct RepeatedRequest {
     address: IpAddr,
     /// Time since the start of the round.
     at_ms: u32,
-    /// The address of the repeated challenge before that.
+    /// The address of the previous repeated challenge.
     previous_address: Option<IpAddr>,
 }
 
 impl RepeatedRequest {
-    /// Returns the address of a proof with this response time: a proof that arrived before the last challenge belongs
-    /// to an earlier one. `first` is the address of the first challenge. Response times have the resolution of a
-    /// clock tick and a part of the round.
+    /// Returns the address for which a proof with this response time counts: a proof that arrived before the last
+    /// challenge belongs to an earlier challenge. `first` is the address of the first challenge. The resolution of
+    /// response times is a clock tick plus a fraction of the round.
     fn proof_address(&self, elapsed_ms: u32, first: Option<IpAddr>, timeout_ms: u64) -> IpAddr {
-        let coarse_ms = 10 + timeout_ms / 2_048;
+        let resolution_ms = 10 + timeout_ms / 2_048;
         let earlier = self.previous_address.or(first);
-        match u64::from(elapsed_ms) + coarse_ms < u64::from(self.at_ms) {
+        match u64::from(elapsed_ms) + resolution_ms < u64::from(self.at_ms) {
             true => earlier.unwrap_or(self.address),
             false => self.address,
         }
@@ -72,22 +73,22 @@ impl RepeatedRequest {
 pub(super) struct OpenAttestationRound {
     round: Round,
     group: GroupPlan,
-    busy: OpenGroup,
+    open_group: OpenGroup,
     feed_revision: Revision,
     started: Clock,
-    answer_ms: u64,
+    response_ms: u64,
     until_ns: u64,
     /// Provers that are still to be challenged in this pass.
     queue: Vec<QueuedProver>,
     /// Challenged provers without a proof so far.
     pending: Vec<RequestedProver>,
     /// Repeated challenges.
-    repeated_to: HashMap<DeviceId, RepeatedRequest>,
-    /// Devices that could not be challenged, and the last error.
+    repeated_requests: HashMap<DeviceId, RepeatedRequest>,
+    /// Devices that could not be challenged.
     unreachable: HashSet<DeviceId>,
     send_error: Option<DataPlaneError>,
-    verdicts: Vec<ProverObservation>,
-    last_verdict_ms: u32,
+    observations: Vec<ProverObservation>,
+    last_proof_ms: u32,
     repeats: usize,
     due_ns: u64,
 }
@@ -103,32 +104,33 @@ impl OpenAttestationRound {
 
     /// Moves provers with a proof to the outcomes.
     fn collect_proofs(&mut self, provers: &dyn ProverSet) -> Result<(), ProverError> {
-        let (number, timeout_ms) = (self.round.number, self.answer_ms);
-        let missed: Vec<DeviceId> = self.pending.iter().map(|target| target.prover.device).collect();
-        let mut proved = provers.verdicts_of(&missed, number)?.into_iter();
-        let (verdicts, last) = (&mut self.verdicts, &mut self.last_verdict_ms);
-        let repeated_to = &self.repeated_to;
+        let (number, response_ms) = (self.round.number, self.response_ms);
+        let devices: Vec<DeviceId> = self.pending.iter().map(|target| target.prover.device).collect();
+        let mut proofs = provers.round_results_of(&devices, number)?.into_iter();
+        let (observations, last_ms) = (&mut self.observations, &mut self.last_proof_ms);
+        let repeated_requests = &self.repeated_requests;
         self.pending.retain(|target| {
-            let Some(proved) = proved.next().flatten() else {
+            let Some(proof) = proofs.next().flatten() else {
                 return true;
             };
-            // An address to which a challenge was sent is reachable. A prover without a challenge got the nonce from
-            // others: its proof must not count for an address to which nothing can be sent.
+            // An address to which a challenge was sent is reachable. A prover to which no challenge was sent has the
+            // nonce from another prover: its proof must not count for an address to which nothing can be sent.
             let first = Some(target.address).filter(|_| target.is_sent);
-            let repeated = repeated_to.get(&target.prover.device);
-            let again = repeated.map(|repeated| repeated.proof_address(proved.elapsed_ms, first, timeout_ms));
-            let Some(address) = again.or(first) else {
+            let repeated = repeated_requests.get(&target.prover.device);
+            let repeated_address =
+                repeated.map(|repeated| repeated.proof_address(proof.elapsed_ms, first, response_ms));
+            let Some(address) = repeated_address.or(first) else {
                 return true;
             };
-            *last = (*last).max(proved.elapsed_ms);
-            let seen = match u64::from(proved.elapsed_ms) > timeout_ms {
-                true => ProofOutcome::Late(proved.configuration),
-                false => ProofOutcome::Ok(proved.configuration),
+            *last_ms = (*last_ms).max(proof.elapsed_ms);
+            let outcome = match u64::from(proof.elapsed_ms) > response_ms {
+                true => ProofOutcome::Late(proof.configuration),
+                false => ProofOutcome::Ok(proof.configuration),
             };
-            verdicts.push(ProverObservation {
+            observations.push(ProverObservation {
                 device: target.prover.device,
                 enrolled_at: target.prover.enrolled_at,
-                outcome: seen,
+                outcome,
                 address,
             });
             false
@@ -143,7 +145,7 @@ impl OpenAttestationRound {
             outcome: ProofOutcome::Missed,
             address: target.address,
         });
-        self.verdicts.extend(missed);
+        self.observations.extend(missed);
         let age_ns = clock.boot_ns.saturating_sub(self.started.boot_ns);
         RoundOutcome {
             number: self.round.number,
@@ -152,8 +154,8 @@ impl OpenAttestationRound {
             feed_revision: self.feed_revision,
             duration_ms: age_ns / 1_000_000,
             ended_ns: clock.boot_ns,
-            last_verdict_ms: self.last_verdict_ms,
-            observations: self.verdicts,
+            last_verdict_ms: self.last_proof_ms,
+            observations: self.observations,
         }
     }
 }
@@ -171,14 +173,17 @@ impl Attestation {
             .map(RoundNumber)
     }
 
-    fn busy(&self) -> Vec<OpenGroup> {
-        self.open_rounds.iter().map(|running| running.busy).collect()
+    fn open_groups(&self) -> Vec<OpenGroup> {
+        self.open_rounds
+            .iter()
+            .map(|running| running.open_group)
+            .collect()
     }
 
-    /// Returns when a round can be opened, monotonic clock. `None` without keys or numbers, until a response brings
-    /// them.
+    /// Returns when a round can be opened, monotonic clock. `None` while keys or round numbers are
+    /// missing.
     pub(super) fn next_open_ns(&self) -> Option<u64> {
-        let due_ns = self.schedule.due_ns(&self.busy())?;
+        let due_ns = self.schedule.due_ns(&self.open_groups())?;
         self.next_number().and(self.provable_period())?;
         Some(self.random_backoff.due_ns(due_ns))
     }
@@ -213,8 +218,8 @@ impl Node {
             return;
         };
         attestation.random_backoff.succeed();
-        let (jitter, busy) = (u64::from_ne_bytes(jitter), attestation.busy());
-        let Some(due) = attestation.schedule.take_due(now_ns, jitter, &busy) else {
+        let (jitter, open_groups) = (u64::from_ne_bytes(jitter), attestation.open_groups());
+        let Some(due) = attestation.schedule.take_due(now_ns, jitter, &open_groups) else {
             return;
         };
         let queue = attestation.members.of_group(due.id, start.period);
@@ -243,48 +248,48 @@ impl Node {
         queue: Vec<QueuedProver>,
         clock: Clock,
     ) -> Option<OpenAttestationRound> {
-        let timeout_ms = due.response_ms;
+        let response_ms = due.response_ms;
         let now_ms = clock.monotonic_ns / 1_000_000;
         // Twice the response time, so that late proofs are recognized.
-        let until_ms = now_ms.saturating_add(2 * timeout_ms);
+        let until_ms = now_ms.saturating_add(2 * response_ms);
         let open = OpenRound {
             round,
             started: Monotonic(now_ms),
             deadline: Monotonic(until_ms),
         };
-        let opened = self.data_plane.provers()?.open_round(&open);
-        if let Err(error) = opened {
+        let result = self.data_plane.provers()?.open_round(&open);
+        if let Err(error) = result {
             tracing::error!(%error, round = %round.number, "data plane rejects an attestation round");
             return None;
         }
         Some(OpenAttestationRound {
             round,
             group: due.group,
-            busy: OpenGroup {
+            open_group: OpenGroup {
                 id: due.id,
                 is_long: due.is_long,
             },
             feed_revision: self.feed_revision,
             started: clock,
-            answer_ms: timeout_ms,
+            response_ms,
             until_ns: until_ms.saturating_mul(1_000_000),
             pending: Vec::with_capacity(queue.len()),
-            repeated_to: HashMap::new(),
+            repeated_requests: HashMap::new(),
             unreachable: HashSet::new(),
             send_error: None,
             queue,
-            verdicts: Vec::new(),
-            last_verdict_ms: 0,
+            observations: Vec::new(),
+            last_proof_ms: 0,
             repeats: 0,
             due_ns: clock.monotonic_ns,
         })
     }
 
     /// Continues each round that is due.
-    pub(super) fn follow_rounds(&mut self, attestation: &mut Attestation, clock: Clock) {
+    pub(super) fn continue_rounds(&mut self, attestation: &mut Attestation, clock: Clock) {
         for running in std::mem::take(&mut attestation.open_rounds) {
             let open = match running.due_ns <= clock.monotonic_ns {
-                true => self.follow_round(attestation, running, clock),
+                true => self.continue_round(attestation, running, clock),
                 false => Some(running),
             };
             attestation.open_rounds.extend(open);
@@ -292,7 +297,7 @@ impl Node {
     }
 
     /// Sends challenges, reads proofs, and ends the round when all provers have sent a proof or the time has expired.
-    fn follow_round(
+    fn continue_round(
         &mut self,
         attestation: &mut Attestation,
         mut running: OpenAttestationRound,
@@ -317,7 +322,7 @@ impl Node {
                 self.log_unreachable(attestation, &mut running, clock);
                 let outcome = running.outcome(clock);
                 attestation.members.record_proofs(&outcome.observations);
-                self.keep_outcome(attestation, outcome);
+                self.queue_outcome(attestation, outcome);
                 return None;
             }
             self.schedule_poll(&mut running, clock);
@@ -329,7 +334,7 @@ impl Node {
         let now_ns = clock.monotonic_ns;
         let since_ns = now_ns.saturating_sub(running.started.monotonic_ns);
         let repeat = REPEATS_PERCENT.get(running.repeats);
-        let repeat_ns = repeat.map(|percent| running.answer_ms * percent * 10_000);
+        let repeat_ns = repeat.map(|percent| running.response_ms * percent * 10_000);
         if repeat_ns.is_some_and(|repeat_ns| since_ns >= repeat_ns) {
             running.repeats += 1;
             running.queue = running.pending.iter().map(|target| target.prover).collect();
@@ -352,41 +357,41 @@ impl Node {
     ) {
         let now_s = u32::try_from(clock.boot_ns / 1_000_000_000).unwrap_or(u32::MAX);
         let from = running.queue.len().saturating_sub(REQUESTS_PER_BATCH);
-        let queued = running.queue.split_off(from);
-        let mut requests: Vec<(SocketAddr, AttestRequest)> = Vec::with_capacity(queued.len());
-        let mut requested = Vec::with_capacity(queued.len());
+        let batch = running.queue.split_off(from);
+        let mut requests: Vec<(SocketAddr, AttestRequest)> = Vec::with_capacity(batch.len());
+        let mut requested = Vec::with_capacity(batch.len());
         let is_last = running.repeats == REPEATS_PERCENT.len();
-        let devices: Vec<DeviceId> = queued.iter().map(|queued| queued.device).collect();
+        let devices: Vec<DeviceId> = batch.iter().map(|queued| queued.device).collect();
         let sessions = self.data_plane.session_requests(&devices, &running.round, now_s);
-        for (queued, session) in queued.into_iter().zip(sessions) {
+        for (queued, session) in batch.into_iter().zip(sessions) {
             let request = attestation
                 .members
                 .request(session, queued, &running.round, is_last);
-            if let Some(request_route) = request {
-                requests.push((request_route.to, request_route.request));
+            if let Some(prover_request) = request {
+                requests.push((prover_request.to, prover_request.request));
                 requested.push(RequestedProver {
                     prover: queued,
-                    address: request_route.to.ip(),
-                    is_excused: request_route.is_excused,
+                    address: prover_request.to.ip(),
+                    is_excused: prover_request.is_excused,
                     is_sent: false,
                 });
             }
         }
-        let done = self.send(&requests, &mut requested, running);
+        let handled = self.send(&requests, &mut requested, running);
         let is_first_pass = running.repeats == 0;
-        let unsent = requested.split_off(done.min(requested.len()));
+        let unsent = requested.split_off(handled.min(requested.len()));
         if is_first_pass {
             running.pending.append(&mut requested);
         } else {
             let at_ms = clock.monotonic_ns.saturating_sub(running.started.monotonic_ns) / 1_000_000;
             for target in requested.iter().filter(|target| target.is_sent) {
-                let before = running.repeated_to.get(&target.prover.device);
+                let previous = running.repeated_requests.get(&target.prover.device);
                 let repeated = RepeatedRequest {
                     address: target.address,
                     at_ms: u32::try_from(at_ms).unwrap_or(u32::MAX),
-                    previous_address: before.map(|before| before.address),
+                    previous_address: previous.map(|previous| previous.address),
                 };
-                running.repeated_to.insert(target.prover.device, repeated);
+                running.repeated_requests.insert(target.prover.device, repeated);
             }
         }
         let now_ns = clock.monotonic_ns;
@@ -397,55 +402,56 @@ impl Node {
         }
     }
 
-    /// Sends until the kernel accepts no more; returns how many of `requested` are done. In the first pass, excused
-    /// devices to which nothing can be sent are removed, so they do not count as missed. Later passes contain only
-    /// devices that were challenged before.
+    /// Sends until the kernel accepts no more; returns how many of `requested` were sent or failed. In the first pass,
+    /// excused devices to which nothing can be sent are removed from `requested`, so they do not count as missed. Later
+    /// passes contain only devices that were challenged before.
     fn send(
         &mut self,
         requests: &[(SocketAddr, AttestRequest)],
         requested: &mut Vec<RequestedProver>,
         running: &mut OpenAttestationRound,
     ) -> usize {
-        let mut done = 0;
-        let mut refused = HashSet::new();
-        while let Some(rest) = requests.get(done..).filter(|rest| !rest.is_empty()) {
+        let mut handled = 0;
+        let mut failed = HashSet::new();
+        while let Some(rest) = requests.get(handled..).filter(|rest| !rest.is_empty()) {
             match self.data_plane.send_attest_requests(rest) {
                 Ok(0) => break,
                 Ok(sent) => {
-                    let taken = requested.iter_mut().skip(done).take(sent);
-                    taken.for_each(|target| target.is_sent = true);
-                    done += sent;
+                    let accepted = requested.iter_mut().skip(handled).take(sent);
+                    accepted.for_each(|target| target.is_sent = true);
+                    handled += sent;
                     self.status.attest.requests += sent as u64;
                 }
                 Err(error) => {
                     tracing::debug!(%error, "sending a challenge failed");
-                    // The device has had no session here, so no gate passes its frames: it gains nothing by being
-                    // excused.
-                    let is_unplaced = matches!(error, DataPlaneError::DeviceLocationUnknown { .. });
+                    // The device has had no session at this gateway, so the gate passes no frames of it, and the
+                    // device gains nothing from an excuse.
+                    let has_unknown_location = matches!(error, DataPlaneError::DeviceLocationUnknown { .. });
                     running.send_error = Some(error);
-                    if let Some(target) = requested.get_mut(done) {
-                        target.is_excused |= is_unplaced;
-                        refused.insert(target.prover.device);
+                    if let Some(target) = requested.get_mut(handled) {
+                        target.is_excused |= has_unknown_location;
+                        failed.insert(target.prover.device);
                     }
-                    done += 1;
+                    handled += 1;
                 }
             }
         }
         if running.repeats > 0 {
-            return done;
+            return handled;
         }
-        let before = requested.len();
+        let count_before = requested.len();
         requested.retain(|target| {
-            let is_unreached = target.is_excused && refused.contains(&target.prover.device);
-            if is_unreached {
+            let is_unreachable = target.is_excused && failed.contains(&target.prover.device);
+            if is_unreachable {
                 running.unreachable.insert(target.prover.device);
             }
-            !is_unreached
+            !is_unreachable
         });
-        done - (before - requested.len())
+        handled - (count_before - requested.len())
     }
 
-    /// Logs devices that could not be challenged: at the start, hourly while it lasts, and at the end.
+    /// Logs devices that could not be challenged: the first time, then hourly. Also logs when all devices of the group
+    /// can be challenged again.
     fn log_unreachable(
         &mut self,
         attestation: &mut Attestation,
@@ -454,15 +460,12 @@ impl Node {
     ) {
         let group = &running.group.name;
         if running.repeats == 0 {
-            // The kernel had no room for these in the whole round.
+            // The kernel has accepted no challenge to these devices in the whole round.
             let queue = running.queue.drain(..);
             running.unreachable.extend(queue.map(|queued| queued.device));
         }
         let devices = running.unreachable.len() as u64;
-        let logged_ns = attestation
-            .unreachable
-            .get(group)
-            .map(|unreached| unreached.logged_ns);
+        let logged_ns = attestation.unreachable.get(group).map(|entry| entry.logged_ns);
         let now_ns = clock.monotonic_ns;
         let is_due = logged_ns.is_none_or(|logged_ns| now_ns.saturating_sub(logged_ns) >= UNREACHABLE_LOG_NS);
         if devices == 0 {

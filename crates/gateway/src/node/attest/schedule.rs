@@ -3,11 +3,11 @@
 use linewarden_controller::attest::GroupPlan;
 use linewarden_registry::GroupName;
 
-/// A group's response time is not shortened below this, ms, for any interval.
+/// Minimum to which a short interval reduces a group's response time, ms.
 const RESPONSE_MS_MIN: u64 = 1_000;
 
-/// Returns the response time of a group, ms: at most a quarter of the interval. A round with a missing proof is open
-/// twice as long.
+/// Returns the response time of a group, ms: at most a quarter of the interval or [`RESPONSE_MS_MIN`], whichever is
+/// longer. A round with a missing proof is open for twice the response time.
 fn response_ms(plan: &GroupPlan) -> u64 {
     let quarter_ms = u64::from(plan.policy.every_s) * 250;
     u64::from(plan.policy.proof_timeout_ms).min(quarter_ms.max(RESPONSE_MS_MIN))
@@ -25,12 +25,12 @@ pub(super) struct DueRound {
     pub(super) is_long: bool,
 }
 
-/// A group with an open round. It gets no second one, because a device that has responded to a later round rejects an
-/// earlier one.
+/// A group with an open round. The group gets no second open round, because a device that has responded to a later
+/// round rejects the challenges of an earlier round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OpenGroup {
     pub(super) id: u32,
-    /// While a long round is open, the other slot is for short ones.
+    /// Whether the round is long: while it is open, only short rounds may start.
     pub(super) is_long: bool,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct OpenGroup {
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
     groups: Vec<ScheduledGroup>,
-    /// Ids are not reused, or members of a deleted group would become members of another one.
+    /// Ids are not reused: otherwise, members of a deleted group would become members of a new group.
     next_id: u32,
 }
 
@@ -51,7 +51,7 @@ struct ScheduledGroup {
 }
 
 impl Schedule {
-    /// Updates the groups. A new group is due at once, because its gateway has just started.
+    /// Updates the groups. A new group is due at once: the gateway has just started, or the group is new in the plan.
     pub(super) fn update(&mut self, plans: &[GroupPlan], now_ns: u64) {
         let mut groups = Vec::with_capacity(plans.len());
         for plan in plans {
@@ -84,8 +84,8 @@ impl Schedule {
         Some(group.id)
     }
 
-    /// Takes the group that has waited longest, if one is due that may have a round beside the open ones. Its next
-    /// round is due an interval later. `jitter` is random.
+    /// Takes the group that has been due longest, of the due groups that may have a round besides the open rounds. The
+    /// group's next round is due an interval later. `jitter` is random.
     pub(super) fn take_due(&mut self, now_ns: u64, jitter: u64, open: &[OpenGroup]) -> Option<DueRound> {
         let long_ms = self.long_ms();
         let group = self
@@ -95,7 +95,7 @@ impl Schedule {
             .min_by_key(|group| group.due_ns)?;
         let every_ns = interval_ns(&group.plan);
         let spread_ns = seconds_ns(group.plan.policy.jitter_s);
-        // From `spread` before the end of the interval to `spread` after it.
+        // The next round is due from `spread_ns` before the end of the interval to `spread_ns` after the end.
         let shift_ns = jitter.checked_rem(2 * spread_ns).unwrap_or(0);
         group.due_ns = now_ns
             .saturating_add(every_ns)
@@ -109,7 +109,7 @@ impl Schedule {
         })
     }
 
-    /// Returns when the next group is due that may have a round beside the open ones, monotonic clock.
+    /// Returns when the next of the groups that may have a round besides the open rounds is due, monotonic clock.
     pub(super) fn due_ns(&self, open: &[OpenGroup]) -> Option<u64> {
         let long_ms = self.long_ms();
         let groups = self.groups.iter();
@@ -119,7 +119,8 @@ impl Schedule {
             .min()
     }
 
-    /// A round that may be open longer than this, ms, is a long one: half of the shortest interval.
+    /// Returns the duration above which an open round counts as long, ms: half of the shortest interval, and at least 2
+    /// s.
     fn long_ms(&self) -> u64 {
         let every_s = self.groups.iter().map(|group| group.plan.policy.every_s).min();
         (u64::from(every_s.unwrap_or_default()) * 500).max(2 * RESPONSE_MS_MIN)
@@ -152,7 +153,7 @@ mod tests {
     use super::*;
 
     const SECOND_NS: u64 = 1_000_000_000;
-    /// A group that is not in the tests.
+    /// The open, long round of a group that the tests do not schedule.
     const LONG: OpenGroup = OpenGroup {
         id: u32::MAX,
         is_long: true,
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_that_is_ordered_is_due_once() {
+    fn a_requested_round_is_due_once() {
         let mut schedule = Schedule::default();
         schedule.update(&[plan("a", 60, 4)], 0);
         schedule.take_due(0, 0, &[]).unwrap();
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shorter_interval_counts_at_once_and_numbers_stay() {
+    fn a_shorter_interval_applies_at_once_and_group_ids_stay() {
         let mut schedule = Schedule::default();
         schedule.update(&[plan("a", 3_600, 0), plan("b", 60, 0)], 0);
         let id = schedule.id(&GroupName::new("b").unwrap());
@@ -217,7 +218,7 @@ mod tests {
         let mut schedule = Schedule::default();
         schedule.update(&[plan("a", 60, 0)], 0);
         let DueRound { id, is_long, .. } = schedule.take_due(0, 0, &[]).unwrap();
-        // Requested while that round is open.
+        // A round is requested while the first round is open.
         schedule.update(&[plan("a", 60, 1)], 10);
         let open = [OpenGroup { id, is_long }];
         assert_eq!(
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_a_removed_group_is_not_reused() {
+    fn the_id_of_a_removed_group_is_not_reused() {
         let mut schedule = Schedule::default();
         let id = |schedule: &Schedule, name| schedule.id(&GroupName::new(name).unwrap()).unwrap();
         schedule.update(&[plan("a", 60, 0)], 0);
@@ -246,24 +247,24 @@ mod tests {
 
     #[test]
     fn the_response_time_is_at_most_a_quarter_of_the_interval_but_at_least_a_second() {
-        for (every_s, timeout_s, counts) in [
+        for (every_s, timeout_ms, expected_ms) in [
             (60, 2_000, 2_000),
             (60, 59_999, 15_000),
             (3, 2_000, 1_000),
             (1, 800, 800),
             (u32::MAX, u32::MAX, 1_073_741_823_750),
         ] {
-            let counts = counts.min(u64::from(timeout_s));
+            let expected_ms = expected_ms.min(u64::from(timeout_ms));
             assert_eq!(
-                response_ms(&with_proof_timeout("a", every_s, timeout_s)),
-                counts,
+                response_ms(&with_proof_timeout("a", every_s, timeout_ms)),
+                expected_ms,
                 "{every_s}"
             );
         }
     }
 
     #[test]
-    fn while_a_long_round_is_open_those_are_due_that_are_short() {
+    fn only_short_rounds_are_due_while_a_long_round_is_open() {
         let mut schedule = Schedule::default();
         let groups = [
             with_proof_timeout("slow", 60, 15_000),

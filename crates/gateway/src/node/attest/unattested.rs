@@ -1,5 +1,5 @@
 //! Provers at a gateway whose data plane does not attest: they are served like other devices, but not challenged. The
-//! gateway reports them, because at their previous gateway they are only unreachable, which causes no quarantine.
+//! gateway reports them, because their previous gateway finds them unreachable, which causes no quarantine.
 
 use std::collections::HashSet;
 
@@ -29,8 +29,8 @@ pub(in crate::node) struct UnattestedProvers {
 
 impl UnattestedProvers {
     /// Invalidates a request in flight after a restore of the registry.
-    pub(in crate::node) fn void(&mut self) {
-        self.channel.void();
+    pub(in crate::node) fn invalidate(&mut self) {
+        self.channel.invalidate();
     }
 }
 
@@ -46,20 +46,20 @@ impl Node {
 
     pub(in crate::node) fn handle_prover_ids(&mut self, result: Result<ProverIds, LinkError>, clock: Clock) {
         let now_ns = clock.monotonic_ns;
-        let found = self.unwrap_response("list prover IDs", result, now_ns, |node| {
+        let prover_ids = self.unwrap_response("list prover IDs", result, now_ns, |node| {
             &mut node.unattested.channel
         });
-        let Some(found) = found else {
+        let Some(prover_ids) = prover_ids else {
             return;
         };
         let unattested = &mut self.unattested;
-        for device in found.removed {
+        for device in prover_ids.removed {
             unattested.provers.remove(&device);
             unattested.logged.remove(&device);
         }
-        unattested.provers.extend(found.provers);
-        unattested.upto = found.up_to_revision;
-        if found.has_more {
+        unattested.provers.extend(prover_ids.provers);
+        unattested.upto = prover_ids.up_to_revision;
+        if prover_ids.has_more {
             unattested.due_ns = now_ns;
             return;
         }
@@ -67,21 +67,24 @@ impl Node {
         self.update_not_attested();
     }
 
-    /// Reports provers that are new here.
+    /// Reports provers that are new at this gateway.
     pub(in crate::node) fn update_not_attested(&mut self) {
         let UnattestedProvers { provers, logged, .. } = &mut self.unattested;
         if provers.is_empty() {
             self.status.attest.not_attested = 0;
             return;
         }
-        let is_here = |state| matches!(state, State::Waiting | State::Installed);
+        let is_present = |state| matches!(state, State::Waiting | State::Installed);
         let devices = self.devices.iter();
-        let here: Vec<DeviceId> = devices
-            .filter(|(device, entry)| is_here(entry.state) && provers.contains(device))
+        let present: Vec<DeviceId> = devices
+            .filter(|(device, entry)| is_present(entry.state) && provers.contains(device))
             .map(|(device, _)| *device)
             .collect();
-        self.status.attest.not_attested = here.len() as u64;
-        let new: Vec<DeviceId> = here.into_iter().filter(|device| logged.insert(*device)).collect();
+        self.status.attest.not_attested = present.len() as u64;
+        let new: Vec<DeviceId> = present
+            .into_iter()
+            .filter(|device| logged.insert(*device))
+            .collect();
         if new.is_empty() {
             return;
         }

@@ -2,7 +2,7 @@
 
 use linewarden_protocol::ids::DeviceId;
 
-/// No entry.
+/// The index that means "no entry".
 pub(super) const NONE: u32 = u32::MAX;
 
 /// A device in a queue; 24 B.
@@ -13,10 +13,10 @@ pub(super) struct Entry {
     pub(super) newer: u32,
     /// The neighbor towards the tail.
     pub(super) older: u32,
-    /// Its count of authentications at the last scan.
-    pub(super) seen: u32,
+    /// The device's count of authentications at the last scan.
+    pub(super) last_count: u32,
     /// State of the policy.
-    pub(super) mark: u8,
+    pub(super) policy_state: u8,
 }
 
 const _: () = assert!(size_of::<Entry>() == 24);
@@ -29,19 +29,19 @@ pub(super) struct Slab {
 }
 
 impl Slab {
-    /// Adds an entry, which is in no queue yet.
-    pub(super) fn add(&mut self, device: DeviceId, seen: u32, mark: u8) -> u32 {
+    /// Adds an entry that is in no queue yet; returns its index.
+    pub(super) fn add(&mut self, device: DeviceId, last_count: u32, policy_state: u8) -> u32 {
         let entry = Entry {
             device,
             newer: NONE,
             older: NONE,
-            seen,
-            mark,
+            last_count,
+            policy_state,
         };
         if let Some(at) = self.free.pop()
-            && let Some(place) = self.entries.get_mut(at as usize)
+            && let Some(free_entry) = self.entries.get_mut(at as usize)
         {
-            *place = entry;
+            *free_entry = entry;
             return at;
         }
         self.entries.push(entry);

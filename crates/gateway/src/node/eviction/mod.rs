@@ -1,12 +1,14 @@
-//! The device to evict when every slot is taken: four policies behind one trait. The gateway was measured with each (ADR 14,
-//! `linewarden bench scale`).
+//! Selects the device to evict when every slot is taken: four policies behind one trait. The gateway was measured with
+//! each (ADR 14, `linewarden bench scale`).
 //!
-//! The data plane authenticates devices without user space, so a policy gets no notification. It reads a device's line during a scan: the
-//! line contains the count of authentications and the expiry of the last session, and neither decreases. An earlier value is therefore a
-//! lower bound, and an order by lower bounds is sufficient: the first device is read again, and if its bound was too low it is moved.
-//! [`EventKind::Session`](linewarden_dataplane::EventKind::Session) is not sufficient: renewals cause none, and events are lost in a flood.
+//! The data plane authenticates devices without user space, so a policy gets no notification. It reads a device's line
+//! during a scan: the line contains the count of authentications and the expiry of the last session, and neither
+//! decreases. An earlier value is therefore a lower bound, and an order by lower bounds is sufficient: the first device
+//! is read again, and if its bound was too low, the device is moved.
+//! [`EventKind::Session`](linewarden_dataplane::EventKind::Session) is not sufficient: renewals cause none, and events
+//! are lost in a flood.
 //!
-//! | policy | order | a device | an eviction |
+//! | policy | order | memory per device | an eviction |
 //! |---|---|---|---|
 //! | [`Sieve`] | one queue with a hand (Zhang et al., NSDI 2024) | 24 B | O(1) amortized |
 //! | [`S3Fifo`] | small and main queue, and a ghost queue (Yang et al., SOSP 2023) | 24 B, and 40 B a ghost | O(1) amortized |
@@ -73,7 +75,7 @@ pub(super) struct EvictionHandle(u32);
 /// Authentications of a device, from its line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Uses {
-    /// Their count, modulo 2^24: the generation in the commit word.
+    /// Count of authentications, modulo 2^24: the generation in the commit word.
     pub(super) count: u32,
     /// When the last session expires, boot-time seconds; 0 before the first.
     pub(super) until_s: u32,
@@ -83,14 +85,14 @@ impl Uses {
     /// A device that has never authenticated.
     pub(super) const NONE: Self = Self { count: 0, until_s: 0 };
 
-    /// Returns the count after the authentication that causes the insertion, which does not count as a use.
+    /// Returns the count after the authentication that causes the insertion; this authentication is not a use.
     fn expected(self) -> u32 {
         self.count.wrapping_add(1) & COUNT_MASK
     }
 
-    /// Returns the number of authentications since the count was `seen`.
-    fn since(self, seen: u32) -> u32 {
-        match self.count.wrapping_sub(seen) & COUNT_MASK {
+    /// Returns the number of authentications since the count was `earlier_count`.
+    fn since(self, earlier_count: u32) -> u32 {
+        match self.count.wrapping_sub(earlier_count) & COUNT_MASK {
             // The authentication that causes the insertion is still expected.
             COUNT_MASK => 0,
             uses => uses,
@@ -106,10 +108,10 @@ pub(super) trait Policy: Send {
     fn insert(&mut self, device: DeviceId, uses: Uses) -> EvictionHandle;
 
     /// Removes a device.
-    fn remove(&mut self, ticket: EvictionHandle);
+    fn remove(&mut self, handle: EvictionHandle);
 
     /// Returns the next device to evict; the caller evicts it. `uses_of` returns `None` for a device that must stay.
-    /// `None` if no device was found or the scan was too long: the next call continues there.
+    /// The result is `None` if no device may be evicted or the scan was too long: the next call continues the scan.
     fn victim(&mut self, uses_of: &dyn Fn(DeviceId) -> Option<Uses>) -> Option<DeviceId>;
 }
 

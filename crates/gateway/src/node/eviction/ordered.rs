@@ -1,7 +1,8 @@
 //! LRU and LFU: the device with the smallest number is evicted.
 //!
-//! Numbers only grow. A device is ordered by its number at the last scan. The first device of the order is read again: if its number has
-//! grown, it is moved, otherwise it is evicted. This is the exact order, with one step for each device that was used since.
+//! Numbers only grow. A device is ordered by its number at the last scan. The first device of the order is read again:
+//! if its number has grown, the device is moved; otherwise, it is evicted. This finds the smallest number, with one
+//! step for each device that was used since the last scan.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +10,7 @@ use linewarden_protocol::ids::DeviceId;
 
 use super::{EvictionHandle, Policy, SCAN_STEPS_MAX, Uses};
 
-/// The meaning of the number.
+/// The meaning of the number by which devices are ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SortKey {
     /// The expiry of the last session: least recently used.
@@ -21,44 +22,44 @@ pub(super) enum SortKey {
 #[derive(Debug)]
 struct Entry {
     device: DeviceId,
-    /// Its count of authentications at insertion.
-    entered: u32,
-    /// The number by which it is ordered.
+    /// The device's count of authentications at insertion.
+    count_at_insertion: u32,
+    /// The number by which the device is ordered.
     number: u32,
 }
 
 /// Number and index of an entry.
 type OrderKey = (u32, u32);
 
-/// The order: 16 B and about as much in the tree for a device.
+/// The order. A device needs 16 B, and about as much in the tree.
 #[derive(Debug)]
 pub(super) struct Ordered {
-    by: SortKey,
+    sort_key: SortKey,
     entries: Vec<Entry>,
     free: Vec<u32>,
     order: BTreeSet<OrderKey>,
     /// The largest number so far.
-    most: u32,
+    largest: u32,
     /// The position up to which a scan found no device to evict.
     passed: Option<OrderKey>,
 }
 
 impl Ordered {
-    pub(super) fn new(by: SortKey) -> Self {
+    pub(super) fn new(sort_key: SortKey) -> Self {
         Self {
-            by,
+            sort_key,
             entries: Vec::new(),
             free: Vec::new(),
             order: BTreeSet::new(),
-            most: 0,
+            largest: 0,
             passed: None,
         }
     }
 
     fn number(&self, entry: &Entry, uses: Uses) -> u32 {
-        match self.by {
+        match self.sort_key {
             SortKey::LastUse => uses.until_s,
-            SortKey::Uses => uses.since(entry.entered),
+            SortKey::Uses => uses.since(entry.count_at_insertion),
         }
     }
 
@@ -72,20 +73,20 @@ impl Ordered {
 
 impl Policy for Ordered {
     fn insert(&mut self, device: DeviceId, uses: Uses) -> EvictionHandle {
-        let number = match self.by {
-            // Its first session is about to start.
-            SortKey::LastUse => uses.until_s.max(self.most),
+        let number = match self.sort_key {
+            // The device's first session is about to start.
+            SortKey::LastUse => uses.until_s.max(self.largest),
             SortKey::Uses => 0,
         };
         let entry = Entry {
             device,
-            entered: uses.expected(),
+            count_at_insertion: uses.expected(),
             number,
         };
         let at = match self.free.pop() {
             Some(at) => {
-                if let Some(place) = self.entries.get_mut(at as usize) {
-                    *place = entry;
+                if let Some(free_entry) = self.entries.get_mut(at as usize) {
+                    *free_entry = entry;
                 }
                 at
             }
@@ -108,23 +109,23 @@ impl Policy for Ordered {
 
     fn victim(&mut self, uses_of: &dyn Fn(DeviceId) -> Option<Uses>) -> Option<DeviceId> {
         for _ in 0..SCAN_STEPS_MAX {
-            let Some((filed, at)) = self.next() else {
+            let Some((known_number, at)) = self.next() else {
                 self.passed = None;
                 return None;
             };
             let entry = self.entries.get(at as usize)?;
             let Some(uses) = uses_of(entry.device) else {
-                self.passed = Some((filed, at));
+                self.passed = Some((known_number, at));
                 continue;
             };
             let (device, number) = (entry.device, self.number(entry, uses));
-            if number <= filed {
+            if number <= known_number {
                 self.passed = None;
                 return Some(device);
             }
-            self.order.remove(&(filed, at));
+            self.order.remove(&(known_number, at));
             self.order.insert((number, at));
-            self.most = self.most.max(number);
+            self.largest = self.largest.max(number);
             if let Some(entry) = self.entries.get_mut(at as usize) {
                 entry.number = number;
             }

@@ -1,9 +1,10 @@
 //! S3-FIFO (Yang et al., SOSP 2023).
 //!
-//! A new device is added to a small queue, a tenth of the slots. At its tail, a device that was used more than once moves to the main queue.
-//! Other devices are evicted, and stay in a ghost queue for as many evictions as the main queue has slots. A device that returns in that time
-//! is added to the main queue. At the tail of the main queue, a device goes round once more for each use, at most three times. A scan of
-//! many devices passes through the small queue and does not change the main queue.
+//! A new device is added to a small queue, a tenth of the slots. At the tail of the small queue, a device that was used
+//! more than once moves to the main queue. Other devices are evicted, and stay in a ghost queue for as many evictions
+//! as the main queue has slots. A device that returns in that time is added to the main queue. At the tail of the main
+//! queue, a device returns to the head once for each use, at most three times. A scan of many devices passes through
+//! the small queue and does not change the main queue.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -12,17 +13,17 @@ use linewarden_protocol::ids::DeviceId;
 use super::list::{List, Slab};
 use super::{EvictionHandle, Policy, SCAN_STEPS_MAX, Uses};
 
-/// The small queue has one of this many parts of all slots.
+/// The small queue has 1/`SMALL_PART` of all slots.
 const SMALL_PART: usize = 10;
 /// Maximum number of uses that are counted.
 const USES_MAX: u32 = 3;
 /// A device with more uses than this in the small queue moves to the main queue.
 const PROMOTION_USES: u32 = 1;
 
-/// A device of the main queue is evicted after this many rounds at most.
+/// Maximum number of times that a device without new uses is at the tail of the main queue until the device is evicted.
 const ROUNDS: usize = USES_MAX as usize + 1;
 
-/// In an entry's mark: the entry is in the main queue; the lower bits count its uses.
+/// Bit of an entry's policy state: the entry is in the main queue. The lower bits count its uses.
 const MAIN: u8 = 0x80;
 
 /// Both queues, and the ghosts.
@@ -44,10 +45,14 @@ enum TailResult {
 
 impl Policy for S3Fifo {
     fn insert(&mut self, device: DeviceId, uses: Uses) -> EvictionHandle {
-        let is_back = self.ghosts.take(device);
-        let mark = if is_back { MAIN } else { 0 };
-        let at = self.slab.add(device, uses.expected(), mark);
-        let queue = if is_back { &mut self.main } else { &mut self.small };
+        let was_ghost = self.ghosts.take(device);
+        let policy_state = if was_ghost { MAIN } else { 0 };
+        let at = self.slab.add(device, uses.expected(), policy_state);
+        let queue = if was_ghost {
+            &mut self.main
+        } else {
+            &mut self.small
+        };
         queue.push(&mut self.slab, at);
         EvictionHandle(at)
     }
@@ -56,7 +61,7 @@ impl Policy for S3Fifo {
         let Some(entry) = self.slab.get(at) else {
             return;
         };
-        let queue = match entry.mark & MAIN {
+        let queue = match entry.policy_state & MAIN {
             0 => &mut self.small,
             _ => &mut self.main,
         };
@@ -65,21 +70,21 @@ impl Policy for S3Fifo {
     }
 
     fn victim(&mut self, uses_of: &dyn Fn(DeviceId) -> Option<Uses>) -> Option<DeviceId> {
-        // All scanned devices may have to stay.
+        // All scanned devices may have to stay, so the number of steps is limited.
         let mut small_left = self.small.len();
         let mut main_left = ROUNDS * self.main.len();
         for _ in 0..SCAN_STEPS_MAX {
             let is_small_full = self.small.len() * SMALL_PART >= self.slab.len();
-            let end = if small_left > 0 && (is_small_full || main_left == 0) {
+            let result = if small_left > 0 && (is_small_full || main_left == 0) {
                 small_left -= 1;
-                self.end_of_small(uses_of)?
+                self.check_small_tail(uses_of)?
             } else if main_left > 0 {
                 main_left -= 1;
-                self.end_of_main(uses_of)?
+                self.check_main_tail(uses_of)?
             } else {
                 return None;
             };
-            match end {
+            match result {
                 TailResult::Evicted(device) => return Some(device),
                 TailResult::Promoted => main_left += ROUNDS,
                 TailResult::Kept => {}
@@ -90,7 +95,7 @@ impl Policy for S3Fifo {
 }
 
 impl S3Fifo {
-    fn end_of_small(&mut self, uses_of: &dyn Fn(DeviceId) -> Option<Uses>) -> Option<TailResult> {
+    fn check_small_tail(&mut self, uses_of: &dyn Fn(DeviceId) -> Option<Uses>) -> Option<TailResult> {
         let at = self.small.tail();
         let entry = self.slab.get_mut(at)?;
         let device = entry.device;
@@ -99,8 +104,8 @@ impl S3Fifo {
                 self.small.unlink(&mut self.slab, at);
                 self.small.push(&mut self.slab, at);
             }
-            Some(uses) if uses.since(entry.seen) > PROMOTION_USES => {
-                (entry.seen, entry.mark) = (uses.count, MAIN);
+            Some(uses) if uses.since(entry.last_count) > PROMOTION_USES => {
+                (entry.last_count, entry.policy_state) = (uses.count, MAIN);
                 self.small.unlink(&mut self.slab, at);
                 self.main.push(&mut self.slab, at);
                 return Some(TailResult::Promoted);
@@ -113,18 +118,18 @@ impl S3Fifo {
         Some(TailResult::Kept)
     }
 
-    fn end_of_main(&mut self, uses_of: &dyn Fn(DeviceId) -> Option<Uses>) -> Option<TailResult> {
+    fn check_main_tail(&mut self, uses_of: &dyn Fn(DeviceId) -> Option<Uses>) -> Option<TailResult> {
         let at = self.main.tail();
         let entry = self.slab.get_mut(at)?;
         if let Some(uses) = uses_of(entry.device) {
-            let before = u32::from(entry.mark & !MAIN);
-            let left = (before + uses.since(entry.seen).min(USES_MAX)).min(USES_MAX);
-            let Some(left) = left.checked_sub(1) else {
+            let earlier_uses = u32::from(entry.policy_state & !MAIN);
+            let uses_left = (earlier_uses + uses.since(entry.last_count).min(USES_MAX)).min(USES_MAX);
+            let Some(uses_left) = uses_left.checked_sub(1) else {
                 return Some(TailResult::Evicted(entry.device));
             };
-            entry.mark = MAIN | u8::try_from(left).unwrap_or_default();
-            if uses.since(entry.seen) > 0 {
-                entry.seen = uses.count;
+            entry.policy_state = MAIN | u8::try_from(uses_left).unwrap_or_default();
+            if uses.since(entry.last_count) > 0 {
+                entry.last_count = uses.count;
             }
         }
         self.main.unlink(&mut self.slab, at);
@@ -137,18 +142,18 @@ impl S3Fifo {
 #[derive(Debug, Default)]
 struct Ghosts {
     queue: VecDeque<(DeviceId, u64)>,
-    /// With the number of the valid entry in the queue.
+    /// The number of each device's valid entry in the queue.
     numbers: HashMap<DeviceId, u64>,
     added: u64,
 }
 
 impl Ghosts {
-    /// Adds a device; the number of ghosts is that of the slots in the main queue.
-    fn add(&mut self, device: DeviceId, places: usize) {
+    /// Adds a device. The maximum number of ghosts is the number of slots in the main queue.
+    fn add(&mut self, device: DeviceId, slots: usize) {
         self.added += 1;
         self.queue.push_back((device, self.added));
         self.numbers.insert(device, self.added);
-        while self.queue.len() > places - places / SMALL_PART
+        while self.queue.len() > slots - slots / SMALL_PART
             && let Some((oldest, number)) = self.queue.pop_front()
         {
             if self.numbers.get(&oldest) == Some(&number) {
@@ -169,17 +174,17 @@ mod tests {
     use super::super::tests::Cache;
 
     #[test]
-    fn a_device_used_twice_and_a_ghost_are_in_the_main_queue() {
+    fn a_device_used_twice_and_a_ghost_enter_the_main_queue() {
         let mut cache = Cache::new(Eviction::S3Fifo);
         (1..=4).for_each(|id| cache.insert(id));
         cache.authenticate(1);
         cache.authenticate(1);
         cache.authenticate(2);
-        // 1 moves to the main queue; 2 was used once only.
+        // Device 1 moves to the main queue; device 2 was used only once.
         assert_eq!(cache.evict(), Some(2));
         cache.insert(2);
         cache.insert(5);
-        // 2 was a ghost: now it is in the main queue, behind the new devices.
+        // Device 2 was a ghost: now device 2 is in the main queue, and is evicted after the new devices.
         assert_eq!(
             [cache.evict(), cache.evict(), cache.evict()],
             [Some(3), Some(4), Some(5)]

@@ -1,7 +1,7 @@
 //! SIEVE (Zhang et al., NSDI 2024).
 //!
 //! New devices are added at the head. A hand moves from the tail to the head, skips devices that were used since its
-//! last visit, and evicts the first other device. The next scan continues there.
+//! last visit, and evicts the first other device. The next scan continues at that position.
 
 use linewarden_protocol::ids::DeviceId;
 
@@ -51,10 +51,10 @@ impl Policy for Sieve {
             let Some(uses) = uses_of(entry.device) else {
                 continue;
             };
-            if uses.since(entry.seen) == 0 {
+            if uses.since(entry.last_count) == 0 {
                 return Some(entry.device);
             }
-            entry.seen = uses.count;
+            entry.last_count = uses.count;
         }
         None
     }
@@ -73,7 +73,7 @@ mod tests {
         cache.authenticate(3);
         assert_eq!([cache.evict(), cache.evict()], [Some(2), Some(4)]);
         cache.authenticate(5);
-        // The hand passes 5, wraps around, and finds 1 unused since.
+        // The hand passes device 5, wraps around, and finds device 1, which was not used since the hand's last visit.
         assert_eq!([cache.evict(), cache.evict()], [Some(1), Some(3)]);
     }
 }

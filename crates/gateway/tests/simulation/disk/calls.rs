@@ -34,14 +34,14 @@ pub(super) fn install() {
         // SAFETY: the name ends with a zero byte; SQLite never frees its VFS objects.
         let unix = unsafe { sqlite3_vfs_find(c"unix".as_ptr()) };
         // SAFETY: as above, and no thread writes to it.
-        let set = unsafe { unix.as_ref() }
+        let set_call = unsafe { unix.as_ref() }
             .and_then(|unix| unix.xSetSystemCall)
             .unwrap();
         let exchange = |name: &CStr, call: *const ()| {
-            // SAFETY: SQLite calls each by the type that it has there, which is the one that it has here.
+            // SAFETY: SQLite calls each function with the type that the function has in this file.
             let call: sqlite3_syscall_ptr = unsafe { std::mem::transmute(call) };
             // SAFETY: `unix` is a file system that SQLite gave out; no connection is open yet.
-            assert_eq!(unsafe { set(unix, name.as_ptr(), call) }, 0, "{name:?}");
+            assert_eq!(unsafe { set_call(unix, name.as_ptr(), call) }, 0, "{name:?}");
         };
         exchange(c"open", open as *const ());
         exchange(c"close", close as *const ());
@@ -67,10 +67,10 @@ unsafe fn locate(path: *const c_char) -> Option<(Arc<Drive>, Vec<u8>)> {
 
 unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: c_int) -> c_int {
     // SAFETY: SQLite gives a string that ends in a zero byte.
-    let found = unsafe { locate(path) };
+    let location = unsafe { locate(path) };
     // Shared-memory files need not survive a power loss.
-    let found = found.filter(|(_, name)| !name.ends_with(b"-shm"));
-    if let Some((drive, name)) = &found
+    let location = location.filter(|(_, name)| !name.ends_with(b"-shm"));
+    if let Some((drive, name)) = &location
         && let Err(errno) = drive.may_open(name, flags & libc::O_CREAT != 0)
     {
         return fail(errno);
@@ -78,11 +78,11 @@ unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: c_int) -> c_i
     // SAFETY: as above.
     let descriptor = unsafe { libc::open(path, flags, mode) };
     if descriptor >= 0
-        && let Some((drive, name)) = found
+        && let Some((drive, name)) = location
     {
-        let place = drive.opened(name);
+        let open_file = drive.open_file(name);
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-        open.insert(descriptor, (drive, place));
+        open.insert(descriptor, (drive, open_file));
     }
     descriptor
 }
@@ -155,7 +155,7 @@ unsafe fn allowed(descriptor: c_int, bytes: *const c_void, length: usize, at: i6
 
 extern "C" fn ftruncate(descriptor: c_int, length: i64) -> c_int {
     if let Some((drive, OpenFile::File(file))) = find(descriptor)
-        && let Err(errno) = drive.cut(file, u64::try_from(length).unwrap_or_default())
+        && let Err(errno) = drive.truncate(file, u64::try_from(length).unwrap_or_default())
     {
         return fail(errno);
     }
@@ -179,7 +179,7 @@ unsafe extern "C" fn unlink(path: *const c_char) -> c_int {
 extern "C" fn fsync(descriptor: c_int) -> c_int {
     match find(descriptor) {
         // Simulated disks need no real sync.
-        Some((drive, place)) => drive.sync(place).map_or_else(fail, |()| 0),
+        Some((drive, open_file)) => drive.sync(open_file).map_or_else(fail, |()| 0),
         // SAFETY: it touches no memory.
         None => unsafe { libc::syscall(libc::SYS_fsync, descriptor) as c_int },
     }

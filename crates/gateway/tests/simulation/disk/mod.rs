@@ -26,7 +26,7 @@ pub enum DiskFault {
     Full,
     /// Writes and syncs fail sometimes.
     Failing,
-    /// The process is dead: nothing is written any more.
+    /// The process has ended: nothing is written any more.
     Gone,
 }
 
@@ -39,7 +39,7 @@ enum OpenFile {
 
 enum Change {
     Write { at: u64, bytes: Vec<u8> },
-    Cut(u64),
+    Truncate(u64),
 }
 
 #[derive(Default)]
@@ -47,7 +47,7 @@ struct File {
     /// The content after a power loss.
     synced: Vec<u8>,
     /// Changes since the last sync, in order.
-    since: Vec<Change>,
+    unsynced: Vec<Change>,
     length: u64,
     is_log: bool,
 }
@@ -60,7 +60,7 @@ struct State {
     names: Names,
     synced_names: Names,
     fault: Option<DiskFault>,
-    /// It becomes [`DiskFault::Gone`] after this many calls.
+    /// The fault becomes [`DiskFault::Gone`] after this many calls.
     calls_left: Option<u32>,
     ignores_syncs: bool,
 }
@@ -134,9 +134,9 @@ impl Disk {
     /// Simulates a power loss: no file is open. Unsynced changes are kept or lost; afterwards the disk has no fault.
     pub fn lose_power(&self) {
         let mut state = self.drive.lock();
-        let left = state.after_power_loss();
-        // A file that stays is the same file with its attributes: without them it would be another registry state.
-        let is_gone = |name: &&Vec<u8>| left.iter().all(|(stays, _)| stays != *name);
+        let surviving = state.after_power_loss();
+        // A file that stays keeps its attributes, because a file without them would be another registry state.
+        let is_gone = |name: &&Vec<u8>| surviving.iter().all(|(stays, _)| stays != *name);
         for name in state
             .names
             .keys()
@@ -145,7 +145,7 @@ impl Disk {
         {
             let _ = std::fs::remove_file(self.directory.join(name_of(name)));
         }
-        for (name, content) in &left {
+        for (name, content) in &surviving {
             std::fs::write(self.directory.join(name_of(name)), content).unwrap();
         }
         state.read(&self.directory);
@@ -167,7 +167,7 @@ fn name_of(name: &[u8]) -> &Path {
 }
 
 impl State {
-    /// Takes the directory's content as synced.
+    /// Reads the directory, whose content counts as synced.
     fn read(&mut self, directory: &Path) {
         use std::os::unix::ffi::OsStrExt as _;
         self.files.clear();
@@ -189,7 +189,7 @@ impl State {
             self.files.push(File {
                 length: synced.len() as u64,
                 synced,
-                since: Vec::new(),
+                unsynced: Vec::new(),
                 is_log: name.ends_with(b"-wal"),
             });
         }
@@ -198,9 +198,9 @@ impl State {
 
     /// Counts a call; returns whether it succeeds.
     fn call(&mut self) -> Result<(), c_int> {
-        if let Some(left) = &mut self.calls_left {
-            match left.checked_sub(1) {
-                Some(fewer) => *left = fewer,
+        if let Some(remaining) = &mut self.calls_left {
+            match remaining.checked_sub(1) {
+                Some(fewer) => *remaining = fewer,
                 None => self.fault = Some(DiskFault::Gone),
             }
         }
@@ -216,7 +216,7 @@ impl State {
 
     /// The files and their content after a power loss.
     fn after_power_loss(&mut self) -> Vec<(Vec<u8>, Vec<u8>)> {
-        // It may have been written completely or not at all.
+        // All changes may survive, or none.
         let outcome = self.rng.random_range(0..4);
         let names: BTreeSet<Vec<u8>> = self
             .names
@@ -224,7 +224,7 @@ impl State {
             .chain(self.synced_names.keys())
             .cloned()
             .collect();
-        let mut left = Vec::new();
+        let mut surviving = Vec::new();
         for name in names {
             let is_new = match outcome {
                 0 => true,
@@ -236,16 +236,16 @@ impl State {
                 continue;
             };
             let content = self.files[file].after_power_loss(outcome, &mut self.rng);
-            left.push((name, content));
+            surviving.push((name, content));
         }
-        left
+        surviving
     }
 }
 
 impl File {
     fn after_power_loss(&self, outcome: u32, rng: &mut ChaCha8Rng) -> Vec<u8> {
         let mut content = self.synced.clone();
-        for change in &self.since {
+        for change in &self.unsynced {
             let result = match outcome {
                 0 => 0,
                 1 => 1,
@@ -253,7 +253,7 @@ impl File {
             };
             match (result, change) {
                 (0 | 2, _) => change.apply(&mut content),
-                (1 | 3, _) | (_, Change::Cut(_)) => {}
+                (1 | 3, _) | (_, Change::Truncate(_)) => {}
                 (_, Change::Write { at, bytes }) => {
                     for (number, sector) in bytes.chunks(SECTOR).enumerate() {
                         if rng.random_ratio(1, 2) {
@@ -272,7 +272,7 @@ impl Change {
     fn apply(&self, content: &mut Vec<u8>) {
         match self {
             Self::Write { at, bytes } => write_at(content, *at, bytes),
-            Self::Cut(length) => content.resize(*length as usize, 0),
+            Self::Truncate(length) => content.resize(*length as usize, 0),
         }
     }
 }
@@ -302,7 +302,7 @@ impl Drive {
         }
     }
 
-    fn opened(&self, name: Vec<u8>) -> OpenFile {
+    fn open_file(&self, name: Vec<u8>) -> OpenFile {
         let mut state = self.lock();
         let next = state.files.len();
         let file = *state.names.entry(name).or_insert(next);
@@ -327,21 +327,21 @@ impl Drive {
             return Err(libc::EIO);
         }
         let length = state.files[file].length;
-        let room = match state.fault {
+        let accepted = match state.fault {
             Some(DiskFault::Full) => length.saturating_sub(at).min(bytes.len() as u64) as usize,
             _ => bytes.len(),
         };
-        if room == 0 && !bytes.is_empty() {
+        if accepted == 0 && !bytes.is_empty() {
             return Err(libc::ENOSPC);
         }
-        let bytes = bytes[..room].to_vec();
+        let bytes = bytes[..accepted].to_vec();
         let file = &mut state.files[file];
-        file.length = file.length.max(at + room as u64);
-        file.since.push(Change::Write { at, bytes });
-        Ok(room)
+        file.length = file.length.max(at + accepted as u64);
+        file.unsynced.push(Change::Write { at, bytes });
+        Ok(accepted)
     }
 
-    fn cut(&self, file: usize, length: u64) -> Result<(), c_int> {
+    fn truncate(&self, file: usize, length: u64) -> Result<(), c_int> {
         let mut state = self.lock();
         state.call()?;
         if state.fault == Some(DiskFault::Full) && length > state.files[file].length {
@@ -349,7 +349,7 @@ impl Drive {
         }
         let file = &mut state.files[file];
         file.length = length;
-        file.since.push(Change::Cut(length));
+        file.unsynced.push(Change::Truncate(length));
         Ok(())
     }
 
@@ -360,7 +360,7 @@ impl Drive {
         Ok(())
     }
 
-    fn sync(&self, place: OpenFile) -> Result<(), c_int> {
+    fn sync(&self, open_file: OpenFile) -> Result<(), c_int> {
         let mut state = self.lock();
         state.call()?;
         let fails = state.fails();
@@ -372,13 +372,13 @@ impl Drive {
             ignores_syncs,
             ..
         } = &mut *state;
-        match place {
+        match open_file {
             OpenFile::Directory if fails => {}
             OpenFile::Directory => *synced_names = names.clone(),
             OpenFile::File(file) if *ignores_syncs && files[file].is_log => {}
             OpenFile::File(file) => {
                 let file = &mut files[file];
-                for change in file.since.drain(..) {
+                for change in file.unsynced.drain(..) {
                     if !fails || rng.random_ratio(1, 2) {
                         change.apply(&mut file.synced);
                     }

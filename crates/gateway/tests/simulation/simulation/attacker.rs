@@ -59,24 +59,24 @@ impl Simulation {
             2 => self.attacker_rng.random_range(0..=end),
             _ => self.attacker_rng.random(),
         };
-        let stated = RowStatement {
+        let statement = RowStatement {
             first_unanswered_row: RowIndex(row),
             has_refused_row: self.attacker_rng.random(),
         };
         let nonce: [u8; 16] = forged[16..32].try_into().ok()?;
-        forged[16..32].copy_from_slice(&stated.write_into(nonce));
+        forged[16..32].copy_from_slice(&statement.write_into(nonce));
         self.tally.forged_statements += 1;
         (forged != payload).then_some(forged)
     }
 
     /// Selects a recent or an old message.
     fn pick<T: Copy>(&mut self, recorded: &[T]) -> Option<T> {
-        let back = match self.rng.random_ratio(2, 3) {
+        let range = match self.rng.random_ratio(2, 3) {
             true => 12.min(recorded.len()),
             false => recorded.len(),
         };
         let last = recorded.len().checked_sub(1)?;
-        recorded.get(last - self.rng.random_range(0..back)).copied()
+        recorded.get(last - self.rng.random_range(0..range)).copied()
     }
 
     fn forge_proof(&mut self) {

@@ -12,9 +12,9 @@ fn steps_of_rounds(rounds: u32) -> u32 {
 }
 
 impl Simulation {
-    /// All devices run an allowed configuration for a while: each is compliant. A changed device is quarantined, and
-    /// is released after its remediation.
-    pub(super) fn expect_true_verdicts(&mut self) -> Result<(), String> {
+    /// Checks that each device is compliant after all devices have run an allowed configuration for a while, and that a
+    /// changed device is quarantined, and is released after its remediation.
+    pub(super) fn expect_true_states(&mut self) -> Result<(), String> {
         if self.fleet.policy.release_mode == ReleaseMode::Manual {
             for station in 0..self.devices.len() {
                 self.release(self.devices[station].id);
@@ -29,7 +29,7 @@ impl Simulation {
             if self.is_quarantined(station) {
                 let device = self.devices[station].id;
                 return Err(format!(
-                    "device {device} is well, and stays in quarantine: {}",
+                    "device {device} is compliant, and stays in quarantine: {}",
                     self.fleet.rounds.summary(device)
                 ));
             }
@@ -40,7 +40,7 @@ impl Simulation {
             victim = Some(station);
             if self.state(station) != Some(AttestationState::Ok) {
                 return Err(format!(
-                    "device {device} has proven itself, and is {:?}",
+                    "device {device} has sent a valid proof, and is {:?}",
                     self.state(station)
                 ));
             }
@@ -51,18 +51,18 @@ impl Simulation {
         }
     }
 
-    /// Without rounds for a while, no outcome counts as recent.
-    pub(super) fn expect_old_verdicts_to_be_old(&mut self) -> Result<(), String> {
-        let good_for_s = self.fleet.policy.validity_s();
-        let now_s = self.wall_s() + good_for_s + 1;
+    /// Checks that no outcome counts as recent after a while without rounds.
+    pub(super) fn expect_outcomes_to_expire(&mut self) -> Result<(), String> {
+        let validity_s = self.fleet.policy.validity_s();
+        let now_s = self.wall_s() + validity_s + 1;
         for gateway in 0..GATEWAYS {
             let gateway = GatewayId(gateway as u32 + 1);
             let rounds = self.controller_host.registry().rounds(Some(gateway), 1);
             let rounds = self.runtime.block_on(rounds).unwrap();
-            let fresh = rounds
+            let recent = rounds
                 .iter()
-                .find(|round| now_s.abs_diff(round.ended_at_s) <= good_for_s);
-            if let Some(round) = fresh {
+                .find(|round| now_s.abs_diff(round.ended_at_s) <= validity_s);
+            if let Some(round) = recent {
                 return Err(format!(
                     "round {} of gateway {gateway} is recorded to have ended at {} s: at {now_s} s its outcomes still count",
                     round.number, round.ended_at_s
@@ -130,8 +130,8 @@ impl Simulation {
         }
         match (self.is_quarantined(victim), self.state(victim)) {
             (false, Some(AttestationState::Ok)) => Ok(()),
-            (is_out, state) => Err(format!(
-                "device {device} is remediated: it is {state:?}, in quarantine {is_out}: {}",
+            (is_quarantined, state) => Err(format!(
+                "device {device} is remediated: it is {state:?}, in quarantine {is_quarantined}: {}",
                 self.fleet.rounds.summary(device)
             )),
         }

@@ -115,8 +115,8 @@ impl Simulation {
             (process.link, process.leases, process.verifier) = (None, None, None);
         }
         if is_failure(&response) && !self.controller_host.is_healthy() {
-            self.tally.failed_answers += 1;
-            // It may be durable nevertheless.
+            self.tally.failed_responses += 1;
+            // The lease may be durable nevertheless.
             self.record_stranded_rows(devices.into_iter().map(|device| (device, MARK_BLOCK)));
         }
         match loss {
@@ -191,21 +191,21 @@ impl Simulation {
                 if let Ok((provisions, _)) = &response {
                     host.record_granted(gateway, provisions);
                 }
-                let jumped = |expected: &&RowRequest| match &response {
+                let has_gap = |expected: &&RowRequest| match &response {
                     Ok((provisions, _)) => provisions.iter().any(|granted| {
                         granted.device == expected.device && granted.first > expected.received
                     }),
-                    // It may be durable nevertheless.
+                    // The lease may be durable nevertheless.
                     Err(_) => true,
                 };
-                let left = |expected: &RowRequest| expected.received.0.saturating_sub(expected.from.0);
-                let left: Vec<_> = requests
+                let rows_left = |expected: &RowRequest| expected.received.0.saturating_sub(expected.from.0);
+                let rows_left: Vec<_> = requests
                     .iter()
-                    .filter(jumped)
-                    .map(|expected| (expected.device, left(expected)))
+                    .filter(has_gap)
+                    .map(|expected| (expected.device, rows_left(expected)))
                     .collect();
                 let response = ControllerResponse::ExtendLeases(response.map_err(Into::into));
-                self.record_stranded_rows(left);
+                self.record_stranded_rows(rows_left);
                 response
             }
             ControllerRequest::AdmitDevices {
@@ -219,8 +219,8 @@ impl Simulation {
                 let floors: Vec<u32> = devices_of(&admissions).into_iter().map(floor).collect();
                 let response = runtime.block_on(link.admit_devices(&admissions, fresh));
                 // Rows between the lease and the device's statement are skipped.
-                let passed_over = response.iter().flatten().zip(floors);
-                let passed_over: Vec<(DeviceId, u32)> = passed_over
+                let skipped_rows = response.iter().flatten().zip(floors);
+                let skipped_rows: Vec<(DeviceId, u32)> = skipped_rows
                     .filter_map(|(outcome, floor)| match outcome {
                         AdmissionResponse::Admit(granted) if granted.mode == Mode::Pool => {
                             Some((granted.device, granted.first.0.saturating_sub(floor)))
@@ -233,7 +233,7 @@ impl Simulation {
                     _ => None,
                 });
                 host.record_granted(gateway, admitted);
-                self.record_stranded_rows(passed_over);
+                self.record_stranded_rows(skipped_rows);
                 ControllerResponse::AdmitDevices(response.map_err(Into::into))
             }
             ControllerRequest::ReportUnusedRows(_) if self.without == Some(Mechanism::UnusedRows) => {

@@ -32,7 +32,7 @@ enum End {
 /// State that the controller has confirmed.
 #[derive(Default)]
 struct ConfirmedState {
-    /// By gateway and device: rows below it may be spent. Removed when the gateway reports unused rows.
+    /// By gateway and device: rows below the mark may be spent. Removed when the gateway reports unused rows.
     marks: BTreeMap<(GatewayId, DeviceId), u32>,
     revoked: Vec<DeviceId>,
 }
@@ -112,8 +112,8 @@ fn registry_template(runtime: &Runtime, number: usize) -> &'static RegistryTempl
             page_size_bytes: PAGES[number],
             ..Options::default()
         };
-        let made = runtime.block_on(Registry::create_with(&path, &key(), &options));
-        runtime.block_on(made.unwrap().close());
+        let created = runtime.block_on(Registry::create_with(&path, &key(), &options));
+        runtime.block_on(created.unwrap().close());
         RegistryTemplate::read(&path)
     })
 }
@@ -200,9 +200,9 @@ impl ControllerHost {
     /// Records a restore of the registry. Devices that were revoked since are revoked again.
     pub(super) fn restore(&mut self, revoked: &[DeviceId]) {
         self.disk.reread();
-        let since = self.confirmed.revoked.iter();
-        let since = since.filter(|device| !revoked.contains(device)).copied();
-        self.revocations_pending.extend(since);
+        let revoked_since = self.confirmed.revoked.iter();
+        let revoked_since = revoked_since.filter(|device| !revoked.contains(device)).copied();
+        self.revocations_pending.extend(revoked_since);
         self.confirmed = ConfirmedState {
             revoked: revoked.to_vec(),
             ..ConfirmedState::default()
@@ -228,7 +228,7 @@ impl Simulation {
         if !self.controller_host.is_open || self.controller_host.end.is_some() {
             return;
         }
-        let lasts_ms = self.rng.random_range(50..2_000);
+        let duration_ms = self.rng.random_range(50..2_000);
         let calls = self.rng.random_range(0..24);
         let host = &mut self.controller_host;
         // The process may also end while its disk is full or fails.
@@ -237,7 +237,7 @@ impl Simulation {
             false => self.rng.random_range(4..8),
         };
         let end = match outcome {
-            0..3 => return self.inject_temporary_fault(outcome, lasts_ms),
+            0..3 => return self.inject_temporary_fault(outcome, duration_ms),
             3 | 4 => End::Killed,
             _ => End::PowerLost,
         };
@@ -246,11 +246,11 @@ impl Simulation {
         host.disk.end_after(calls);
     }
 
-    /// For a while the disk is full or fails, or the controller is stopped.
-    fn inject_temporary_fault(&mut self, how: u32, lasts_ms: u64) {
+    /// Injects a temporary fault: the disk is full or fails, or the controller is stopped.
+    fn inject_temporary_fault(&mut self, kind: u32, duration_ms: u64) {
         let host = &mut self.controller_host;
-        host.until_ms = self.now_ms + lasts_ms;
-        match how {
+        host.until_ms = self.now_ms + duration_ms;
+        match kind {
             0 => {
                 self.tally.full_disks += 1;
                 host.disk.set_fault(Some(DiskFault::Full));
@@ -269,15 +269,15 @@ impl Simulation {
 
     /// Does the controller's part of a step.
     pub(super) fn step_controller(&mut self) -> Result<(), String> {
-        let is_over = self.controller_host.until_ms <= self.now_ms;
+        let has_ended = self.controller_host.until_ms <= self.now_ms;
         let fault = self.controller_host.disk.fault();
         if let (true, Some(end)) = (self.controller_host.is_open, self.controller_host.end) {
-            if is_over || fault == Some(DiskFault::Gone) {
+            if has_ended || fault == Some(DiskFault::Gone) {
                 self.end_controller(end);
             }
-        } else if !self.controller_host.is_open && is_over {
+        } else if !self.controller_host.is_open && has_ended {
             self.start_controller()?;
-        } else if is_over && fault.is_some() {
+        } else if has_ended && fault.is_some() {
             self.controller_host.disk.set_fault(None);
             self.check_registry()?;
         }
@@ -308,10 +308,10 @@ impl Simulation {
     /// Starts the controller on the disk's content.
     fn start_controller(&mut self) -> Result<(), String> {
         let host = &mut self.controller_host;
-        let opened = open(&self.runtime, &host.path);
-        let opened =
-            opened.map_err(|error| format!("after {:?} the registry does not open: {error}", host.end))?;
-        host.replace_controller(opened);
+        let registry = open(&self.runtime, &host.path);
+        let registry =
+            registry.map_err(|error| format!("after {:?} the registry does not open: {error}", host.end))?;
+        host.replace_controller(registry);
         host.is_open = true;
         host.end = None;
         self.check_registry()?;
@@ -322,7 +322,7 @@ impl Simulation {
     pub(super) fn check_registry(&self) -> Result<(), String> {
         match self.runtime.block_on(self.controller_host.registry.check()) {
             Ok(damaged) if damaged.is_empty() => Ok(()),
-            found => Err(format!("the registry is damaged: {found:?}")),
+            result => Err(format!("the registry is damaged: {result:?}")),
         }
     }
 

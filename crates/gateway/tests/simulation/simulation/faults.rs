@@ -10,8 +10,8 @@ impl Simulation {
             return Ok(());
         }
         let gateway = self.rng.random_range(0..GATEWAYS);
-        let alive = |process: &Process| process.gateway == gateway && !process.is_replaced;
-        let Some(at) = self.processes.iter().position(alive) else {
+        let is_running = |process: &Process| process.gateway == gateway && !process.is_replaced;
+        let Some(at) = self.processes.iter().position(is_running) else {
             return Ok(());
         };
         match self.rng.random_range(0..17) {
@@ -73,23 +73,23 @@ impl Simulation {
     /// Starts another process while the old one keeps running. Sometimes this is a replaced process that is restarted
     /// on its memory.
     fn replace(&mut self, gateway: usize) -> Result<(), String> {
-        self.tally.zombies += 1;
+        self.tally.replacements += 1;
         self.losses += 1;
-        let replaced =
+        let is_replaced =
             |process: &Process| process.gateway == gateway && process.is_replaced && !process.is_killed;
-        let again = self.processes.iter().position(replaced);
-        let again = again.filter(|_| self.rng.random_ratio(1, 2));
-        if let Some(at) = again {
+        let restarted = self.processes.iter().position(is_replaced);
+        let restarted = restarted.filter(|_| self.rng.random_ratio(1, 2));
+        if let Some(at) = restarted {
             self.tally.restarted += 1;
             self.kill_process(at);
         }
         self.processes
             .retain(|process| !process.is_replaced || process.is_killed);
-        let present = |process: &&mut Process| process.gateway == gateway && !process.is_killed;
-        if let Some(process) = self.processes.iter_mut().find(present) {
+        let is_current = |process: &&mut Process| process.gateway == gateway && !process.is_killed;
+        if let Some(process) = self.processes.iter_mut().find(is_current) {
             process.is_replaced = true;
         }
-        match again {
+        match restarted {
             Some(_) => self.start_on_adopted(gateway),
             None => {
                 self.start(gateway);

@@ -1,4 +1,4 @@
-//! Allowed and present configurations of devices, and the controller's verifier.
+//! Allowed and current configurations of devices, and the controller's verifier.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -80,7 +80,7 @@ pub(super) struct Fleet {
     /// A command of the operator without a confirmation.
     ordered: Option<Reference>,
     accepted: Vec<AcceptedConfigurations>,
-    /// Devices that the operator releases.
+    /// Devices that the operator is to release.
     releases_pending: Vec<DeviceId>,
     pub(super) rounds: RoundRecords,
     /// PROOFs and challenges that an eavesdropper has recorded.
@@ -94,7 +94,7 @@ fn name() -> GroupName {
 
 impl Fleet {
     pub(super) fn new(rng: &mut impl Rng) -> Self {
-        let reopen = match rng.random_ratio(3, 4) {
+        let release_mode = match rng.random_ratio(3, 4) {
             true => ReleaseMode::Automatic,
             false => ReleaseMode::Manual,
         };
@@ -106,7 +106,7 @@ impl Fleet {
                 missed_limit: 2,
                 window_rounds: 3,
                 late_is_missed: rng.random_ratio(1, 4),
-                release_mode: reopen,
+                release_mode,
             },
             reference: Reference {
                 base: 1,
@@ -219,16 +219,16 @@ impl Simulation {
                 self.fleet.record_accepted(now_ms, wall_s);
             }
         }
-        let to_readmit = std::mem::take(&mut self.fleet.releases_pending);
-        for device in to_readmit {
+        let releases = std::mem::take(&mut self.fleet.releases_pending);
+        for device in releases {
             match self.release_now(device) {
-                Ok(()) | Err(RegistryError::Revoked { .. }) => self.fleet.rounds.released(device),
+                Ok(()) | Err(RegistryError::Revoked { .. }) => self.fleet.rounds.record_release(device),
                 Err(_) => self.fleet.releases_pending.push(device),
             }
         }
     }
 
-    /// Only a device in quarantine: a transaction without changes is rolled back in the background, at an
+    /// Releases a device if it is in quarantine: a transaction without changes is rolled back in the background, at an
     /// undetermined time.
     fn release_now(&self, device: DeviceId) -> Result<(), RegistryError> {
         let registry = self.controller_host.registry();
@@ -241,7 +241,7 @@ impl Simulation {
 
     /// Releases a device, as soon as the controller responds.
     pub(super) fn release(&mut self, device: DeviceId) {
-        self.fleet.rounds.released(device);
+        self.fleet.rounds.record_release(device);
         self.fleet.releases_pending.push(device);
     }
 
@@ -298,12 +298,12 @@ impl Simulation {
         self.set_content(station, self.fleet.reference.base);
     }
 
-    /// The device is restarted, or the change is measured in the next period.
+    /// Changes the content of a device, which is restarted, or measures the change in the next period.
     fn set_content(&mut self, station: usize, content: u8) {
-        let is_booted = self.is_calm || self.rng.random_ratio(1, 2);
+        let is_restarted = self.is_calm || self.rng.random_ratio(1, 2);
         let attester = &mut self.devices[station].attester;
-        attester.runs = hash(content);
-        if is_booted {
+        attester.configuration = hash(content);
+        if is_restarted {
             attester.boot();
         }
     }
@@ -334,7 +334,9 @@ impl Simulation {
         let mut request = request;
         if let ControllerRequest::AppraiseRound(round) = &mut request {
             // The order of a hash table differs each time.
-            round.observations.sort_unstable_by_key(|verdict| verdict.device);
+            round
+                .observations
+                .sort_unstable_by_key(|observation| observation.device);
             if self.without == Some(Mechanism::MissedProof) {
                 self.fleet.rounds.mark_missed(self.processes[at].id(), round);
             }
@@ -380,9 +382,9 @@ impl Simulation {
             ControllerRequest::AppraiseRound(mut round) => {
                 if self.without == Some(Mechanism::Release) {
                     let rounds = &self.fleet.rounds;
-                    round
-                        .observations
-                        .retain(|verdict| !rounds.quarantined().any(|out| out == verdict.device));
+                    round.observations.retain(|observation| {
+                        !rounds.quarantined().any(|device| device == observation.device)
+                    });
                 }
                 let boot_ns = process.clock.clock(self.now_ms).boot_ns;
                 let age_s = boot_ns.saturating_sub(round.ended_ns) / 1_000_000_000;
@@ -390,14 +392,14 @@ impl Simulation {
                     Some(Mechanism::RoundAge) => wall_s.saturating_add(self.fleet.policy.validity_s()),
                     _ => wall_s.saturating_sub(age_s),
                 };
-                let appraised = self
+                let appraisal = self
                     .runtime
                     .block_on(verifier.appraise_round(&round, ended_s, wall_s));
-                match &appraised {
-                    Ok(appraised) => self.check_decisions(at, &round, appraised),
+                match &appraisal {
+                    Ok(appraisal) => self.check_decisions(at, &round, appraisal),
                     Err(_) => self.fleet.rounds.forget_uncertain(&round),
                 }
-                ControllerResponse::AppraiseRound(appraised.map_err(Into::into))
+                ControllerResponse::AppraiseRound(appraisal.map_err(Into::into))
             }
             request => unreachable!("{request:?}"),
         }

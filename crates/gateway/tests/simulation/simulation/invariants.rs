@@ -74,12 +74,12 @@ impl Simulation {
             return Err("a genuine device is not served".to_owned());
         }
         self.controller_host.remove_disk();
-        let mut alone = 0;
-        while alone <= LOSS_MAX && self.authenticates(station, 0, 1)? {
-            alone += 1;
+        let mut count = 0;
+        while count <= LOSS_MAX && self.authenticates(station, 0, 1)? {
+            count += 1;
         }
-        if !(1..LOSS_MAX).contains(&alone) {
-            return Err(format!("without the disk a device authenticates {alone} times"));
+        if !(1..LOSS_MAX).contains(&count) {
+            return Err(format!("without the disk a device authenticates {count} times"));
         }
         self.controller_host.reattach_disk();
         match self.authenticates(station, 0, 8)? {
@@ -105,13 +105,13 @@ impl Simulation {
                 false => Ok(()),
             };
         }
-        let left = rows - self.ledger.spent_by(device).min(rows);
+        let rows_left = rows - self.ledger.spent_by(device).min(rows);
         let may_be_used_up =
-            mode == Mode::Pool && left <= self.lost_rows(device) + GATEWAYS as u32 * (RING + 1);
+            mode == Mode::Pool && rows_left <= self.lost_rows(device) + GATEWAYS as u32 * (RING + 1);
         match served || may_be_used_up {
             true => Ok(()),
             false => Err(format!(
-                "device {device} is locked out at gateway {}: {left} of {rows} rows unspent, {} losses of memory",
+                "device {device} is locked out at gateway {}: {rows_left} of {rows} rows unspent, {} losses of memory",
                 gateway + 1,
                 self.losses
             )),
@@ -132,8 +132,10 @@ impl Simulation {
                 .collect();
             if let Some(link) = &self.processes[at].link {
                 let link = self.controller_host.controller.reconnect(link);
-                let recorded = self.runtime.block_on(link.record_unused_rows(&unused_rows));
-                recorded.map_err(|error| format!("a gateway's last word is refused: {error}"))?;
+                let result = self.runtime.block_on(link.record_unused_rows(&unused_rows));
+                result.map_err(|error| {
+                    format!("the last report of unused rows of a gateway was rejected: {error}")
+                })?;
             }
             self.remove_process(at);
         }
@@ -148,7 +150,7 @@ impl Simulation {
             }
             let mut from = 0;
             let mut unspent = 0;
-            let stated = match self.without {
+            let statement = match self.without {
                 Some(Mechanism::Statement) => RowStatement::default(),
                 _ => RowStatement {
                     first_unanswered_row: RowIndex(station.unanswered_from()),
@@ -163,20 +165,16 @@ impl Simulation {
                     received: RowIndex(from),
                     hold_rows: 1000,
                     spendable_rows: 1000,
-                    statement: stated,
+                    statement,
                 };
-                let granted = self
+                let leases = self
                     .runtime
                     .block_on(registry.lease(&fencing_token, &[lease_request]))
                     .unwrap();
-                let Some(granted) = granted
-                    .into_iter()
-                    .flatten()
-                    .find(|granted| !granted.rows.is_empty())
-                else {
+                let Some(lease) = leases.into_iter().flatten().find(|lease| !lease.rows.is_empty()) else {
                     break;
                 };
-                for idx in granted.rows.clone() {
+                for idx in lease.rows.clone() {
                     if self.ledger.spender(station.id, idx).is_some() {
                         return Err(format!(
                             "row {idx} of device {} is leased though it was spent",
@@ -185,7 +183,7 @@ impl Simulation {
                     }
                     unspent += 1;
                 }
-                from = granted.rows.end;
+                from = lease.rows.end;
             }
             let accounted_rows = self.ledger.spent_by(station.id) + unspent + self.lost_rows(station.id);
             if accounted_rows < station.rows {

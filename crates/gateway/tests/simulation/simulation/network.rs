@@ -61,12 +61,12 @@ impl Simulation {
 
     /// Delivers a challenge to a device.
     fn deliver_request(&mut self, station: usize, payload: &[u8; 64]) {
-        let Some(made) = self.devices[station].prove(payload) else {
+        let Some(proof) = self.devices[station].prove(payload) else {
             return;
         };
         let device = self.devices[station].id;
-        let (gateway, message) = (made.round.gateway.0 as usize - 1, made.message);
-        self.fleet.rounds.record_proof(device, made);
+        let (gateway, message) = (proof.round.gateway.0 as usize - 1, proof.message);
+        self.fleet.rounds.record_proof(device, proof);
         if let Some(process) = self.address(gateway) {
             self.fleet.proofs.push(message);
             self.send_to_gateway(station, process, Box::new(message));
@@ -162,25 +162,25 @@ impl Simulation {
         }
         self.tally.replays += 1;
         // Mostly a recent one, which may still be fresh.
-        let back = match self.rng.random_ratio(2, 3) {
+        let range = match self.rng.random_ratio(2, 3) {
             true => 12.min(self.recorded.len()),
             false => self.recorded.len(),
         };
-        let at = self.recorded.len() - self.rng.random_range(1..=back);
-        let (seen, payload) = self.recorded[at];
+        let at = self.recorded.len() - self.rng.random_range(1..=range);
+        let (recorded_process, payload) = self.recorded[at];
         let process = match self.rng.random_ratio(1, 2) {
-            true => seen,
+            true => recorded_process,
             false => self.processes[self.rng.random_range(0..self.processes.len())].number,
         };
         let mut from = ([0; 16], 666);
         // The attacker's address, or an address that no device has: of another network, or the gateway's.
-        let own = match self.tally.replays % 4 {
+        let attacker_ip = match self.tally.replays % 4 {
             0 => [8, 8, 8, 8],
             1 => [192, 0, 2, 1],
             _ => [10, 6, 6, 6],
         };
         from.0[10..12].fill(0xff);
-        from.0[12..].copy_from_slice(&own);
+        from.0[12..].copy_from_slice(&attacker_ip);
         if self.rng.random_ratio(1, 2) {
             let station = self.rng.random_range(0..self.devices.len());
             from = (self.devices[station].address(), 40_000);

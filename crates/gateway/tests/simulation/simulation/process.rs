@@ -12,7 +12,7 @@ use super::clock::HostClock;
 use super::controller::admitted;
 use super::fleet::{PERIOD_S, PROVERS};
 use super::network::Packet;
-use super::{LEASE_S, MARK_BLOCK, Mechanism, RING, SLOTS, Simulation};
+use super::{MARK_BLOCK, Mechanism, RING, SESSION_LIFETIME_S, SLOTS, Simulation};
 use crate::simulated_data_plane::SimulatedDataPlane;
 
 /// A process of a gateway.
@@ -23,14 +23,14 @@ pub(super) struct Process {
     pub(super) settings: Settings,
     pub(super) data_plane: SimulatedDataPlane,
     pub(super) clock: HostClock,
-    /// Its registration, after its first request.
+    /// The process's registration, after its first request.
     pub(super) link: Option<Link>,
     /// The start of the controller that the link belongs to.
     pub(super) linked_to: u64,
     pub(super) leases: Option<LeaseReader>,
-    /// As above.
+    /// The verifier of the link, after the first request that needs it.
     pub(super) verifier: Option<Verifier>,
-    /// The controller's creation time of the plan that was requested, of the present plan, and of the plan one step
+    /// The controller's creation time of the plan that was requested, of the current plan, and of the plan one step
     /// before: challenges are sent in the step after the start of their round.
     pub(super) planned_ms: [u64; 3],
     /// Responses in flight, and their arrival times.
@@ -52,7 +52,7 @@ impl Process {
 pub(super) fn config(gateway: usize, attests: bool) -> Config {
     Config {
         gateway_id: GatewayId(gateway as u32 + 1),
-        session_lifetime_s: LEASE_S,
+        session_lifetime_s: SESSION_LIFETIME_S,
         lap_port: 20550,
         local: vec!["192.0.2.1".parse().unwrap()],
         device_prefixes: vec!["10.0.0.0/8".parse().unwrap()],
@@ -93,35 +93,35 @@ impl Simulation {
 
     /// Starts a process on the memory of a killed one; on new memory if there is none.
     pub(super) fn start_on_adopted(&mut self, gateway: usize) -> Result<(), String> {
-        let headless = |process: &Process| process.gateway == gateway && process.is_killed;
-        let Some(at) = self.processes.iter().position(headless) else {
+        let is_killed = |process: &Process| process.gateway == gateway && process.is_killed;
+        let Some(at) = self.processes.iter().position(is_killed) else {
             self.start(gateway);
             return Ok(());
         };
         self.tally.adopted += 1;
-        let left = self.remove_process(at);
+        let killed = self.remove_process(at);
         let data_plane = SimulatedDataPlane::adopted(
-            &left.data_plane,
+            &killed.data_plane,
             &self.config(gateway),
-            left.clock.moment(self.now_ms),
+            killed.clock.moment(self.now_ms),
         );
-        let before = left.data_plane.sessions(&self.devices);
-        self.start_on(gateway, data_plane, left.clock);
-        let after = self
+        let sessions_before = killed.data_plane.sessions(&self.devices);
+        self.start_on(gateway, data_plane, killed.clock);
+        let sessions_after = self
             .processes
             .last()
             .map(|process| process.data_plane.sessions(&self.devices));
-        match after == Some(before) {
+        match sessions_after == Some(sessions_before) {
             true => Ok(()),
             false => Err(format!(
-                "a process of gateway {} took up memory, and sessions dropped",
+                "a process of gateway {} adopted memory, and sessions ended",
                 gateway + 1
             )),
         }
     }
 
     fn start_on(&mut self, gateway: usize, data_plane: SimulatedDataPlane, clock: HostClock) {
-        let left_by = {
+        let previous_owner = {
             let mut inner = data_plane.0.lock().unwrap();
             inner.no_marks = self.without == Some(Mechanism::Mark);
             inner.no_wiping = self.without == Some(Mechanism::Wiping);
@@ -150,7 +150,7 @@ impl Simulation {
             verifier: None,
             planned_ms: [0; 3],
             responses: Vec::new(),
-            adopted_from: left_by,
+            adopted_from: previous_owner,
             is_replaced: false,
             is_killed: false,
         });
@@ -181,14 +181,14 @@ impl Simulation {
             host.release(process.id(), unused.device);
         }
         let link = process.link.as_ref().map(|link| host.controller.reconnect(link));
-        let recorded = match link.filter(|_| host.is_open && self.rng.random_ratio(9, 10)) {
+        let is_recorded = match link.filter(|_| host.is_open && self.rng.random_ratio(9, 10)) {
             Some(link) => self
                 .runtime
                 .block_on(link.record_unused_rows(&unused_rows))
                 .is_ok(),
             None => false,
         };
-        self.losses += u32::from(!recorded);
+        self.losses += u32::from(!is_recorded);
         let undelivered = self.remove_process(at).responses;
         self.record_stranded_rows(undelivered.iter().flat_map(|(_, response)| admitted(response)));
     }
@@ -202,9 +202,9 @@ impl Simulation {
             return self.collect(at);
         }
         process.planned_ms[2] = process.planned_ms[1];
-        let arrived = process.responses.extract_if(.., |(at_ms, _)| *at_ms <= now_ms);
-        let arrived: Vec<ControllerResponse> = arrived.map(|(_, response)| response).collect();
-        for response in arrived {
+        let responses = process.responses.extract_if(.., |(at_ms, _)| *at_ms <= now_ms);
+        let responses: Vec<ControllerResponse> = responses.map(|(_, response)| response).collect();
+        for response in responses {
             if matches!(response, ControllerResponse::GetPlan(Ok(Some(_)))) {
                 process.planned_ms[1] = process.planned_ms[0];
             }
@@ -246,7 +246,7 @@ impl Simulation {
         let process = &mut self.processes[at];
         let rng = &mut self.rng;
         let mut live = config(process.gateway, self.attests).live_settings();
-        live.session_lifetime_s = rng.random_range(2..=2 * LEASE_S);
+        live.session_lifetime_s = rng.random_range(2..=2 * SESSION_LIFETIME_S);
         live.low_rows = rng.random_range(0..RING);
         live.low_credit = rng.random_range(0..4);
         let settings = Settings {
@@ -257,17 +257,17 @@ impl Simulation {
             ..process.settings
         };
         self.tally.reloads += 1;
-        let before = process.data_plane.sessions(&self.devices);
+        let sessions_before = process.data_plane.sessions(&self.devices);
         let clock = process.clock.clock(self.now_ms);
         process
             .node
             .reconfigure(settings, &live, clock)
-            .map_err(|error| format!("a reload was refused: {error}"))?;
+            .map_err(|error| format!("a reload was rejected: {error}"))?;
         process.settings = settings;
-        match process.data_plane.sessions(&self.devices) == before {
+        match process.data_plane.sessions(&self.devices) == sessions_before {
             true => Ok(()),
             false => Err(format!(
-                "process {} was reloaded, and sessions dropped",
+                "process {} was reloaded, and sessions ended",
                 process.number
             )),
         }
@@ -277,7 +277,7 @@ impl Simulation {
     fn collect(&mut self, at: usize) -> Result<(), String> {
         let process = &self.processes[at];
         let (number, gateway) = (process.number, process.gateway);
-        let (accepted, replies, verdicts, closed, late) = {
+        let (accepted, replies, verdicts, closed, violation) = {
             let mut inner = process.data_plane.0.lock().unwrap();
             (
                 std::mem::take(&mut inner.accepted),
@@ -315,7 +315,7 @@ impl Simulation {
                 });
             }
         }
-        match late {
+        match violation {
             Some(problem) => Err(format!("process {number}: {problem}")),
             None => self.check_keys(at),
         }

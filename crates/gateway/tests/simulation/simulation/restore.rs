@@ -30,7 +30,7 @@ impl Simulation {
     }
 
     fn back_up(&mut self) {
-        // By the registry itself, or by copying the file while it is closed.
+        // The backup is made by the registry itself, or by copying the file while the registry is closed.
         let is_copy = self.rng.random_ratio(1, 2);
         let host = &mut self.controller_host;
         let content = match is_copy {
@@ -78,7 +78,7 @@ impl Simulation {
             let _ = std::fs::remove_file(Path::new(&sibling(ending)));
         }
         if self.rng.random_ratio(1, 2) {
-            // By another file, as with `mv`; or by writing into the file, as with `cp`.
+            // The file is replaced by another file, as with `mv`, or is overwritten, as with `cp`.
             std::fs::remove_file(&host.path).unwrap();
         }
         std::fs::write(&host.path, &backup.content).unwrap();
@@ -87,16 +87,16 @@ impl Simulation {
         self.session_locations.forget();
         // Rows of the lost registry state, used or not, are stranded.
         for (station, (before, after)) in self.devices.iter().zip(before.into_iter().zip(self.floors())) {
-            let above = before.max(after).max(station.unanswered_from());
-            let lost_rows = (0..above).filter(|idx| self.ledger.spender(station.id, *idx).is_none());
+            let end = before.max(after).max(station.unanswered_from());
+            let lost_rows = (0..end).filter(|idx| self.ledger.spender(station.id, *idx).is_none());
             // If fewer rows are left, all of them.
-            let room = GATEWAYS as u32 * (RING + 1);
-            *self.stranded_rows.entry(station.id).or_default() += lost_rows.count() as u32 + room;
+            let margin = GATEWAYS as u32 * (RING + 1);
+            *self.stranded_rows.entry(station.id).or_default() += lost_rows.count() as u32 + margin;
         }
         self.check_registry()
     }
 
-    /// By device: the number above every leased row.
+    /// Returns, for each device, the lowest row above all leased rows.
     fn floors(&self) -> Vec<u32> {
         let floor = |station: &crate::simulated_device::SimulatedDevice| {
             let info = self

@@ -1,4 +1,4 @@
-//! The true course of attestation rounds: challenges, proofs, and their arrival.
+//! What really happens in attestation rounds: challenges, proofs, and their arrival.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use zerocopy::IntoBytes as _;
 
 use super::fleet::PROOF_TIMEOUT_MS;
 use super::{Mechanism, Simulation};
-use crate::prover::{MadeProof, SimulatedProver};
+use crate::prover::{RecordedProof, SimulatedProver};
 
 /// Datagrams that arrive less than this before the end of a round may be handled after it, ms.
 const SLACK_MS: u64 = 30;
@@ -33,7 +33,7 @@ struct ObservedRound {
 #[derive(Default)]
 pub(super) struct RoundRecords {
     rounds: BTreeMap<(GatewayId, u32), ObservedRound>,
-    proofs: BTreeMap<(DeviceId, GatewayId, u32), Vec<MadeProof>>,
+    proofs: BTreeMap<(DeviceId, GatewayId, u32), Vec<RecordedProof>>,
     /// Whether a device missed the round, by its number.
     missed: BTreeMap<(GatewayId, DeviceId), BTreeMap<u32, bool>>,
     /// Devices in quarantine as confirmed by the controller, and since when.
@@ -42,21 +42,21 @@ pub(super) struct RoundRecords {
 
 impl RoundRecords {
     /// Records a proof of a device.
-    pub(super) fn record_proof(&mut self, device: DeviceId, made: MadeProof) {
-        let round = &made.round;
+    pub(super) fn record_proof(&mut self, device: DeviceId, proof: RecordedProof) {
+        let round = &proof.round;
         let proofs = self
             .proofs
             .entry((device, round.gateway, round.number.0))
             .or_default();
-        if proofs.iter().all(|other| other.message != made.message) {
-            proofs.push(made);
+        if proofs.iter().all(|recorded| recorded.message != proof.message) {
+            proofs.push(proof);
         }
     }
 
     /// Returns in how many rounds a device was challenged, and in how many its proof arrived in time.
     pub(super) fn summary(&self, device: DeviceId) -> String {
-        let was_requested = |opened: &&ObservedRound| opened.requested.contains(&device);
-        let arrived = |opened: &&ObservedRound| opened.arrived.contains(&device);
+        let was_requested = |observed: &&ObservedRound| observed.requested.contains(&device);
+        let arrived = |observed: &&ObservedRound| observed.arrived.contains(&device);
         let rounds = self.rounds.values();
         format!(
             "challenged in {} rounds, its proof arrived in {}",
@@ -68,30 +68,30 @@ impl RoundRecords {
     /// Whether a proof of the device has arrived in time in a round that was opened since then.
     pub(super) fn has_proven(&self, device: DeviceId, from_ms: u64) -> bool {
         let mut rounds = self.rounds.values();
-        rounds.any(|opened| opened.opened_ms >= from_ms && opened.arrived.contains(&device))
+        rounds.any(|observed| observed.opened_ms >= from_ms && observed.arrived.contains(&device))
     }
 
     /// Counts devices named in wrong proofs as missed.
     pub(super) fn mark_missed(&self, gateway: GatewayId, round: &mut RoundOutcome) {
-        let Some(opened) = self.rounds.get(&(gateway, round.number.0)) else {
+        let Some(observed) = self.rounds.get(&(gateway, round.number.0)) else {
             return;
         };
-        let verdicts = round.observations.iter_mut();
-        for verdict in verdicts.filter(|verdict| opened.forged.contains(&verdict.device)) {
-            verdict.outcome = ProofOutcome::Missed;
+        let observations = round.observations.iter_mut();
+        for observation in observations.filter(|observation| observed.forged.contains(&observation.device)) {
+            observation.outcome = ProofOutcome::Missed;
         }
     }
 
-    /// The operator releases a device.
-    pub(super) fn released(&mut self, device: DeviceId) {
+    /// Records that the operator has released a device.
+    pub(super) fn record_release(&mut self, device: DeviceId) {
         self.quarantined.remove(&device);
     }
 
-    /// The decisions about a round are unknown.
+    /// Forgets quarantines that unknown decisions about a round may have ended.
     pub(super) fn forget_uncertain(&mut self, round: &RoundOutcome) {
-        for verdict in &round.observations {
-            if verdict.outcome != ProofOutcome::Missed {
-                self.quarantined.remove(&verdict.device);
+        for observation in &round.observations {
+            if observation.outcome != ProofOutcome::Missed {
+                self.quarantined.remove(&observation.device);
             }
         }
     }
@@ -102,12 +102,13 @@ impl RoundRecords {
     }
 
     /// The proofs of a device in that round.
-    fn of_round(&self, device: DeviceId, opened: &ObservedRound) -> Vec<&MadeProof> {
-        let round = opened.round;
-        let made = self.proofs.get(&(device, round.gateway, round.number.0));
-        made.into_iter()
+    fn of_round(&self, device: DeviceId, observed: &ObservedRound) -> Vec<&RecordedProof> {
+        let round = observed.round;
+        let proofs = self.proofs.get(&(device, round.gateway, round.number.0));
+        proofs
+            .into_iter()
             .flatten()
-            .filter(|made| made.round == round)
+            .filter(|proof| proof.round == round)
             .collect()
     }
 }
@@ -124,7 +125,7 @@ impl Simulation {
         };
         let (round, device) = (Round::from(request), request.header.device());
         let process = &self.processes[at];
-        let opened = ObservedRound {
+        let observed = ObservedRound {
             process: process.number,
             round,
             opened_ms: self.now_ms,
@@ -134,7 +135,7 @@ impl Simulation {
             forged: BTreeSet::new(),
         };
         let key = (round.gateway, round.number.0);
-        let entry = self.fleet.rounds.rounds.entry(key).or_insert(opened);
+        let entry = self.fleet.rounds.rounds.entry(key).or_insert(observed);
         entry.requested.insert(device);
         if (entry.process, entry.round) != (process.number, round) {
             let problem = format!(
@@ -156,32 +157,33 @@ impl Simulation {
             (GatewayId(proof.gateway_id.get()), proof.round.get()),
         );
         let (fleet, now_ms) = (&mut self.fleet, self.now_ms);
-        let Some(opened) = fleet.rounds.rounds.get(&key) else {
+        let Some(observed) = fleet.rounds.rounds.get(&key) else {
             return payload;
         };
-        let is_it = |made: &&MadeProof| made.message[..] == payload[..];
-        let Some(right) = fleet.rounds.of_round(device, opened).into_iter().find(is_it) else {
+        let is_same = |recorded: &&RecordedProof| recorded.message[..] == payload[..];
+        let Some(valid_proof) = fleet.rounds.of_round(device, observed).into_iter().find(is_same) else {
             self.fleet_tally.forged += 1;
             if self.without == Some(Mechanism::Proof) {
-                // Every proof is taken for a valid one.
-                let k2 = SimulatedProver::key(device).for_period(device, &opened.round.start, &fleet.base());
-                let block = k2.for_gateway(opened.round.gateway).prove(&opened.round);
-                payload.copy_from_slice(opened.round.proof_message(device, block).as_bytes());
+                // Every proof is replaced by a valid one.
+                let k2 =
+                    SimulatedProver::key(device).for_period(device, &observed.round.start, &fleet.base());
+                let block = k2.for_gateway(observed.round.gateway).prove(&observed.round);
+                payload.copy_from_slice(observed.round.proof_message(device, block).as_bytes());
             }
-            if let Some(opened) = fleet.rounds.rounds.get_mut(&key) {
-                opened.forged.insert(device);
+            if let Some(observed) = fleet.rounds.rounds.get_mut(&key) {
+                observed.forged.insert(device);
             }
             return payload;
         };
-        let is_accepted = fleet.must_accept(&right.h, opened.planned_ms);
-        let is_open = now_ms + SLACK_MS <= opened.opened_ms + 2 * u64::from(PROOF_TIMEOUT_MS);
-        let is_requested = opened.process == process && opened.requested.contains(&device);
+        let is_accepted = fleet.must_accept(&valid_proof.h, observed.planned_ms);
+        let is_open = now_ms + SLACK_MS <= observed.opened_ms + 2 * u64::from(PROOF_TIMEOUT_MS);
+        let is_requested = observed.process == process && observed.requested.contains(&device);
         if is_accepted
             && is_open
             && is_requested
-            && let Some(opened) = fleet.rounds.rounds.get_mut(&key)
+            && let Some(observed) = fleet.rounds.rounds.get_mut(&key)
         {
-            opened.arrived.insert(device);
+            observed.arrived.insert(device);
         }
         payload
     }
@@ -190,70 +192,74 @@ impl Simulation {
     pub(super) fn check_outcome(&mut self, at: usize, outcome: &RoundOutcome) {
         let gateway = self.processes[at].id();
         let number = outcome.number.0;
-        for verdict in &outcome.observations {
-            if let Some(problem) = self.contradiction(gateway, number, verdict) {
+        for observation in &outcome.observations {
+            if let Some(problem) = self.contradiction(gateway, number, observation) {
                 self.problem(problem);
             }
-            let is_missed = match verdict.outcome {
+            let is_missed = match observation.outcome {
                 ProofOutcome::Ok(_) => false,
                 ProofOutcome::Late(_) => self.fleet.policy.late_is_missed,
                 ProofOutcome::Missed => true,
             };
             let tally = &mut self.fleet_tally;
-            match verdict.outcome {
+            match observation.outcome {
                 ProofOutcome::Ok(_) => tally.ok += 1,
                 ProofOutcome::Late(_) => tally.late += 1,
                 ProofOutcome::Missed => tally.missed += 1,
             }
             let rounds = &mut self.fleet.rounds;
-            let missed = rounds.missed.entry((gateway, verdict.device)).or_default();
+            let missed = rounds.missed.entry((gateway, observation.device)).or_default();
             missed.insert(number, is_missed);
         }
     }
 
     /// Returns the contradiction in an outcome, if any.
-    fn contradiction(&self, gateway: GatewayId, number: u32, verdict: &ProverObservation) -> Option<String> {
-        let ProverObservation {
-            device,
-            outcome: seen,
-            ..
-        } = *verdict;
-        let Some(opened) = self.fleet.rounds.rounds.get(&(gateway, number)) else {
+    fn contradiction(
+        &self,
+        gateway: GatewayId,
+        number: u32,
+        observation: &ProverObservation,
+    ) -> Option<String> {
+        let ProverObservation { device, outcome, .. } = *observation;
+        let Some(observed) = self.fleet.rounds.rounds.get(&(gateway, number)) else {
             return Some(format!(
-                "device {device} is {seen:?} in round {number} of gateway {gateway}, in which it was not challenged"
+                "device {device} is {outcome:?} in round {number} of gateway {gateway}, in which it was not challenged"
             ));
         };
-        if seen == ProofOutcome::Missed {
-            return opened.arrived.contains(&device).then(|| {
+        if outcome == ProofOutcome::Missed {
+            return observed.arrived.contains(&device).then(|| {
                 format!(
                     "device {device} is missed in round {number} of gateway {gateway}, where its proof arrived in time"
                 )
             });
         }
-        let mut made = self.fleet.rounds.of_round(device, opened).into_iter();
-        let is_proven = made.any(|made| self.fleet.may_accept(&made.h, opened.planned_ms));
+        let mut proofs = self.fleet.rounds.of_round(device, observed).into_iter();
+        let is_proven = proofs.any(|proof| self.fleet.may_accept(&proof.h, observed.planned_ms));
         (!is_proven).then(|| {
             format!(
-                "device {device} is {seen:?} in round {number} of gateway {gateway}, which was opened at {} ms by a plan of \
-                 {} ms, and has not proven what it may run",
-                opened.opened_ms, opened.planned_ms
+                "device {device} is {outcome:?} in round {number} of gateway {gateway}, which was opened at {} ms by a plan of \
+                 {} ms, and has not proven an allowed configuration",
+                observed.opened_ms, observed.planned_ms
             )
         })
     }
 
     /// Checks the decisions of the controller.
-    pub(super) fn check_decisions(&mut self, at: usize, round: &RoundOutcome, appraised: &RoundAppraisal) {
+    pub(super) fn check_decisions(&mut self, at: usize, round: &RoundOutcome, appraisal: &RoundAppraisal) {
         let gateway = self.processes[at].id();
         let policy = self.fleet.policy;
         let (number, now_ms) = (round.number.0, self.now_ms);
-        for quarantined in &appraised.quarantined {
+        for quarantined in &appraisal.quarantined {
             let device = quarantined.device;
             self.fleet_tally.quarantined += 1;
             let missed = self.fleet.rounds.missed.get(&(gateway, device));
             let rounds = missed.into_iter().flat_map(|rounds| rounds.range(..=number));
-            // Outages lie between the rounds that count: at most this many.
-            let looked_at = (policy.window_rounds + policy.missed_limit) as usize;
-            let missed_rounds = rounds.rev().take(looked_at).filter(|(_, is_missed)| **is_missed);
+            // Outages may be between the rounds that count, so this many rounds are checked.
+            let rounds_checked = (policy.window_rounds + policy.missed_limit) as usize;
+            let missed_rounds = rounds
+                .rev()
+                .take(rounds_checked)
+                .filter(|(_, is_missed)| **is_missed);
             if missed_rounds.count() < policy.missed_limit as usize {
                 self.problem(format!(
                     "device {device} was quarantined by round {number} of gateway {gateway} without enough missed proofs"
@@ -261,22 +267,23 @@ impl Simulation {
             }
             self.fleet.rounds.quarantined.insert(device, now_ms);
         }
-        for (device, _) in &appraised.remediated {
+        for (device, _) in &appraisal.remediated {
             self.fleet_tally.released += 1;
-            let verdict = round
+            let observation = round
                 .observations
                 .iter()
-                .find(|verdict| verdict.device == *device);
-            let has_proven = verdict.is_some_and(|verdict| verdict.outcome != ProofOutcome::Missed);
-            let opened = self.fleet.rounds.rounds.get(&(gateway, number));
-            let opened_ms = opened.map_or(0, |opened| opened.opened_ms);
+                .find(|observation| observation.device == *device);
+            let has_proven =
+                observation.is_some_and(|observation| observation.outcome != ProofOutcome::Missed);
+            let observed = self.fleet.rounds.rounds.get(&(gateway, number));
+            let opened_ms = observed.map_or(0, |observed| observed.opened_ms);
             // Times are in seconds.
             let is_after = self
                 .fleet
                 .rounds
                 .quarantined
                 .get(device)
-                .is_none_or(|out_ms| out_ms - 1_000 <= opened_ms);
+                .is_none_or(|quarantined_ms| quarantined_ms - 1_000 <= opened_ms);
             if !has_proven || !is_after || policy.release_mode == ReleaseMode::Manual {
                 self.problem(format!(
                     "device {device} was released by round {number} of gateway {gateway}: proven {has_proven}, after its \
@@ -299,8 +306,8 @@ impl Simulation {
             ) else {
                 continue;
             };
-            let is_out = self.fleet.rounds.quarantined.contains_key(&device);
-            if is_out && info.status.is_active() && info.quarantine.is_none() {
+            let is_quarantined = self.fleet.rounds.quarantined.contains_key(&device);
+            if is_quarantined && info.status.is_active() && info.quarantine.is_none() {
                 return Err(format!("device {device} is no longer in quarantine"));
             }
             let Some(appraisal) = appraisal
@@ -309,14 +316,14 @@ impl Simulation {
                 continue;
             };
             let key = (appraisal.gateway, appraisal.since_round);
-            let opened = self.fleet.rounds.rounds.get(&key);
-            let mut made = opened.into_iter().flat_map(|opened| {
-                let made = self.fleet.rounds.of_round(device, opened);
-                made.into_iter().map(|made| (made, opened.planned_ms))
+            let observed = self.fleet.rounds.rounds.get(&key);
+            let mut proofs = observed.into_iter().flat_map(|observed| {
+                let proofs = self.fleet.rounds.of_round(device, observed);
+                proofs.into_iter().map(|proof| (proof, observed.planned_ms))
             });
-            if !made.any(|(made, planned_ms)| self.fleet.may_accept(&made.h, planned_ms)) {
+            if !proofs.any(|(proof, planned_ms)| self.fleet.may_accept(&proof.h, planned_ms)) {
                 return Err(format!(
-                    "device {device} is {:?} since round {} of gateway {}, in which it has not proven what it may run",
+                    "device {device} is {:?} since round {} of gateway {}, in which it has not proven an allowed configuration",
                     appraisal.state, appraisal.since_round, appraisal.gateway
                 ));
             }

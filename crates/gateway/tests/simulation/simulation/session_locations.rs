@@ -6,7 +6,7 @@ use linewarden_controller::SessionReport;
 use linewarden_dataplane::SessionOpening;
 use linewarden_protocol::ids::{DeviceId, SessionId};
 
-use super::{GATEWAYS, LEASE_S, Mechanism, STEP_MS, Simulation};
+use super::{GATEWAYS, Mechanism, SESSION_LIFETIME_S, STEP_MS, Simulation};
 
 /// The gateway and the time of each accepted session.
 #[derive(Default)]
@@ -22,7 +22,7 @@ impl SessionLocations {
         self.sessions.insert((device, session), (gateway, now_ms));
     }
 
-    /// After a suspend of a host, earlier times are not comparable.
+    /// Forgets all sessions: after a suspend of a host, earlier times are not comparable.
     pub(super) fn forget(&mut self) {
         self.sessions.clear();
     }
@@ -51,7 +51,7 @@ impl SessionLocations {
     }
 }
 
-/// At `boot_ns` of the gateway's boot-time clock.
+/// Returns the session reports at `boot_ns` of the gateway's boot-time clock.
 pub(super) fn reports(
     openings: &[SessionOpening],
     boot_ns: u64,
@@ -72,7 +72,7 @@ impl Simulation {
     /// After the faults, each device goes from gateway to gateway and back: it has a session at the last one only.
     pub(super) fn expect_one_session_each(&mut self) -> Result<(), String> {
         // Earlier sessions have expired: the sessions found were opened here.
-        self.steps(LEASE_S * 1000 / STEP_MS as u32 + 100)?;
+        self.steps(SESSION_LIFETIME_S * 1000 / STEP_MS as u32 + 100)?;
         for station in 0..self.devices.len() {
             for gateway in [0, 1, 0] {
                 let before = self.devices[station].sessions;
@@ -104,12 +104,12 @@ impl Simulation {
                 continue;
             };
             let has_session = line.has_session && !line.commit.is_revoked();
-            let is_right = match process.gateway == last {
+            let is_expected = match process.gateway == last {
                 // The session may have expired since, but was not closed.
                 true => has_session,
                 false => !has_session || line.session_until_s <= now_s,
             };
-            if !is_right {
+            if !is_expected {
                 return Err(format!(
                     "device {device} was last at gateway {} of {GATEWAYS}; it has a session at gateway {}: {has_session}",
                     last + 1,

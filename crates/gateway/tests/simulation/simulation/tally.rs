@@ -18,8 +18,8 @@ macro_rules! tally {
             /// Asserts that each event happened in at least one run of twenty.
             pub fn assert_all_covered(&self, except: &[&str]) {
                 $(
-                    let is_left_out = except.contains(&stringify!($counter));
-                    assert!(is_left_out || self.$counter >= self.runs / 20, "{}: {self:?}", stringify!($counter));
+                    let is_excepted = except.contains(&stringify!($counter));
+                    assert!(is_excepted || self.$counter >= self.runs / 20, "{}: {self:?}", stringify!($counter));
                 )*
             }
         }
@@ -33,7 +33,7 @@ tally! {
     accepted_alone,
     kills,
     stops,
-    zombies,
+    replacements,
     /// Replaced processes that were restarted on their memory.
     restarted,
     adopted,
@@ -48,7 +48,7 @@ tally! {
     forged_statements,
     link_failures,
     /// The registry could not serve the request.
-    failed_answers,
+    failed_responses,
     revoked,
     reloads,
     suspends,

@@ -99,7 +99,7 @@ impl Cases {
     }
 }
 
-/// Time per block and packet, and the size of each program.
+/// Measures the time per block and per packet, and the size of each program.
 ///
 /// # Errors
 /// A program could not be loaded or run.
@@ -129,8 +129,8 @@ pub fn rows(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> Result<
 /// Loads the programs with an arbitrary key and nonce, on which no measured time depends.
 fn load_all(programs: &[Program]) -> Result<CipherBench, BenchError> {
     let loaded = CipherBench::load(programs)?;
-    loaded.set_matrix(std::array::from_fn(|at| {
-        0x9e37_79b9_u32.wrapping_mul(at as u32 + 1)
+    loaded.set_matrix(std::array::from_fn(|index| {
+        0x9e37_79b9_u32.wrapping_mul(index as u32 + 1)
     }))?;
     loaded.set_aead(&AeadInput {
         key: [7; 32],
@@ -141,16 +141,16 @@ fn load_all(programs: &[Program]) -> Result<CipherBench, BenchError> {
 }
 
 fn blocks(cases: &Cases, rows: &mut Vec<Row>) {
-    let of = |program| cases.ns(program, PAYLOADS[0]);
-    let empty = of(Program::Empty);
-    let step = (of(Program::Steps) - empty) / f64::from(STEPS);
+    let time_of = |program| cases.ns(program, PAYLOADS[0]);
+    let empty = time_of(Program::Empty);
+    let step = (time_of(Program::Steps) - empty) / f64::from(STEPS);
     rows.push(Row::fact("cipher.empty_ns", empty, "ns"));
     rows.push(Row::fact("cipher.step_ns", step, "ns"));
     for cipher in [None].into_iter().chain(Cipher::ALL.map(Some)) {
         let name = cipher.map_or("none", Cipher::name);
         for width in Width::ALL {
             let blocks = width.blocks();
-            let ns = (of(Program::Blocks(cipher, width)) - empty) / blocks as f64;
+            let ns = (time_of(Program::Blocks(cipher, width)) - empty) / blocks as f64;
             let row = format!("cipher.{name}.x{blocks}.block_ns");
             rows.push(match cipher {
                 Some(_) => Row::lower(row, ns, "ns", None),
@@ -180,9 +180,14 @@ fn packets(cases: &Cases, rows: &mut Vec<Row>) {
             None,
         ));
         for payload in PAYLOADS {
-            let all = cases.ns(Program::Answer(Some(cipher)), payload);
-            let own = all - cases.ns(Program::Answer(None), payload);
-            push_packet(&format!("cipher.{}.{payload}", cipher.name()), own, all, rows);
+            let round_trip_ns = cases.ns(Program::Answer(Some(cipher)), payload);
+            let cipher_ns = round_trip_ns - cases.ns(Program::Answer(None), payload);
+            push_packet(
+                &format!("cipher.{}.{payload}", cipher.name()),
+                cipher_ns,
+                round_trip_ns,
+                rows,
+            );
         }
     }
 }
@@ -200,21 +205,26 @@ fn aeads(cases: &Cases, rows: &mut Vec<Row>) {
         ));
         for aead in Aead::ALL {
             let sealed = cases.ns(Program::Aead(aead, AeadOperation::Seal), with_tag);
-            let both = cases.ns(Program::Aead(aead, AeadOperation::Both), with_tag);
+            let seal_and_open = cases.ns(Program::Aead(aead, AeadOperation::Both), with_tag);
             let name = format!("cipher.aead.{}.{payload}", aead.name());
             push_packet(&name, sealed - base, sealed, rows);
-            rows.push(Row::lower(format!("{name}.open_ns"), both - sealed, "ns", None));
+            rows.push(Row::lower(
+                format!("{name}.open_ns"),
+                seal_and_open - sealed,
+                "ns",
+                None,
+            ));
         }
     }
 }
 
-/// The time per packet without the time for sending it back, and the packets per second of one core, which include that time and
-/// the overhead of the kernel's loop.
-fn push_packet(name: &str, own: f64, all: f64, rows: &mut Vec<Row>) {
-    rows.push(Row::lower(format!("{name}.packet_ns"), own, "ns", None));
+/// Adds the time per packet, without the time to send the packet back, and the packets per second of one core.
+/// `round_trip_ns` includes the time to send the packet back and the overhead of the repeat loop of `BPF_PROG_TEST_RUN`.
+fn push_packet(name: &str, packet_ns: f64, round_trip_ns: f64, rows: &mut Vec<Row>) {
+    rows.push(Row::lower(format!("{name}.packet_ns"), packet_ns, "ns", None));
     rows.push(Row::higher(
         format!("{name}.packets_per_s"),
-        1e9 / all,
+        1e9 / round_trip_ns,
         "packets/s",
         None,
     ));

@@ -1,4 +1,4 @@
-//! Charts that correspond to figures 10, 11, 16 and 17 of the paper on Forró and P4DRA, as SVG files.
+//! Charts that correspond to figures 10, 11, 16 and 17 of the P4DRA paper (`docs/experiments.md`), as SVG files.
 
 use std::path::{Path, PathBuf};
 
@@ -33,7 +33,7 @@ pub fn draw(report: &Report, directory: &Path) -> Result<Vec<PathBuf>, BenchErro
 
 type Picture = fn(&Path, &Report) -> Result<Option<PathBuf>, String>;
 
-/// The bit rate of such frames on a wire, Gbit/s.
+/// The bit rate of the measured frames on a wire, Gbit/s.
 fn gbit(packets_per_s: f64) -> f64 {
     packets_per_s * WIRE_BYTES as f64 * 8.0 / 1e9
 }
@@ -175,7 +175,7 @@ impl Times {
     }
 
     fn published(label: &'static str, color: RGBColor, ms: fn(&(u32, f64, f64)) -> f64) -> Self {
-        let point = |all: &(u32, f64, f64)| (f64::from(all.0), ms(all));
+        let point = |published: &(u32, f64, f64)| (f64::from(published.0), ms(published));
         Self {
             label,
             color,
@@ -199,7 +199,11 @@ fn on_a_host(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
             "host: PROOFs in memory, vector instructions, one core",
             blue,
         ),
-        Times::published("paper: x86, one external program per proof", orange, |all| all.1),
+        Times::published(
+            "paper: x86, one external program per proof",
+            orange,
+            |published| published.1,
+        ),
     ];
     attestation_times(
         path,
@@ -212,7 +216,7 @@ fn in_the_packet_path(path: &Path, report: &Report) -> Result<Option<PathBuf>, S
     let [blue, _, light, ..] = COLORS;
     let times = [
         Times::measured(report, "xdp", "xdp: in the kernel, one core", blue),
-        Times::published("paper: Tofino", light, |all| all.2),
+        Times::published("paper: Tofino", light, |published| published.2),
     ];
     attestation_times(
         path,
@@ -227,9 +231,9 @@ fn attestation_times(path: &Path, title: &str, times: &[Times]) -> Result<Option
         return Ok(None);
     }
     let points = || times.iter().flat_map(|times| times.points.iter());
-    let most = points().map(|point| point.0).fold(1.0, f64::max) * 1.3;
-    let longest = points().map(|point| point.1).fold(1.0, f64::max) * 30.0;
-    let shortest = points().map(|point| point.1).fold(longest, f64::min) / 2.0;
+    let max_provers = points().map(|point| point.0).fold(1.0, f64::max) * 1.3;
+    let max_ms = points().map(|point| point.1).fold(1.0, f64::max) * 30.0;
+    let min_ms = points().map(|point| point.1).fold(max_ms, f64::min) / 2.0;
     let root = SVGBackend::new(path, (900, 520)).into_drawing_area();
     root.fill(&WHITE).map_err(text)?;
     let mut chart = ChartBuilder::on(&root)
@@ -237,7 +241,7 @@ fn attestation_times(path: &Path, title: &str, times: &[Times]) -> Result<Option
         .margin(12)
         .x_label_area_size(42)
         .y_label_area_size(70)
-        .build_cartesian_2d((0.8..most).log_scale(), (shortest..longest).log_scale())
+        .build_cartesian_2d((0.8..max_provers).log_scale(), (min_ms..max_ms).log_scale())
         .map_err(text)?;
     chart
         .configure_mesh()

@@ -1,16 +1,18 @@
-//! PROOFs over a veth: the time that `xdp` takes for one, compared with verifiers in user space, and the time to attest a fleet.
+//! PROOFs over a veth: the time that `xdp` takes for one PROOF, compared with verifiers in user space, and the time to
+//! attest a fleet.
 //!
-//! Every run is a round in which each PROOF arrives once, over the same kind of veth and in the same bursts ([`crate::burst`]). Two
-//! verifiers run in user space, both with the `host` data plane and the portable Forró implementation: one on a UDP socket, with
-//! 64 datagrams per call, as in production; the other on the memory ring of a packet socket, with frames that are addressed to
-//! another station, so that the kernel drops them early.
+//! Every run is a round in which each PROOF arrives once, over the same kind of veth and in the same bursts
+//! ([`crate::burst`]). Two verifiers run in user space, both with the `host` data plane and the portable Forró
+//! implementation: one on a UDP socket, with 64 datagrams per call, as in production; the other on the memory ring of a
+//! packet socket, with frames that are addressed to another station, so that the kernel drops them early. The verifier
+//! on a UDP socket is also measured with the widest vector instructions, if there are any.
 //!
 //! *Rates* are PROOFs per second of the verifier's CPU time. This is the time of the receive thread of the gateway's interface,
 //! in which `xdp` does all of its work and the kernel does its part for the other verifiers, and of the thread in user space with
-//! its system calls and copies. (The number of PROOFs is even: `xdp` verifies them in pairs, and the last one of an odd number would
-//! be verified when the counters are read, which is not measured.) The sender runs on the same CPU, and its time does not count: on
-//! another CPU, each frame would cost all verifiers the same additional cache miss. *Times* are the CPU time for a whole round, by
-//! the number of provers.
+//! its system calls and copies. The number of PROOFs is even, because `xdp` verifies PROOFs in pairs: the last PROOF of
+//! an odd number would be verified at the read of the counters, outside of the measurement. The sender runs on the same
+//! CPU, and its time does not count: on another CPU, each frame would cost all verifiers the same additional cache
+//! miss. *Times* are the CPU time for a whole round, by the number of provers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -48,7 +50,7 @@ const PROVERS: u32 = 10_000;
 const TIMED_RUNS: u32 = 10;
 /// PROOFs that the verifier on the packet ring verifies at once.
 const RING_BATCH: usize = 64;
-/// Interval at which it checks whether to stop.
+/// Interval between two checks of the stop flag by the verifier on the packet ring.
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// First byte of a MAC address that no station has.
 const FOREIGN_MAC_FIRST_BYTE: u8 = 6;
@@ -88,13 +90,13 @@ pub fn rows(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> Result<
     ));
     rows.push(Row::fact("xdp_over_ring.proof_rate", kernel / ring, "ratio"));
     for provers in size.attested {
-        let all_ms = in_memory(*provers, TIMED_RUNS.min(size.runs), widest, 1)? * f64::from(*provers) / 1e6;
-        rows.push(Row::fact(time_row("simd", *provers), all_ms, "ms"));
+        let round_ms = in_memory(*provers, TIMED_RUNS.min(size.runs), widest, 1)? * f64::from(*provers) / 1e6;
+        rows.push(Row::fact(time_row("simd", *provers), round_ms, "ms"));
     }
     Ok(())
 }
 
-/// Name of the row with the time of a round of this many provers.
+/// Name of the row with the time of a round of `provers` provers.
 pub(super) fn time_row(verifier: &str, provers: u32) -> String {
     format!("{verifier}.attest_ms.{provers}")
 }
@@ -159,7 +161,7 @@ impl LinkSetup {
         self.verifier(data_plane, threads)
     }
 
-    /// The same verifier on the ring of a packet socket.
+    /// Measures the rate of the `host` verifier on the ring of a packet socket; returns PROOFs per second.
     fn ring(self, size: &Size, rows: &mut Vec<Row>) -> Result<f64, BenchError> {
         let mut data_plane = Host::with_lanes(&self.fleet.config(), Backend::PORTABLE)?;
         let socket = PacketSocket::open(
@@ -176,15 +178,15 @@ impl LinkSetup {
                 pid_sender.send(unsafe { libc::gettid() }).ok();
                 serve_ring(socket, &engine, thread, &stop)
             });
-            let ended =
+            let stopped_early =
                 || BenchError::InvalidMeasurement("the packet ring's verifier stopped early".to_owned());
-            let rate = pid_receiver.recv().map_err(|_| ended()).and_then(|pid| {
+            let rate = pid_receiver.recv().map_err(|_| stopped_early()).and_then(|pid| {
                 let mut verifier = self.verifier(data_plane, vec![pid])?;
                 verifier.uses_foreign_mac = true;
                 verifier.rate(size, "ring", rows)
             });
             stop.store(true, Ordering::Release);
-            reader.join().map_err(|_| ended())??;
+            reader.join().map_err(|_| stopped_early())??;
             rate
         })
     }
@@ -259,7 +261,8 @@ impl<P: DataPlane + Sync> Verifier<P> {
                 self.idle_cpu_time()?,
             );
             let accepted = AtomicU64::new(0);
-            // Only while the verifier is idle: reading the counters verifies pending PROOFs, in this thread, whose time does not count.
+            // Reads the counters only while the verifier is idle: the read verifies pending PROOFs in this thread,
+            // which is not measured.
             let count_accepted = || {
                 if self.is_idle()? {
                     let counters = self.data_plane.counters().map_err(BenchError::from)?;
@@ -267,8 +270,8 @@ impl<P: DataPlane + Sync> Verifier<P> {
                 }
                 Ok::<_, BenchError>(accepted.load(Ordering::Relaxed))
             };
-            let last = std::thread::available_parallelism().map_or(1, usize::from) - 1;
-            sender.run(BURST, [CPU, last], &count_accepted)?;
+            let last_cpu = std::thread::available_parallelism().map_or(1, usize::from) - 1;
+            sender.run(BURST, [CPU, last_cpu], &count_accepted)?;
             min_time = min_time.min(self.idle_cpu_time()? - busy_before);
         }
         Ok(min_time)
@@ -278,7 +281,7 @@ impl<P: DataPlane + Sync> Verifier<P> {
         self.threads.iter().chain(self.receiver.pids())
     }
 
-    /// Whether all threads are idle.
+    /// Whether all threads of the verifier are idle.
     fn is_idle(&self) -> Result<bool, BenchError> {
         for pid in self.pids() {
             if is_running(*pid).map_err(io("read a thread's state"))? {
@@ -288,7 +291,8 @@ impl<P: DataPlane + Sync> Verifier<P> {
         Ok(true)
     }
 
-    /// CPU time of all threads. Waits until they are idle, because only then the kernel's figures are complete.
+    /// CPU time of all threads of the verifier. Waits until they are idle, because only then the kernel's figures are
+    /// complete.
     fn idle_cpu_time(&self) -> Result<Duration, BenchError> {
         while !self.is_idle()? {
             std::thread::yield_now();

@@ -35,7 +35,7 @@ pub struct Size {
     pub rates: &'static [u64],
     /// Runs at each rate, of which the one with the largest output counts.
     pub paced_runs: u32,
-    /// Length of each such run, ms.
+    /// Length of each run at a rate, ms.
     pub paced_ms: u64,
     /// Messages of a run on the host.
     pub messages: u32,

@@ -17,14 +17,14 @@ use crate::address::{DeviceAddress, GATEWAY};
 use crate::bench::{BenchError, Row, keys};
 use crate::netns::NetNs;
 
-/// The capacity of the paper's switch.
+/// The capacity of the switch in the P4DRA paper.
 const PROVERS: u32 = 20_000;
 /// Replies that are verified in parallel.
 const BATCH_REPLIES: usize = 64;
 
 type Frame = [u8; FRAME_BYTES];
 
-/// `p4dra_classic.*`: the same provers in the kernel and in memory.
+/// Measures the rows `p4dra_classic.*`: the same provers in the kernel and in memory.
 ///
 /// # Errors
 /// A program could not be run, or a reply was not accepted.
@@ -51,7 +51,7 @@ struct P4draFleet {
 }
 
 impl P4draFleet {
-    /// Creates this many provers; every run creates the same.
+    /// Creates `provers` provers; every run creates the same ones.
     fn new(provers: u32) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(u64::from(provers));
         let provers: Vec<P4draProver> = (0..provers)
@@ -80,8 +80,8 @@ impl P4draFleet {
         }
     }
 
-    /// The next rounds with the replies of all provers. They are created in advance: creating them between two passes would evict the
-    /// provers' data from the caches.
+    /// The next rounds with the replies of all provers. The replies are created in advance: their creation between two
+    /// passes would evict the provers' data from the caches.
     fn rounds(&mut self, count: u32) -> Vec<(Round, Vec<Frame>)> {
         (0..count)
             .map(|_| {
@@ -120,7 +120,7 @@ fn frame(from: [u8; 6], message: &Message) -> Frame {
         .chain(from)
         .chain(ETHER_TYPE.to_be_bytes());
     frame.iter_mut().zip(head).for_each(|(to, byte)| *to = byte);
-    // A message that did not fit would be rejected, which fails the benchmark.
+    // A message that does not fit is rejected, and then the benchmark fails.
     let _ = frame.get_mut(14..).and_then(|payload| message.write(payload));
     frame
 }
@@ -134,7 +134,7 @@ fn open(control: &mut P4draControl, round: Round) -> Result<(), BenchError> {
     }
 }
 
-/// In the kernel: the minimum time per reply and the harness's share of it, ns.
+/// In the kernel: the minimum time per reply, and the time of the empty harness per reply, ns.
 fn packet_after_packet(fleet: &mut P4draFleet, runs: u32) -> Result<(f64, f64), BenchError> {
     let mut p4dra_bench = P4draBench::load(&fleet.config, GATEWAY.mac.0)?;
     let mut min_ns = f64::MAX;
@@ -143,7 +143,7 @@ fn packet_after_packet(fleet: &mut P4draFleet, runs: u32) -> Result<(f64, f64), 
         p4dra_bench.lay_out(frames.iter());
         min_ns = min_ns.min(p4dra_bench.pass()?);
     }
-    // The harness runs last: its program is not attached, and the kernel sleeps before it runs it.
+    // The harness runs last: its program is not attached, and the kernel sleeps before it runs an unattached program.
     let costs: Vec<f64> = (0..runs)
         .map(|_| p4dra_bench.harness())
         .collect::<Result<_, _>>()?;

@@ -1,6 +1,6 @@
-//! Output rate of a program that encrypts 64 bytes of every packet, by input rate, up to and beyond saturation. This corresponds to
-//! figure 10 of the paper, in which the input reaches 40 Gbit/s and a switch recirculates packets; here, one core does the work
-//! behind a veth.
+//! Output rate of a program that encrypts 64 bytes of every packet, by input rate, up to and beyond saturation. This
+//! corresponds to figure 10 of the P4DRA paper (`docs/experiments.md`), in which the input reaches 40 Gbit/s and a
+//! switch recirculates packets; here, one core does the work behind a veth.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ const CPU: usize = 0;
 const RING_FRAMES: u64 = 512;
 /// Payload, bytes: one block, as in the paper.
 pub const PAYLOAD_BYTES: usize = 64;
-/// Bytes of such a packet on a wire, with headers, frame check sequence, preamble and gap.
+/// Bytes of a measured packet on a wire, with headers, frame check sequence, preamble and gap.
 pub const WIRE_BYTES: usize = PAYLOAD_BYTES + 14 + 20 + 8 + 4 + 20;
 
 /// The programs by name; the one without a cipher only sends packets back.
@@ -36,7 +36,7 @@ pub const PROGRAMS: [(&str, Option<Cipher>); 7] = [
 /// Adds the rows of this part.
 ///
 /// # Errors
-/// The lab could not be set up, or more packets came out than went in.
+/// The lab could not be set up, no packet came out, or more packets came out than went in.
 pub fn rows(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     let programs = PROGRAMS.map(|(_, cipher)| Program::Answer(cipher));
     let cipher_bench = CipherBench::load(&programs)?;
@@ -74,8 +74,8 @@ fn best_at_rate(lab: &Lab, pacer: &mut Pacer<'_>, rate: u64, size: &Size) -> Res
     // Frames that were queued when the run began may come out during the run.
     if best.received == 0 || best.received > best.sent + RING_FRAMES {
         let error = format!(
-            "{} packets were received, but only {} were sent",
-            best.received, best.sent
+            "{} packets were sent and {} were received",
+            best.sent, best.received
         );
         return Err(BenchError::InvalidMeasurement(error));
     }

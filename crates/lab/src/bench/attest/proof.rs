@@ -22,14 +22,14 @@ use crate::netns::NetNs;
 
 /// Number of provers for the target, and the target, ns per PROOF.
 const XDP_TARGET: (u32, f64) = (10_000, 300.0);
-/// The capacity of the paper's switch, with whose figures the results are compared.
+/// Number of provers in memory: the capacity of the switch in the P4DRA paper.
 const IN_MEMORY_PROVERS: u32 = 20_000;
 /// PROOFs that are created in advance.
 const PREPARED_PROOFS: u32 = 1_000_000;
 /// Target with AVX-512 on one core, ns per PROOF.
 const SIMD_TARGET_NS: f64 = 25.0;
 
-/// `xdp.*`: in the kernel.
+/// Measures the rows `xdp.*`: verification in the kernel.
 ///
 /// # Errors
 /// A program could not be loaded or run.
@@ -43,7 +43,8 @@ fn packet_after_packet(size: &Size, rows: &mut Vec<Row>) -> Result<(), BenchErro
         let mut proof_bench = ProofBench::load(&fleet.config(), GATEWAY.mac.0)?;
         fleet.install(proof_bench.provers())?;
         let mut costs = Costs::new();
-        // Created in advance as far as memory permits: creating PROOFs between two passes would evict the provers' data from the caches.
+        // PROOFs are created in advance as far as memory permits: their creation between two passes would evict the
+        // provers' data from the caches.
         let passes: Vec<u32> = (0..2 * size.runs).collect();
         let chunk_rounds = (PREPARED_PROOFS / provers).max(1);
         for chunk in passes.chunks(chunk_rounds as usize) {
@@ -51,7 +52,8 @@ fn packet_after_packet(size: &Size, rows: &mut Vec<Row>) -> Result<(), BenchErro
             for (number, (round, frames)) in chunk.iter().zip(rounds) {
                 open_round(proof_bench.provers(), round)?;
                 proof_bench.lay_out(frames.iter());
-                // The harness's program is not attached: the kernel sleeps before it runs it, and the next pass begins with cold caches.
+                // The harness's program is not attached: the kernel sleeps before it runs, and the next pass begins
+                // with cold caches.
                 if *number >= size.runs {
                     costs.harness = costs.harness.min(proof_bench.harness()?);
                     costs.cold = costs.cold.min(proof_bench.pass()?);
@@ -86,7 +88,7 @@ fn packet_after_packet(size: &Size, rows: &mut Vec<Row>) -> Result<(), BenchErro
 /// Minimum times of a pass, ns per PROOF.
 struct Costs {
     warm: f64,
-    /// After the CPU has slept.
+    /// Cost after the CPU has slept.
     cold: f64,
     harness: f64,
 }
@@ -98,7 +100,7 @@ impl Costs {
     }
 }
 
-/// `simd.*`: in memory, on one core.
+/// Measures the rows `simd.*`: verification in memory, on one core.
 ///
 /// # Errors
 /// A PROOF that was not accepted.
@@ -134,16 +136,16 @@ pub fn memory(size: &Size, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     )?;
     rows.push(Row::fact("simd.all_cores.proof_ns", cost, "ns"));
     rows.push(Row::fact("simd.all_cores", cores as f64, "cores"));
-    let all_ms = simd * f64::from(IN_MEMORY_PROVERS) / 1e6;
+    let round_ms = simd * f64::from(IN_MEMORY_PROVERS) / 1e6;
     rows.push(Row::fact(
         format!("simd.all_ms.{IN_MEMORY_PROVERS}"),
-        all_ms,
+        round_ms,
         "ms",
     ));
     Ok(())
 }
 
-/// The next round and the frames of its PROOFs.
+/// Creates the next round and the frames of its PROOFs.
 pub(super) fn next_round_frames(fleet: &mut ProverFleet) -> (Round, Vec<[u8; FRAME_BYTES]>) {
     let round = fleet.next_round();
     let frame = |message: &[u8; PROOF_BYTES]| {
@@ -173,7 +175,7 @@ pub(super) fn in_memory(provers: u32, runs: u32, lanes: Backend, cores: usize) -
         .collect();
     for (round, proofs) in rounds {
         open_round(DataPlane::provers(&mut host).ok_or_else(not_supported)?, round)?;
-        // Just copied, as after a receive call.
+        // The PROOFs are in the cache, as after a receive call.
         received.copy_from_slice(&proofs);
         let before = host.counters()?;
         let now = Timestamps::from(Now::default().plus_ms(monotonic_ns() / 1_000_000));
@@ -199,8 +201,8 @@ fn process_proofs(
         engine.process_proofs(thread, now, proofs);
         return start.elapsed();
     }
-    let each = proofs.len().div_ceil(threads.len().max(1)).max(1);
-    let parts: Vec<_> = proofs.chunks(each).collect();
+    let part_len = proofs.len().div_ceil(threads.len().max(1)).max(1);
+    let parts: Vec<_> = proofs.chunks(part_len).collect();
     let barrier = Barrier::new(parts.len());
     let times: Vec<(Instant, Instant)> = std::thread::scope(|scope| {
         let work = |(thread, part)| {
@@ -212,8 +214,8 @@ fn process_proofs(
                 (start, Instant::now())
             })
         };
-        let running: Vec<_> = threads.iter_mut().zip(parts).map(work).collect();
-        running
+        let handles: Vec<_> = threads.iter_mut().zip(parts).map(work).collect();
+        handles
             .into_iter()
             .filter_map(|thread| thread.join().ok())
             .collect()

@@ -19,7 +19,7 @@ const START: PeriodStart = PeriodStart {
     period: Period(1),
     salt: [0x5a; 8],
 };
-/// Longer than any benchmark, ms.
+/// Timeout of a round, ms: longer than any benchmark.
 const ROUND_MS: u64 = 1 << 32;
 
 /// Provers with their ids and keys.
@@ -29,7 +29,7 @@ pub struct ProverFleet {
 }
 
 impl ProverFleet {
-    /// Creates this many provers; every run creates the same.
+    /// Creates `provers` provers; every run creates the same ones.
     #[must_use]
     pub fn new(provers: u32) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(u64::from(provers));
@@ -40,7 +40,7 @@ impl ProverFleet {
         }
     }
 
-    /// A gateway configuration with space for them.
+    /// A gateway configuration with space for all provers of the fleet.
     #[must_use]
     pub fn config(&self) -> Config {
         Config {
@@ -49,7 +49,7 @@ impl ProverFleet {
         }
     }
 
-    /// Installs all provers in another order than that of their PROOFs, so that the CPU cannot predict which one is next.
+    /// Installs all provers in another order than that of their PROOFs, so that the CPU cannot predict the next prover.
     ///
     /// # Errors
     /// The data plane rejected a prover.

@@ -27,7 +27,7 @@ pub fn rows(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) {
     let mut forro = Forro14::new(&[1; 32].into(), &[2; 8].into());
     let mut chacha = ChaCha20::new(&[1; 32].into(), &[2; 12].into());
     let (mut forro_ns, mut chacha_ns) = (f64::MAX, f64::MAX);
-    // Alternately, so that other work of the machine affects both.
+    // Both ciphers run alternately, so that other work of the machine affects both.
     for _ in 0..size.runs {
         forro_ns = forro_ns.min(ns_per_byte(&mut forro, size.messages));
         chacha_ns = chacha_ns.min(ns_per_byte(&mut chacha, size.messages));
@@ -49,7 +49,7 @@ pub fn rows(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) {
     ));
 }
 
-/// Encrypts one message after another in place, each from the beginning of the keystream.
+/// Encrypts one message after another in place, each from the beginning of the keystream. Returns ns per byte.
 fn ns_per_byte<C: StreamCipher + StreamCipherSeek>(cipher: &mut C, messages: u32) -> f64 {
     let mut message = vec![0; MESSAGE_BYTES];
     let start = Instant::now();

@@ -1,4 +1,4 @@
-//! The cost of the papers' protocol by response size.
+//! The cost of the classic profiles, the protocols of the IoT and UAV papers, by response size.
 
 use linewarden_dataplane::ClassicProfile;
 use linewarden_dataplane::xdp::microbench::{Microbench, Program};
@@ -8,22 +8,22 @@ use super::{LOADS, Minimums, fastest_run};
 use crate::address::GATEWAY;
 use crate::bench::{BenchError, Row, Scale, keys};
 
-/// The classic profiles at three response sizes: one REQ and one RESP.
+/// Measures the classic profiles at three response sizes: one REQ and one RESP.
 ///
 /// # Errors
 /// A program could not be loaded or run.
 pub fn rows(scale: &Scale, rows: &mut Vec<Row>) -> Result<(), BenchError> {
-    let mut least = Minimums::default();
+    let mut minimums = Minimums::default();
     let sizes = [ResponseBits::B64, ResponseBits::B128, ResponseBits::B256];
     for (profile, name) in [(ClassicProfile::Iot, "iot"), (ClassicProfile::Uav, "uav")] {
         for bits in sizes {
             let row = format!("xdp.classic_{name}_ns.{}", bits.bytes() * 8);
             let ns = exchange(scale, profile, bits)?;
-            least.record(&row, ns);
+            minimums.record(&row, ns);
             rows.push(Row::lower(row, ns, "ns", None));
         }
     }
-    let growth = least.get("xdp.classic_iot_ns.256") / least.get("xdp.classic_iot_ns.64");
+    let growth = minimums.get("xdp.classic_iot_ns.256") / minimums.get("xdp.classic_iot_ns.64");
     rows.push(Row::lower(
         "xdp.classic256_over_classic64",
         growth,
@@ -43,28 +43,28 @@ fn exchange(scale: &Scale, profile: ClassicProfile, bits: ResponseBits) -> Resul
     .iter()
     .map(|message| {
         let mut payload = vec![0u8; bits.message_bytes()];
-        // The hash of the RESP equals the state that is reset before each run: 0, outstanding.
+        // The RESP carries hash 0: before each run, the verifier's state is reset to an outstanding hash 0.
         let written = message.write(bits, &mut payload);
         written.map(|()| keys::frame(0, keys::CLASSIC_PORT, &payload))
     })
     .collect::<Option<_>>()
     .ok_or_else(|| BenchError::InvalidMeasurement("a classic message cannot be encoded".into()))?;
-    let mut least = Minimums::default();
+    let mut minimums = Minimums::default();
     for _ in 0..LOADS {
         let mut microbench = Microbench::load(&config, GATEWAY.mac.0, 4, false)?;
         microbench.reset_classic_every_run();
         for (frame, name) in frames.iter().zip(["REQ", "RESP"]) {
             microbench.set_cases([frame.as_slice()]);
             let runs = scale.runs.div_ceil(LOADS);
-            least.record(
+            minimums.record(
                 "harness",
                 fastest_run(&mut microbench, Program::Harness, scale.repeat, runs)?,
             );
-            least.record(
+            minimums.record(
                 name,
                 fastest_run(&mut microbench, Program::Gateway, scale.repeat, runs)?,
             );
         }
     }
-    Ok(least.get("REQ") + least.get("RESP") - 2.0 * least.get("harness"))
+    Ok(minimums.get("REQ") + minimums.get("RESP") - 2.0 * minimums.get("harness"))
 }

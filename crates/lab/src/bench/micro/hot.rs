@@ -9,24 +9,24 @@ use crate::address::GATEWAY;
 use crate::bench::{BenchError, Row, Scale, freshness, keys};
 use crate::fleet::device_id;
 
-/// One device: both messages in both modes, and the lower bounds.
+/// Measures one device: both messages in both modes, and the lower bounds.
 ///
 /// # Errors
 /// An error of the programs, or a lower bound that does other work than the verifier.
 pub fn rows(scale: &Scale, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     check_equal_work()?;
-    let mut least = Minimums::default();
+    let mut minimums = Minimums::default();
     for _ in 0..LOADS {
-        pool_mode(scale, &mut least)?;
-        key_mode(scale, &mut least)?;
+        pool_mode(scale, &mut minimums)?;
+        key_mode(scale, &mut minimums)?;
     }
-    let ns = |name| least.above_harness("harness", name);
+    let ns = |name| minimums.above_harness("harness", name);
     let floors = [
         ns("request") / ns("request floor"),
         ns("response") / ns("response floor"),
     ];
     rows.extend([
-        Row::fact("xdp.harness_ns", least.get("harness"), "ns"),
+        Row::fact("xdp.harness_ns", minimums.get("harness"), "ns"),
         Row::lower("xdp.request_ns.hot", ns("request"), "ns", Some(90.0)),
         Row::lower("xdp.response_ns.hot", ns("response"), "ns", Some(200.0)),
         Row::lower("xdp.response_ns.first", ns("first response"), "ns", None),
@@ -40,7 +40,7 @@ pub fn rows(scale: &Scale, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     Ok(())
 }
 
-fn pool_mode(scale: &Scale, least: &mut Minimums) -> Result<(), BenchError> {
+fn pool_mode(scale: &Scale, minimums: &mut Minimums) -> Result<(), BenchError> {
     let (repeat, runs) = (scale.repeat, scale.runs.div_ceil(LOADS));
     let mut microbench = device(Mode::Pool, false)?;
     let request = keys::request_frame(0);
@@ -50,7 +50,7 @@ fn pool_mode(scale: &Scale, least: &mut Minimums) -> Result<(), BenchError> {
         (Program::Gateway, "request"),
         (Program::FloorRequest, "request floor"),
     ] {
-        least.record(name, fastest_run(&mut microbench, program, repeat, runs)?);
+        minimums.record(name, fastest_run(&mut microbench, program, repeat, runs)?);
     }
     let response = keys::response_frame(0, Mode::Pool, RowIndex(0), false);
     microbench.set_cases([response.as_slice()]);
@@ -58,17 +58,17 @@ fn pool_mode(scale: &Scale, least: &mut Minimums) -> Result<(), BenchError> {
         (Program::Gateway, "response"),
         (Program::FloorResponse, "response floor"),
     ] {
-        least.record(name, fastest_run(&mut microbench, program, repeat, runs)?);
+        minimums.record(name, fastest_run(&mut microbench, program, repeat, runs)?);
     }
     microbench.reset_every_run(device_id(0), true);
-    least.record(
+    minimums.record(
         "first response",
         fastest_run(&mut microbench, Program::Gateway, repeat, runs)?,
     );
     Ok(())
 }
 
-fn key_mode(scale: &Scale, least: &mut Minimums) -> Result<(), BenchError> {
+fn key_mode(scale: &Scale, minimums: &mut Minimums) -> Result<(), BenchError> {
     let mut microbench = device(Mode::Key, false)?;
     for (frame, name) in [
         (keys::request_frame(0), "key request"),
@@ -79,7 +79,7 @@ fn key_mode(scale: &Scale, least: &mut Minimums) -> Result<(), BenchError> {
     ] {
         microbench.set_cases([frame.as_slice()]);
         let runs = scale.runs.div_ceil(LOADS);
-        least.record(
+        minimums.record(
             name,
             fastest_run(&mut microbench, Program::Gateway, scale.repeat, runs)?,
         );
@@ -112,7 +112,7 @@ fn check_equal_work() -> Result<(), BenchError> {
     ];
     for (frame, floor) in messages {
         microbench.set_cases([frame.as_slice()]);
-        // One run, so that the session is live as in the measurement.
+        // One run opens the session, so that it is live, as in the measurement.
         microbench.run(Program::Gateway, 1)?;
         let (verifier, floor_work) = (microbench.work(Program::Gateway)?, microbench.work(floor)?);
         if verifier != floor_work {

@@ -9,8 +9,8 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::bench::Row;
 
-/// The latency of one memory access: dependent loads of random cache lines in 128 MiB of 4 KiB pages, the page size of
-/// BPF arrays. It is a lower bound of `1m_random`.
+/// Measures the latency of one memory access: dependent loads of random cache lines in 128 MiB of 4 KiB pages, the page
+/// size of BPF arrays. This latency is a lower bound of `1m_random`.
 #[must_use]
 pub fn row() -> Row {
     const LINES: usize = 2 << 20;
@@ -19,20 +19,20 @@ pub fn row() -> Row {
     // Sixteen words are one cache line; the first word is the number of the next line.
     let mut memory = vec![0u32; LINES * 16];
     advise_small_pages(&memory);
-    for (at, next) in order.iter().zip(order.iter().cycle().skip(1)) {
-        if let Some(word) = memory.get_mut(*at as usize * 16) {
+    for (index, next) in order.iter().zip(order.iter().cycle().skip(1)) {
+        if let Some(word) = memory.get_mut(*index as usize * 16) {
             *word = *next;
         }
     }
     let mut best = f64::MAX;
     for _ in 0..3 {
-        let mut at = 0u32;
+        let mut index = 0u32;
         let start = Instant::now();
         for _ in 0..500_000 {
-            at = memory.get(at as usize * 16).copied().unwrap_or(0);
+            index = memory.get(index as usize * 16).copied().unwrap_or(0);
         }
         best = best.min(start.elapsed().as_nanos() as f64 / 500_000.0);
-        black_box(at);
+        black_box(index);
     }
     Row::fact("machine.memory_trip_ns", best, "ns")
 }

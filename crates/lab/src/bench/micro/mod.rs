@@ -7,7 +7,7 @@
 //! |---|---|
 //! | [`hot`] | one device with a live session, repeated; with lower bounds |
 //! | [`random`] | many devices with sparse ids, each once, in random order |
-//! | [`classic`] | the papers' own protocol |
+//! | [`classic`] | the classic profiles, which are the protocols of the IoT and UAV papers |
 //! | [`memory`] | none: the machine's memory latency |
 
 pub mod classic;
@@ -19,7 +19,7 @@ use linewarden_dataplane::xdp::microbench::{Microbench, Program};
 
 use super::{BenchError, freshness};
 
-/// How often the programs are loaded again. The kernel places a program at a random address each time (a hardening
+/// How many times the programs are loaded. The kernel places a program at a random address each time (a hardening
 /// measure), and cache-set conflicts at an address cost up to a fifth. The minimum is therefore taken over several
 /// addresses.
 const LOADS: u32 = 10;
@@ -30,8 +30,8 @@ pub(in crate::bench) struct Minimums(Vec<(String, f64)>);
 
 impl Minimums {
     pub(in crate::bench) fn record(&mut self, name: &str, ns: f64) {
-        match self.0.iter_mut().find(|(known, _)| known == name) {
-            Some((_, least)) => *least = least.min(ns),
+        match self.0.iter_mut().find(|(recorded, _)| recorded == name) {
+            Some((_, minimum)) => *minimum = minimum.min(ns),
             None => self.0.push((name.to_owned(), ns)),
         }
     }
@@ -40,8 +40,8 @@ impl Minimums {
     fn get(&self, name: &str) -> f64 {
         self.0
             .iter()
-            .find(|(known, _)| known == name)
-            .map_or(f64::NAN, |(_, least)| *least)
+            .find(|(recorded, _)| recorded == name)
+            .map_or(f64::NAN, |(_, minimum)| *minimum)
     }
 
     /// The minimum without the cost of the harness.

@@ -14,20 +14,20 @@ use crate::fleet::device_id;
 
 /// Rows of a device in addition to the one in its line.
 const RING: u32 = 8;
-/// Passes over all devices per load: in the first pass every RESPONSE is its device's first; the later passes are renewals,
-/// as for a hot device. A row is valid once, so the ring bounds the number of passes.
+/// Passes over all devices each time the programs are loaded: in the first pass every RESPONSE is its device's first; the
+/// later passes are renewals, as for a hot device. A row is valid once, so the ring bounds the number of passes.
 const PASSES: u32 = 6;
 
-/// REQUESTs; first RESPONSEs; RESPONSEs that renew a live session, as for the hot device.
+/// Measures REQUESTs, first RESPONSEs, and RESPONSEs that renew a live session, as for the hot device.
 ///
 /// # Errors
 /// A program could not be loaded or run.
 pub fn rows(scale: &Scale, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     let mut order: Vec<u32> = (0..scale.random_devices).collect();
     order.shuffle(&mut ChaCha8Rng::seed_from_u64(1));
-    let mut least = Minimums::default();
+    let mut minimums = Minimums::default();
     for _ in 0..scale.runs.div_ceil(PASSES - 1) {
-        measure_passes(&order, &mut least)?;
+        measure_passes(&order, &mut minimums)?;
     }
     let hot = |name: &str| {
         rows.iter()
@@ -39,7 +39,7 @@ pub fn rows(scale: &Scale, rows: &mut Vec<Row>) -> Result<(), BenchError> {
         hot("xdp.response_ns.hot"),
         hot("xdp.response_ns.first"),
     );
-    let ns = |name| least.above_harness("harness", name);
+    let ns = |name| minimums.above_harness("harness", name);
     let (request, response, first) = (ns("request"), ns("response"), ns("first response"));
     rows.extend([
         Row::lower("xdp.request_ns.1m_random", request, "ns", Some(3.0 * hot_request)),
@@ -67,7 +67,7 @@ pub fn rows(scale: &Scale, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     Ok(())
 }
 
-fn measure_passes(order: &[u32], least: &mut Minimums) -> Result<(), BenchError> {
+fn measure_passes(order: &[u32], minimums: &mut Minimums) -> Result<(), BenchError> {
     let devices = order.len() as u32;
     let mut microbench = Microbench::load(&keys::config(devices, RING), GATEWAY.mac.0, devices, false)?;
     for device in 0..devices {
@@ -79,11 +79,11 @@ fn measure_passes(order: &[u32], least: &mut Minimums) -> Result<(), BenchError>
     }
     let frames: Vec<Vec<u8>> = order.iter().map(|device| keys::request_frame(*device)).collect();
     microbench.set_cases(frames.iter().map(Vec::as_slice));
-    least.record(
+    minimums.record(
         "harness",
         fastest_run(&mut microbench, Program::Harness, devices, PASSES)?,
     );
-    least.record(
+    minimums.record(
         "request",
         fastest_run(&mut microbench, Program::Gateway, devices, PASSES)?,
     );
@@ -94,7 +94,7 @@ fn measure_passes(order: &[u32], least: &mut Minimums) -> Result<(), BenchError>
             .collect();
         microbench.set_cases(frames.iter().map(Vec::as_slice));
         let name = if pass == 0 { "first response" } else { "response" };
-        least.record(name, fastest_run(&mut microbench, Program::Gateway, devices, 1)?);
+        minimums.record(name, fastest_run(&mut microbench, Program::Gateway, devices, 1)?);
     }
     Ok(())
 }

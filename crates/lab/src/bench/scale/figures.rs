@@ -15,7 +15,7 @@ const PUBLISHED: [(u32, f64, f64); 3] = [(64, 468e3, 884e3), (128, 360e3, 680e3)
 /// Draws the charts for the available rows into the existing `directory` and returns their paths.
 ///
 /// # Errors
-/// The file that cannot be written.
+/// A chart cannot be drawn or written.
 pub fn draw(report: &Report, directory: &Path) -> Result<Vec<PathBuf>, BenchError> {
     let pictures: [(&str, Picture); 2] = [("iot-fig12.svg", devices), ("eviction.svg", hit_rates)];
     let mut drawn = Vec::new();
@@ -94,23 +94,30 @@ fn hit_rates(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
         .map_err(text)?;
     let width = 0.8 / Eviction::ALL.len() as f64;
     for (number, (policy, color)) in Eviction::ALL.iter().zip(COLORS.iter()).enumerate() {
-        let left = |at: usize| at as f64 + 0.1 + number as f64 * width;
+        let left = |position: usize| position as f64 + 0.1 + number as f64 * width;
         let values = || {
             traces
                 .iter()
                 .enumerate()
-                .filter_map(|(at, trace)| Some((at, rate(trace, policy.name())?)))
+                .filter_map(|(position, trace)| Some((position, rate(trace, policy.name())?)))
         };
         chart
-            .draw_series(values().map(|(at, rate)| {
-                Rectangle::new([(left(at), 0.0), (left(at) + width * 0.92, rate)], color.filled())
+            .draw_series(values().map(|(position, rate)| {
+                Rectangle::new(
+                    [(left(position), 0.0), (left(position) + width * 0.92, rate)],
+                    color.filled(),
+                )
             }))
             .map_err(text)?
             .label(policy.name())
             .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 14, y + 5)], color.filled()));
         chart
-            .draw_series(values().map(|(at, rate)| {
-                Text::new(format!("{rate:.3}"), (left(at), rate + 0.03), ("sans-serif", 13))
+            .draw_series(values().map(|(position, rate)| {
+                Text::new(
+                    format!("{rate:.3}"),
+                    (left(position), rate + 0.03),
+                    ("sans-serif", 13),
+                )
             }))
             .map_err(text)?;
     }

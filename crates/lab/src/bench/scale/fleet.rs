@@ -45,7 +45,7 @@ async fn measure(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> Re
     let key = MasterKey::from_bytes([0x42; 32]);
     let registry = Registry::create(&path, &key).await?;
 
-    let began = Instant::now();
+    let started = Instant::now();
     let options = BulkOptions::default();
     let report = |done: linewarden_registry::Progress| {
         progress(
@@ -58,23 +58,23 @@ async fn measure(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> Re
     let devices = f64::from(size.devices);
     rows.push(Row::higher(
         "enroll.devices_per_s",
-        devices / began.elapsed().as_secs_f64(),
+        devices / started.elapsed().as_secs_f64(),
         "1/s",
         None,
     ));
 
-    let began = Instant::now();
+    let started = Instant::now();
     lease_all(size, &registry, progress).await?;
     rows.push(Row::higher(
         "lease.devices_per_s",
-        devices / began.elapsed().as_secs_f64(),
+        devices / started.elapsed().as_secs_f64(),
         "1/s",
         None,
     ));
     registry.close().await;
 
-    // The restart: no device is in memory.
-    let began = Instant::now();
+    // The gateway restarts with no device in memory.
+    let started = Instant::now();
     let registry = Registry::open(&path, &key).await?;
     let controller = Controller::new(registry, policy(size));
     let link = controller.register(GATEWAY_ID, 2).await?;
@@ -86,7 +86,7 @@ async fn measure(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> Re
     let installed = load(size, &link, &mut node, progress).await?;
     let total = devices * f64::from(size.rows);
     rows.extend([
-        Row::lower("restart.load_s", began.elapsed().as_secs_f64(), "s", None),
+        Row::lower("restart.load_s", started.elapsed().as_secs_f64(), "s", None),
         Row::higher(
             "install.rows_per_s",
             total / installed.busy_s,
@@ -160,10 +160,10 @@ fn record(device: u32, rows: u32) -> DeviceRecord {
 /// Leases the rows of all devices, as if every device had authenticated once.
 async fn lease_all(size: &Size, registry: &Registry, progress: Progress<'_>) -> Result<(), BenchError> {
     let fencing_token = registry.register_gateway(GATEWAY_ID, 1).await?;
-    let all: Vec<DeviceId> = (0..size.devices).map(device_id).collect();
+    let devices: Vec<DeviceId> = (0..size.devices).map(device_id).collect();
     let mut done = 0;
-    for part in all.chunks(LEASE_DEVICES) {
-        let requests: Vec<LeaseRequest> = part
+    for batch in devices.chunks(LEASE_DEVICES) {
+        let requests: Vec<LeaseRequest> = batch
             .iter()
             .map(|device| LeaseRequest {
                 device: *device,
@@ -175,10 +175,10 @@ async fn lease_all(size: &Size, registry: &Registry, progress: Progress<'_>) -> 
                 statement: RowStatement::default(),
             })
             .collect();
-        for granted in registry.lease(&fencing_token, &requests).await? {
-            drop(granted?);
+        for lease in registry.lease(&fencing_token, &requests).await? {
+            drop(lease?);
         }
-        done += part.len() as u64;
+        done += batch.len() as u64;
         progress("leasing", Some((done, size.devices.into())));
     }
     Ok(())
@@ -198,10 +198,10 @@ async fn load(
     let mut leases = link.leases();
     let mut busy_s = 0.0;
     while let Some(sealed) = leases.read().await? {
-        let began = Instant::now();
+        let started = Instant::now();
         let chunk = leases.open(sealed);
         node.handle_response(ControllerResponse::ResumeLeases(Ok(chunk)), Clock::now());
-        busy_s += began.elapsed().as_secs_f64();
+        busy_s += started.elapsed().as_secs_f64();
         let done = node.status().devices;
         progress("loading after the restart", Some((done, size.devices.into())));
     }
@@ -223,13 +223,13 @@ fn invalid_measurement(reason: impl std::fmt::Display) -> BenchError {
 fn check_rows(size: &Size, regions: &Regions, geometry: &Geometry) -> Result<(), BenchError> {
     let order = std::sync::atomic::Ordering::Acquire;
     for device in 0..size.devices {
-        let missing = || {
+        let differs = || {
             invalid_measurement(format!(
                 "the rows of device {device} differ from the enrolled rows"
             ))
         };
         let id = wire_word(device_id(device).0.to_be_bytes());
-        let (line, _) = regions.find(geometry, id).ok_or_else(missing)?;
+        let (line, _) = regions.find(geometry, id).ok_or_else(differs)?;
         let slot = line.slot.load(order) as usize;
         for idx in 0..size.rows {
             let expected = row(device, idx);
@@ -240,19 +240,19 @@ fn check_rows(size: &Size, regions: &Regions, geometry: &Geometry) -> Result<(),
                 RowIndex(idx),
                 GATEWAY_ID,
             );
-            let (challenge, found) = if idx == 0 {
+            let (challenge, auth_key) = if idx == 0 {
                 (&line.challenge, &line.auth_key)
             } else {
                 let ring = geometry.ring;
-                let at = slot * ring as usize + (idx % ring) as usize;
-                let cell = regions.rows.get(at).ok_or_else(missing)?;
+                let cell_index = slot * ring as usize + (idx % ring) as usize;
+                let cell = regions.rows.get(cell_index).ok_or_else(differs)?;
                 (&cell.challenge, &cell.auth_key)
             };
-            let is_there = challenge.load(order) == u64::from_ne_bytes(expected.challenge)
-                && found.each_ref().map(|half| half.load(order))
+            let is_equal = challenge.load(order) == u64::from_ne_bytes(expected.challenge)
+                && auth_key.each_ref().map(|half| half.load(order))
                     == halves(key.as_bytes()).map(u64::from_ne_bytes);
-            if !is_there {
-                return Err(missing());
+            if !is_equal {
+                return Err(differs());
             }
         }
     }
@@ -267,15 +267,15 @@ fn resident_bytes() -> Result<(u64, u64), BenchError> {
     };
     let mut maps = 0;
     let entries = std::fs::read_dir("/proc/self/fdinfo").map_err(io("read /proc/self/fdinfo"))?;
-    let mut seen = Vec::new();
+    let mut counted_ids = Vec::new();
     for entry in entries.flatten() {
         // The descriptor of the directory itself is closed.
         let Ok(text) = std::fs::read_to_string(entry.path()) else {
             continue;
         };
         let map = number(&text, "map_id:").zip(number(&text, "memlock:"));
-        if let Some((id, bytes)) = map.filter(|(id, _)| !seen.contains(id)) {
-            seen.push(id);
+        if let Some((id, bytes)) = map.filter(|(id, _)| !counted_ids.contains(id)) {
+            counted_ids.push(id);
             maps += bytes;
         }
     }

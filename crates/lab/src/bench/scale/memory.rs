@@ -17,26 +17,26 @@ use crate::fleet::device_id;
 const SMALL_FLEET_DEVICES: u32 = 100;
 /// Target: largest ratio of the costs of the large and the small fleet.
 const TARGET_RATIO: f64 = 6.0;
-/// Fewest packets per load, because a pass over few devices is short.
+/// Fewest packets each time the programs are loaded, because a pass over few devices is short.
 const PACKETS: u32 = 8_000;
-/// Fewest passes over all devices per load; all passes but the first renew sessions.
+/// Fewest passes over all devices each time the programs are loaded. The first pass opens sessions; the other passes renew them.
 const PASSES: u32 = 4;
 
-/// The cost of a REQUEST and a RESPONSE of a random device for both fleets, and the share of memory latency.
+/// Measures the cost of a REQUEST and a RESPONSE of a random device in both fleets, and the share of memory latency.
 ///
 /// # Errors
 /// A program could not be loaded or run.
 pub fn rows(size: &Size, rows: &mut Vec<Row>) -> Result<(), BenchError> {
-    let trip = micro::memory::row();
+    let memory_latency = micro::memory::row();
     let mut costs = [0.0; 2];
     for (cost, devices) in costs.iter_mut().zip([SMALL_FLEET_DEVICES, size.random_devices]) {
-        let mut least = Minimums::default();
+        let mut minimums = Minimums::default();
         let passes_each = PACKETS.div_ceil(devices).clamp(PASSES, size.rows - 2);
         for _ in 0..size.runs.div_ceil(PASSES - 1) {
-            measure_passes(devices, size.rows, passes_each, &mut least)?;
+            measure_passes(devices, size.rows, passes_each, &mut minimums)?;
         }
-        *cost =
-            least.above_harness("harness", "request") + least.above_harness("harness of a pass", "response");
+        *cost = minimums.above_harness("harness", "request")
+            + minimums.above_harness("harness of a pass", "response");
     }
     let [few, many] = costs;
     rows.extend([
@@ -49,12 +49,17 @@ pub fn rows(size: &Size, rows: &mut Vec<Row>) -> Result<(), BenchError> {
             Some(TARGET_RATIO),
         ),
         Row::fact("xdp.auth_waiting.1e7", (many - few) / many, "share"),
-        trip,
+        memory_latency,
     ]);
     Ok(())
 }
 
-fn measure_passes(devices: u32, rows_each: u32, passes: u32, least: &mut Minimums) -> Result<(), BenchError> {
+fn measure_passes(
+    devices: u32,
+    rows_each: u32,
+    passes: u32,
+    minimums: &mut Minimums,
+) -> Result<(), BenchError> {
     let mut order: Vec<u32> = (0..devices).collect();
     order.shuffle(&mut ChaCha8Rng::seed_from_u64(1));
     let mut microbench = Microbench::load(
@@ -72,7 +77,7 @@ fn measure_passes(devices: u32, rows_each: u32, passes: u32, least: &mut Minimum
     }
     let requests: Vec<Vec<u8>> = order.iter().map(|device| keys::request_frame(*device)).collect();
     microbench.set_cases(requests.iter().map(Vec::as_slice));
-    least.record(
+    minimums.record(
         "harness",
         micro::fastest_run(
             &mut microbench,
@@ -81,7 +86,7 @@ fn measure_passes(devices: u32, rows_each: u32, passes: u32, least: &mut Minimum
             passes.min(8),
         )?,
     );
-    least.record(
+    minimums.record(
         "request",
         micro::fastest_run(
             &mut microbench,
@@ -91,7 +96,7 @@ fn measure_passes(devices: u32, rows_each: u32, passes: u32, least: &mut Minimum
         )?,
     );
     // The fixed cost of a run has more weight in a short run.
-    least.record(
+    minimums.record(
         "harness of a pass",
         micro::fastest_run(&mut microbench, Program::Harness, devices, passes)?,
     );
@@ -103,7 +108,7 @@ fn measure_passes(devices: u32, rows_each: u32, passes: u32, least: &mut Minimum
         microbench.set_cases(frames.iter().map(Vec::as_slice));
         let ns = micro::fastest_run(&mut microbench, Program::Gateway, devices, 1)?;
         if pass > 0 {
-            least.record("response", ns);
+            minimums.record("response", ns);
         }
     }
     Ok(())

@@ -25,7 +25,7 @@ use super::{BenchError, Report};
 pub struct Size {
     /// Devices of the fleet.
     pub devices: u32,
-    /// Rows of each.
+    /// Rows of each device.
     pub rows: u32,
     /// Runs of which the minimum counts.
     pub runs: u32,
@@ -39,11 +39,12 @@ pub struct Size {
     pub first_devices: u32,
     /// Devices in each mode whose latencies are compared while rows are leased.
     pub refill_devices: u32,
-    /// Authentications of each.
+    /// Authentications of each of these devices.
     pub refill_rounds: u32,
     /// Devices that are revoked.
     pub revocations: u32,
-    /// Legitimate devices under a flood: this number is installed, and as many are new for each kind of flood.
+    /// Legitimate devices under a flood: this number of installed devices, and for each kind of flood this number of
+    /// new devices.
     pub flood_devices: u32,
 }
 

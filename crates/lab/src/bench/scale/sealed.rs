@@ -10,10 +10,10 @@ use crate::bench::{BenchError, Row, keys};
 const PAYLOADS: [usize; 3] = [64, 512, 1300];
 /// Target for the smallest payload, ns.
 const TARGET_NS: f64 = 170.0;
-/// How often the programs are loaded again; see `micro`.
+/// How many times the programs are loaded; see `micro`.
 const LOADS: u32 = 10;
 
-/// The cost of decryption upstream and encryption downstream, and the cost per additional byte.
+/// Measures the cost of decryption upstream and encryption downstream, and the cost per additional byte.
 ///
 /// # Errors
 /// A program could not be loaded or run.
@@ -46,8 +46,8 @@ pub fn rows(size: &Size, rows: &mut Vec<Row>) -> Result<(), BenchError> {
         ));
         rows.push(Row::lower(format!("sealed.down_ns.{payload}"), down, "ns", None));
     }
-    let ([first, _, last], [least, _, most]) = (up, PAYLOADS);
-    let per_byte = (last - first) / (most - least) as f64;
+    let ([first_ns, _, last_ns], [first_bytes, _, last_bytes]) = (up, PAYLOADS);
+    let per_byte = (last_ns - first_ns) / (last_bytes - first_bytes) as f64;
     rows.push(Row::fact("sealed.ns_per_byte", per_byte, "ns"));
     Ok(())
 }

@@ -21,7 +21,7 @@ use crate::napi::pin_task;
 
 const TARGET_RATIO: f64 = 0.95;
 const RATIO: &str = "auth_rate.busy_over_idle";
-/// The CPU of the controller, PostgreSQL and the clients; [`rate`] uses the first CPU.
+/// The CPU of the controller and the clients; [`rate`] uses the first CPU.
 const OTHER_CPU: usize = 1;
 /// Bytes that are copied repeatedly: more than a core's private caches.
 const COPIED_BYTES: usize = 8 << 20;
@@ -32,7 +32,7 @@ const WARM_UP: Duration = Duration::from_millis(150);
 /// Time for all work of a slice to start and end.
 const MARGIN: Duration = Duration::from_secs(2);
 
-/// All rows of this part.
+/// Adds the rows of this part.
 pub(super) fn rows(
     controller: &TestController,
     fleet: &Fleet,
@@ -69,7 +69,7 @@ pub(super) fn rows(
         return Err(invalid_measurement("the controller received no read request"));
     }
     let median =
-        |name: &str, of: &mut Vec<f64>, target| Row::higher(name, quantile(of, 0.5), "ratio", target);
+        |name: &str, values: &mut Vec<f64>, target| Row::higher(name, quantile(values, 0.5), "ratio", target);
     report.rows.extend([
         median(RATIO, &mut ratios.busy, Some(TARGET_RATIO)),
         Row::fact(
@@ -99,7 +99,8 @@ struct Ratios {
     reads: u64,
 }
 
-/// Seven windows of one running data plane, every second one idle: slow drift affects both sides of a ratio.
+/// Measures seven windows of one running data plane. Every second window is idle, so slow drift affects both sides of a
+/// ratio.
 fn measure_slice(
     controller: &TestController,
     fleet: &Fleet,
@@ -112,34 +113,41 @@ fn measure_slice(
         run.measure(WARM_UP)?;
         run.measure(length)
     };
-    let before = window(run)?;
+    let idle_1 = window(run)?;
     let (busy, read_count) = with_controller_load(controller, fleet, slice, || window(run))?;
-    let between = window(run)?;
+    let idle_2 = window(run)?;
     let mut count = 0_u64;
     let spin = || count = std::hint::black_box(count.wrapping_mul(3).wrapping_add(1));
     let spinning = with_background_work(spin, || window(run))?;
-    let later = window(run)?;
-    let (from, mut to) = (vec![1_u8; COPIED_BYTES], vec![0; COPIED_BYTES]);
-    let copy = || std::hint::black_box(&mut to).copy_from_slice(&from);
+    let idle_3 = window(run)?;
+    let (source, mut target) = (vec![1_u8; COPIED_BYTES], vec![0; COPIED_BYTES]);
+    let copy = || std::hint::black_box(&mut target).copy_from_slice(&source);
     let copying = with_background_work(copy, || window(run))?;
-    let after = window(run)?;
+    let idle_4 = window(run)?;
 
-    let over = |loaded: SaturatedRun, idle: [SaturatedRun; 2], of: fn(SaturatedRun) -> f64| {
-        let [before, after] = idle.map(of);
-        of(loaded) / f64::midpoint(before, after)
+    let ratio_to_idle = |loaded: SaturatedRun, idle: [SaturatedRun; 2], rate_of: fn(SaturatedRun) -> f64| {
+        let [before, after] = idle.map(rate_of);
+        rate_of(loaded) / f64::midpoint(before, after)
     };
-    let of_cpu = SaturatedRun::per_verifier_second;
-    ratios.busy.push(over(busy, [before, between], of_cpu));
+    let per_verifier_second = SaturatedRun::per_verifier_second;
+    ratios
+        .busy
+        .push(ratio_to_idle(busy, [idle_1, idle_2], per_verifier_second));
     ratios
         .wall
-        .push(over(busy, [before, between], SaturatedRun::per_second));
-    ratios.spinning.push(over(spinning, [between, later], of_cpu));
-    ratios.copying.push(over(copying, [later, after], of_cpu));
+        .push(ratio_to_idle(busy, [idle_1, idle_2], SaturatedRun::per_second));
+    ratios
+        .spinning
+        .push(ratio_to_idle(spinning, [idle_2, idle_3], per_verifier_second));
+    ratios
+        .copying
+        .push(ratio_to_idle(copying, [idle_3, idle_4], per_verifier_second));
     ratios.reads += read_count;
     Ok(())
 }
 
-/// Runs `work` on the first CPU while the controller is saturated with reads and writes on the other; returns the number of reads.
+/// Runs `work` on the first CPU while the controller is saturated with reads and writes on the other CPU; returns the
+/// number of reads.
 fn with_controller_load<T>(
     controller: &TestController,
     fleet: &Fleet,
@@ -148,24 +156,24 @@ fn with_controller_load<T>(
 ) -> Result<(T, u64), BenchError> {
     let stop = Arc::new(AtomicBool::new(false));
     std::thread::scope(|scope| {
-        let until = Arc::clone(&stop);
+        let stop_flag = Arc::clone(&stop);
         let clients = scope.spawn(move || {
             pin_task(0, OTHER_CPU).map_err(io("pin a thread"))?;
             let seed = u64::from(slice) + 100;
             runtime()?.block_on(async {
-                let changes = quarantine_and_release(controller, fleet, &until);
-                let (read_count, changed) =
-                    tokio::join!(reads::run_load(controller, fleet, seed, &until), changes);
-                changed?;
+                let changes = quarantine_and_release(controller, fleet, &stop_flag);
+                let (read_count, change_result) =
+                    tokio::join!(reads::run_load(controller, fleet, seed, &stop_flag), changes);
+                change_result?;
                 read_count
             })
         });
-        let done = work();
+        let result = work();
         stop.store(true, Relaxed);
         let read_count = clients
             .join()
             .map_err(|_| invalid_measurement("a load thread panicked"))??;
-        Ok((done?, read_count))
+        Ok((result?, read_count))
     })
 }
 
@@ -188,7 +196,7 @@ async fn quarantine_and_release(
     Ok(())
 }
 
-/// Runs `work` on the first CPU while a thread repeats `step` on the other.
+/// Runs `work` on the first CPU while a thread repeats `step` on the other CPU.
 fn with_background_work<T>(
     mut step: impl FnMut() + Send,
     work: impl FnOnce() -> Result<T, BenchError>,
@@ -196,19 +204,19 @@ fn with_background_work<T>(
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let stop = &stop;
-        let stepping = scope.spawn(move || {
+        let worker = scope.spawn(move || {
             pin_task(0, OTHER_CPU).map_err(io("pin a thread"))?;
             while !stop.load(Relaxed) {
                 step();
             }
             Ok::<_, BenchError>(())
         });
-        let done = work();
+        let result = work();
         stop.store(true, Relaxed);
-        stepping
+        worker
             .join()
             .map_err(|_| invalid_measurement("a load thread panicked"))??;
-        done
+        result
     })
 }
 

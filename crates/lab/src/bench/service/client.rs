@@ -29,7 +29,7 @@ pub(super) fn full_body(body: impl Into<Bytes>) -> Body {
     Full::new(body.into()).boxed()
 }
 
-/// How to reach a controller.
+/// The address and the TLS configuration for connections to a controller.
 #[derive(Clone)]
 pub(super) struct Connector {
     address: SocketAddr,
@@ -69,7 +69,7 @@ impl Connector {
         let (sender, connection) = handshake(TokioIo::new(stream))
             .await
             .map_err(invalid_measurement)?;
-        // The connection ends with its last sender; its errors are returned by the requests.
+        // The task ends when the last sender is dropped; requests return the connection's errors.
         tokio::spawn(connection);
         Ok(sender)
     }

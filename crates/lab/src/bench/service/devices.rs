@@ -97,11 +97,11 @@ impl Fleet {
 /// A device's key, computed from its id, so that a million keys need not be stored.
 pub(super) fn row_key(device: DeviceId, idx: u32) -> RowKey {
     let mut key = [0x5a; 16];
-    for (place, byte) in key
+    for (key_byte, byte) in key
         .iter_mut()
         .zip(device.0.to_be_bytes().into_iter().chain(idx.to_be_bytes()))
     {
-        *place = byte;
+        *key_byte = byte;
     }
     RowKey::from_bytes(key)
 }

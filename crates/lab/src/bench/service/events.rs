@@ -27,8 +27,8 @@ struct EventStream {
 }
 
 impl EventStream {
-    async fn start(client: &mut Client, path: &str, last: &str) -> Result<Self, BenchError> {
-        let headers = [("last-event-id", last)];
+    async fn start(client: &mut Client, path: &str, last_event_id: &str) -> Result<Self, BenchError> {
+        let headers = [("last-event-id", last_event_id)];
         let response = client.send(Method::GET, path, &headers, full_body("")).await?;
         Ok(Self {
             body: response.into_body(),
@@ -36,7 +36,7 @@ impl EventStream {
         })
     }
 
-    /// The data of the next complete events; empty for keep-alive lines.
+    /// Waits for the next part of the stream; returns the data of its complete events, none for keep-alive lines.
     async fn next(&mut self) -> Result<Vec<Value>, BenchError> {
         let frame = self.body.frame().await;
         let frame = frame.ok_or_else(|| invalid_measurement("the event stream ended"))?;
@@ -67,8 +67,8 @@ async fn newest_event_id(client: &mut Client) -> Result<u64, BenchError> {
 }
 
 async fn with_timeout<T>(work: impl Future<Output = Result<T, BenchError>>) -> Result<T, BenchError> {
-    let done = tokio::time::timeout(EVENT_TIMEOUT, work).await;
-    done.map_err(|_| invalid_measurement("not all events arrived within 300 s"))?
+    let result = tokio::time::timeout(EVENT_TIMEOUT, work).await;
+    result.map_err(|_| invalid_measurement("not all events arrived within 300 s"))?
 }
 
 /// A device with the times of the change request and of its response.
@@ -90,7 +90,7 @@ async fn quarantine_devices(
     Ok(changes_made)
 }
 
-/// All rows of this part.
+/// Adds the rows of this part.
 pub(super) fn rows(
     controller: &TestController,
     fleet: &Fleet,
@@ -101,12 +101,13 @@ pub(super) fn rows(
     progress("changes and events", None);
     runtime()?.block_on(async {
         let changes = size.changes.min(fleet.count / 2);
-        // The first devices of the fleet are used by another part.
+        // The last devices, because another part of the benchmark uses the device in the middle of the fleet.
         let device = |number: u32| fleet.id(fleet.count - 1 - number).to_string();
         let mut client = controller.client(0);
-        // Starts after the newest event, so that no event is missed.
-        let from = newest_event_id(&mut client).await?.to_string();
-        let mut listener = EventStream::start(&mut client, "/api/v1/events?kinds=quarantined", &from).await?;
+        // The stream starts after the newest event, so that no event is missed.
+        let newest_id = newest_event_id(&mut client).await?.to_string();
+        let mut listener =
+            EventStream::start(&mut client, "/api/v1/events?kinds=quarantined", &newest_id).await?;
         let mut writers = JoinSet::new();
         for writer in 0..WRITERS {
             let devices = (0..changes)
@@ -129,8 +130,8 @@ pub(super) fn rows(
         })
         .await?;
         let mut changes_made = Vec::new();
-        while let Some(ended) = writers.join_next().await {
-            changes_made.extend(ended.map_err(invalid_measurement)??);
+        while let Some(result) = writers.join_next().await {
+            changes_made.extend(result.map_err(invalid_measurement)??);
         }
         live_rows(&changes_made, &arrivals, rows)?;
         replay_rows(controller, rows).await
@@ -149,12 +150,12 @@ fn live_rows(
     };
     let (mut delivery_ms, mut response_ms) = (Vec::new(), Vec::new());
     for (device, began, responded) in changes_made {
-        let Some(at) = arrivals.get(device) else {
+        let Some(arrived) = arrivals.get(device) else {
             return Err(invalid_measurement(format_args!(
                 "no event for the change of device {device}"
             )));
         };
-        delivery_ms.push(at.duration_since(*began).as_secs_f64() * 1e3);
+        delivery_ms.push(arrived.duration_since(*began).as_secs_f64() * 1e3);
         response_ms.push(responded.duration_since(*began).as_secs_f64() * 1e3);
     }
     let per_s = changes_made.len() as f64 / last.duration_since(first).as_secs_f64();
@@ -189,11 +190,11 @@ async fn replay_rows(controller: &TestController, rows: &mut Vec<Row>) -> Result
     let began = Instant::now();
     let mut listener = EventStream::start(&mut client, "/api/v1/events", "0").await?;
     let events = with_timeout(async {
-        let (mut events, mut seen) = (0_u64, 0);
-        while seen < newest {
+        let (mut events, mut last_id) = (0_u64, 0);
+        while last_id < newest {
             for event in listener.next().await? {
                 if let Some(number) = event.get("id").and_then(serde_json::Value::as_u64) {
-                    (events, seen) = (events + 1, number);
+                    (events, last_id) = (events + 1, number);
                 }
             }
         }

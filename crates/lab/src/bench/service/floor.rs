@@ -46,20 +46,20 @@ pub(super) fn rows(
 /// Median time of a synchronous write of one page on the registry's disk, ms.
 fn fsync_ms(controller: &TestController) -> Result<f64, BenchError> {
     let path = controller.program.directory.join("floor");
-    let synced = || {
+    let write_pages = || {
         let mut file = File::create(&path)?;
-        let mut took_ms = Vec::new();
+        let mut times_ms = Vec::new();
         for _ in 0..SYNC_COUNT {
             file.seek(SeekFrom::Start(0))?;
             file.write_all(&[0x5a; PAGE_BYTES])?;
             let began = Instant::now();
             file.sync_data()?;
-            took_ms.push(began.elapsed().as_secs_f64() * 1e3);
+            times_ms.push(began.elapsed().as_secs_f64() * 1e3);
         }
-        Ok(took_ms)
+        Ok(times_ms)
     };
-    let mut took_ms = synced().map_err(io("write to the disk"))?;
-    Ok(quantile(&mut took_ms, 0.5))
+    let mut times_ms = write_pages().map_err(io("write to the disk"))?;
+    Ok(quantile(&mut times_ms, 0.5))
 }
 
 /// Rate of health-check responses over TLS: the cost of connections, HTTP and clients.
@@ -82,14 +82,15 @@ fn responses_per_s(controller: &TestController, length: Duration) -> Result<f64,
         tokio::time::sleep(length).await;
         stop.store(true, Relaxed);
         let mut responses = 0;
-        while let Some(ended) = tasks.join_next().await {
-            responses += ended.map_err(invalid_measurement)??;
+        while let Some(result) = tasks.join_next().await {
+            responses += result.map_err(invalid_measurement)??;
         }
         Ok(responses as f64 / began.elapsed().as_secs_f64())
     })
 }
 
-/// Enrollment rates into memory (encryption, codes, statements) and into a file, devices/s, and the time of one lookup, µs.
+/// Enrollment rates into memory (encryption, tags, SQL statements) and into a file, devices/s, and the time of one
+/// lookup, µs.
 fn registry(controller: &TestController, count: u32) -> Result<(f64, f64, f64), BenchError> {
     let key = MasterKey::from_bytes([0x42; 32]);
     let fleet = Fleet::new(count);

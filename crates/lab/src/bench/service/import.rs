@@ -17,7 +17,7 @@ pub(super) const LARGE_ROWS: u32 = 100;
 const RATE_ROW: &str = "import.devices_per_s";
 const RATIO_ROW: &str = "postgres_over_sqlite.import";
 
-/// Imports the devices and returns the elapsed time, without creating the body.
+/// Imports the devices and returns the elapsed time, without the time to create the body.
 pub(super) fn fleet(
     controller: &TestController,
     fleet: &Fleet,
@@ -28,11 +28,11 @@ pub(super) fn fleet(
     runtime()?.block_on(async {
         let mut client = controller.client(0);
         let began = Instant::now();
-        let all = lines.len() as u64;
-        let (sent, mut at) = tokio::sync::mpsc::unbounded_channel();
+        let chunk_count = lines.len() as u64;
+        let (progress_sender, mut progress_receiver) = tokio::sync::mpsc::unbounded_channel();
         let chunks = lines.into_iter().enumerate().map(move |(number, chunk)| {
             // The progress receiver may be gone.
-            let _ = sent.send(number as u64);
+            let _ = progress_sender.send(number as u64);
             Ok(Frame::data(chunk))
         });
         let body = StreamBody::new(tokio_stream::iter(chunks)).boxed();
@@ -40,17 +40,17 @@ pub(super) fn fleet(
         let response = loop {
             tokio::select! {
                 response = import.as_mut() => break response?,
-                Some(number) = at.recv() => {
+                Some(number) = progress_receiver.recv() => {
                     if number % 64 == 0 {
-                        progress("importing", Some((number * u64::from(fleet.count) / all, fleet.count.into())));
+                        progress("importing", Some((number * u64::from(fleet.count) / chunk_count, fleet.count.into())));
                     }
                 }
             }
         };
-        let took = began.elapsed();
+        let elapsed = began.elapsed();
         let response: serde_json::Value = serde_json::from_slice(&response).map_err(invalid_measurement)?;
         match response.get("stored").and_then(serde_json::Value::as_u64) == Some(fleet.count.into()) {
-            true => Ok(took),
+            true => Ok(elapsed),
             false => Err(invalid_measurement(format_args!("the controller did not store all {} devices: {response}", fleet.count))),
         }
     })
@@ -60,8 +60,8 @@ async fn send(client: &mut Client, body: super::client::Body) -> Result<Bytes, B
     client.post("/api/v1/devices/import", body).await
 }
 
-fn per_s(fleet: &Fleet, took: Duration) -> f64 {
-    f64::from(fleet.count) / took.as_secs_f64()
+fn per_s(fleet: &Fleet, elapsed: Duration) -> f64 {
+    f64::from(fleet.count) / elapsed.as_secs_f64()
 }
 
 /// Adds the rows of this part; the fleet has already been imported.
@@ -69,21 +69,26 @@ pub(super) fn rows(
     controller: &TestController,
     fleet: &Fleet,
     size: &Size,
-    took: Duration,
+    elapsed: Duration,
     progress: Progress<'_>,
     report: &mut Report,
 ) -> Result<(), BenchError> {
-    let sqlite = per_s(fleet, took);
+    let sqlite = per_s(fleet, elapsed);
     let large = fleet.additional(size.large_devices, LARGE_ROWS);
-    let took = self::fleet(controller, &large, progress)?;
+    let elapsed = self::fleet(controller, &large, progress)?;
     report.rows.extend([
         Row::higher(RATE_ROW, sqlite, "1/s", Some(TARGET_DEVICES_PER_S)),
-        Row::higher(format!("{RATE_ROW}.100_rows"), per_s(&large, took), "1/s", None),
+        Row::higher(
+            format!("{RATE_ROW}.100_rows"),
+            per_s(&large, elapsed),
+            "1/s",
+            None,
+        ),
     ]);
     progress("starting PostgreSQL", None);
     match TestController::start_if_available(controller.program.path.clone(), Database::Postgres)? {
-        Ok(other) => {
-            let postgres = per_s(fleet, self::fleet(&other, fleet, progress)?);
+        Ok(postgres_controller) => {
+            let postgres = per_s(fleet, self::fleet(&postgres_controller, fleet, progress)?);
             report.rows.extend([
                 Row::higher(format!("{RATE_ROW}.postgres"), postgres, "1/s", None),
                 Row::higher(RATIO_ROW, postgres / sqlite, "ratio", None),

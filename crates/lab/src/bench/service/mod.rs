@@ -42,7 +42,7 @@ pub struct Size {
     pub read_ms: u64,
     /// Changes that become events.
     pub changes: u32,
-    /// Devices that are revoked without other load, and as many under read load.
+    /// Devices that are revoked without other load, and the same number under read load.
     pub revocations: u32,
     /// Length of one window of the data plane, ms.
     pub slice_ms: u64,
@@ -134,9 +134,9 @@ pub fn run(
         progress("lower bounds", None);
         floor::rows(&controller, &fleet, size, &mut report.rows)?;
     }
-    let imported = import::fleet(&controller, &fleet, progress)?;
+    let import_time = import::fleet(&controller, &fleet, progress)?;
     if is_selected(Part::Import) {
-        import::rows(&controller, &fleet, size, imported, progress, &mut report)?;
+        import::rows(&controller, &fleet, size, import_time, progress, &mut report)?;
     }
     if is_selected(Part::Reads) {
         progress("read requests", None);
@@ -171,6 +171,6 @@ fn runtime() -> Result<tokio::runtime::Runtime, BenchError> {
 
 fn quantile(values: &mut [f64], quantile: f64) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
-    let at = (values.len() as f64 * quantile).ceil() as usize;
-    values.get(at.saturating_sub(1)).copied().unwrap_or(f64::NAN)
+    let rank = (values.len() as f64 * quantile).ceil() as usize;
+    values.get(rank.saturating_sub(1)).copied().unwrap_or(f64::NAN)
 }

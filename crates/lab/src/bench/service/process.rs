@@ -23,32 +23,32 @@ pub(super) struct Program {
 }
 
 impl Program {
-    fn command(&self, words: &str) -> Command {
+    fn command(&self, arguments: &str) -> Command {
         let mut command = Command::new(&self.path);
         command
-            .args(words.split_whitespace())
+            .args(arguments.split_whitespace())
             .current_dir(&self.directory)
             .stdin(Stdio::null());
         command
     }
 
     /// Runs a command to its end and returns its output.
-    pub(super) fn run(&self, words: &str) -> Result<String, BenchError> {
-        let output = self.command(words).output().map_err(io("start linewarden"))?;
+    pub(super) fn run(&self, arguments: &str) -> Result<String, BenchError> {
+        let output = self.command(arguments).output().map_err(io("start linewarden"))?;
         match output.status.success() {
             true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
             false => Err(invalid_measurement(format_args!(
-                "command `linewarden {words}` failed: {}",
+                "command `linewarden {arguments}` failed: {}",
                 String::from_utf8_lossy(&output.stderr).trim_end()
             ))),
         }
     }
 
     /// Starts a service; `name` is the name of its log file.
-    pub(super) fn start(&self, name: &str, words: &str) -> Result<Process, BenchError> {
+    pub(super) fn start(&self, name: &str, arguments: &str) -> Result<Process, BenchError> {
         let log = self.directory.join(format!("{name}.log"));
         let mut child = self
-            .command(words)
+            .command(arguments)
             .stdout(Stdio::piped())
             .stderr(File::create(&log).map_err(io("create a log file"))?)
             .spawn()
@@ -85,19 +85,19 @@ impl Process {
         self.child.id()
     }
 
-    /// Waits for the first line that `matches`.
+    /// Waits for the first output line that `matches` and returns it.
     pub(super) fn wait_for(
         &self,
         description: &str,
         matches: impl Fn(&Value) -> bool,
     ) -> Result<Value, BenchError> {
-        let until = Instant::now() + START_TIMEOUT;
+        let deadline = Instant::now() + START_TIMEOUT;
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            let left = until.saturating_duration_since(Instant::now());
-            let Ok(line) = lines.recv_timeout(left) else {
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            let Ok(line) = lines.recv_timeout(remaining) else {
                 return Err(invalid_measurement(format_args!(
-                    "no line about {description} within 60 s: {}",
+                    "the program ended or printed no line about {description} within 60 s: {}",
                     last_log_lines(&self.log)
                 )));
             };
@@ -122,6 +122,6 @@ impl Drop for Process {
 fn last_log_lines(log: &Path) -> String {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
-    let from = lines.len().saturating_sub(5);
-    lines.get(from..).unwrap_or_default().join("; ")
+    let first = lines.len().saturating_sub(5);
+    lines.get(first..).unwrap_or_default().join("; ")
 }

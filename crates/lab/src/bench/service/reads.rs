@@ -56,11 +56,11 @@ impl ReadKind {
     ];
 
     fn draw(rng: &mut ChaCha8Rng) -> Self {
-        let mut at = rng.random_range(0..100);
+        let mut point = rng.random_range(0..100);
         for (kind, share) in Self::MIX {
-            match at < share {
+            match point < share {
                 true => return kind,
-                false => at -= share,
+                false => point -= share,
             }
         }
         Self::Device
@@ -122,11 +122,11 @@ impl Latencies {
         })
     }
 
-    fn record(&mut self, kind: ReadKind, took: Duration) {
-        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+    fn record(&mut self, kind: ReadKind, latency: Duration) {
+        let us = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
         self.all.saturating_record(us);
-        let place = ReadKind::MIX.iter().position(|(other, _)| *other == kind);
-        if let Some(histogram) = place.and_then(|place| self.kinds.get_mut(place)) {
+        let position = ReadKind::MIX.iter().position(|(other, _)| *other == kind);
+        if let Some(histogram) = position.and_then(|position| self.kinds.get_mut(position)) {
             histogram.saturating_record(us);
         }
     }
@@ -186,8 +186,8 @@ async fn run_readers(
         ));
     }
     let mut latencies = Latencies::new()?;
-    while let Some(ended) = tasks.join_next().await {
-        latencies.add(&ended.map_err(invalid_measurement)??)?;
+    while let Some(result) = tasks.join_next().await {
+        latencies.add(&result.map_err(invalid_measurement)??)?;
     }
     Ok(latencies)
 }
@@ -214,12 +214,12 @@ pub(super) fn rows(
     let length = Duration::from_millis(size.read_ms);
     // Warm-up: opens connections and fills the caches of statements and database pages.
     run(1, length / 4)?;
-    let (latencies, took) = run(2, length)?;
+    let (latencies, elapsed) = run(2, length)?;
     let ms = |histogram: &Histogram<u64>, quantile| histogram.value_at_quantile(quantile) as f64 / 1e3;
     rows.extend([
         Row::higher(
             "api.reads_per_s",
-            latencies.all.len() as f64 / took.as_secs_f64(),
+            latencies.all.len() as f64 / elapsed.as_secs_f64(),
             "1/s",
             Some(TARGET_READS_PER_S),
         ),

@@ -49,12 +49,14 @@ impl Gateway {
         controller.program.run(&format!(
             "certificate gateway --ca pki --id {id} --out gateway-{id}"
         ))?;
-        let mut tries = 0;
+        let mut retries = 0;
         loop {
             match Self::start_at_free_port(controller, id, slots) {
                 // Another process has taken the port.
-                Err(error) if error.to_string().contains(PORT_IN_USE) && tries < PORT_ATTEMPTS => tries += 1,
-                started => return started,
+                Err(error) if error.to_string().contains(PORT_IN_USE) && retries < PORT_ATTEMPTS => {
+                    retries += 1
+                }
+                result => return result,
             }
         }
     }
@@ -77,7 +79,7 @@ impl Gateway {
             .map_err(io("write a configuration file"))?;
         let process = program.start(
             &format!("gateway-{id}"),
-            &format!("serve --config {file} --json --every 1"),
+            &format!("serve --config {file} --json --status-interval 1"),
         )?;
         process.wait_for("gateway", |line| {
             line["event"] == "status" && line["loaded"] == true
@@ -92,16 +94,17 @@ impl Gateway {
 /// A socket on the device's own address, because two live sessions never share an address.
 fn socket(number: u32, gateway: SocketAddr) -> Result<UdpSocket, BenchError> {
     let [_, high, middle, low] = (number + 1).to_be_bytes();
-    let from = Ipv4Addr::new(127, high + 1, middle, low);
-    let connected = || {
-        let socket = UdpSocket::bind((from, 0))?;
+    let device_address = Ipv4Addr::new(127, high + 1, middle, low);
+    let open = || {
+        let socket = UdpSocket::bind((device_address, 0))?;
         socket.connect(gateway)?;
         Ok(socket)
     };
-    connected().map_err(io("open a device socket"))
+    open().map_err(io("open a device socket"))
 }
 
-/// One handshake with the protocol's device role; its clock is advanced on timeouts, so that it never pauses.
+/// Runs one handshake with the protocol's device role. Each timeout advances the device's clock, so that the device
+/// never pauses.
 fn authenticate(fleet: &Fleet, number: u32, gateway: SocketAddr) -> Result<(), BenchError> {
     let (id, mode) = (fleet.id(number), Fleet::mode(number));
     let socket = socket(number, gateway)?;
@@ -123,8 +126,8 @@ fn authenticate(fleet: &Fleet, number: u32, gateway: SocketAddr) -> Result<(), B
     let mut output = device
         .start(nonce()?, now_ms)
         .map_err(|error| invalid_measurement(format_args!("{error:?}")))?;
-    let (until, mut buffer) = (Instant::now() + TIMEOUT, [0; 2048]);
-    while Instant::now() < until {
+    let (deadline, mut buffer) = (Instant::now() + TIMEOUT, [0; 2048]);
+    while Instant::now() < deadline {
         output = match output {
             Output::Transmit(message) => {
                 socket.send(&message).map_err(io("send to a gateway"))?;
@@ -158,7 +161,7 @@ fn nonce() -> Result<[u8; 16], BenchError> {
     Ok(nonce)
 }
 
-/// REQUESTs of a device to all gateways, with the time of the last reply.
+/// Sends a device's REQUESTs to all gateways and records the time of the last reply.
 struct Probe {
     id: DeviceId,
     sockets: Vec<UdpSocket>,
@@ -208,9 +211,9 @@ impl Probe {
     /// Sends REQUESTs until all gateways have replied.
     fn wait_for_all_gateways(&mut self) -> Result<(), BenchError> {
         self.confirmed.fill(false);
-        let until = Instant::now() + TIMEOUT;
+        let deadline = Instant::now() + TIMEOUT;
         while !self.confirmed.iter().all(|confirmed| *confirmed) {
-            if Instant::now() > until {
+            if Instant::now() > deadline {
                 let error = format!(
                     "not all gateways reply to device {}: {:?}",
                     self.id, self.confirmed
@@ -253,9 +256,9 @@ fn revoke(
     let runtime = runtime()?;
     let mut client = controller.client(0);
     let mut control_device = Probe::new(fleet, control_device, gateways)?;
-    let (mut blocked_ms, all) = (Vec::new(), u64::from(numbers.end - numbers.start));
+    let (mut blocked_ms, total) = (Vec::new(), u64::from(numbers.end - numbers.start));
     for number in numbers {
-        progress("revoking", Some((blocked_ms.len() as u64, all)));
+        progress("revoking", Some((blocked_ms.len() as u64, total)));
         let mut probe = Probe::new(fleet, number, gateways)?;
         probe.wait_for_all_gateways()?;
         // A random pause, independent of the gateways' polling.
@@ -274,12 +277,12 @@ fn revoke(
                 probe.wait_until_no_reply()
             });
             let began = Instant::now();
-            let revoked = runtime.block_on(client.post(&path, body));
+            let response = runtime.block_on(client.post(&path, body));
             probing_enabled.store(false, Relaxed);
             let last = probing
                 .join()
                 .map_err(|_| invalid_measurement("a probe thread panicked"))?;
-            revoked?;
+            response?;
             Ok::<_, BenchError>((began, last?))
         })?;
         // Replies to another device show that the revocation, not the network, blocked the device.
@@ -325,12 +328,13 @@ pub(super) fn rows(
     )?;
     let stop = Arc::new(AtomicBool::new(false));
     let mut busy_ms = std::thread::scope(|scope| {
-        let until = Arc::clone(&stop);
-        let load = scope.spawn(move || runtime()?.block_on(reads::run_load(controller, fleet, 3, &until)));
+        let stop_flag = Arc::clone(&stop);
+        let load =
+            scope.spawn(move || runtime()?.block_on(reads::run_load(controller, fleet, 3, &stop_flag)));
         let busy_ms = revoke(controller, &devices, &gateways, busy, control_device, progress);
         stop.store(true, Relaxed);
         load.join()
-            .map_err(|_| invalid_measurement("a probe thread panicked"))??;
+            .map_err(|_| invalid_measurement("the read load thread panicked"))??;
         busy_ms
     })?;
     rows.extend([

@@ -39,7 +39,7 @@ impl TestController {
         Self::start_if_available(program, database)?.map_err(invalid_measurement)
     }
 
-    /// Starts a controller, or returns what the machine lacks.
+    /// Starts a controller; the inner error names the program that the machine lacks.
     pub(super) fn start_if_available(
         program: std::path::PathBuf,
         database: Database,
@@ -58,7 +58,7 @@ impl TestController {
                 };
                 let server = match Postgres::start(options) {
                     Ok(server) => server,
-                    Err(missing) => return Ok(Err(missing)),
+                    Err(unavailable) => return Ok(Err(unavailable)),
                 };
                 let address = server
                     .new_schema("fleet")
@@ -81,8 +81,8 @@ impl TestController {
         let file = program.directory.join("controller.toml");
         std::fs::write(file, configuration).map_err(io("write a configuration file"))?;
         let tokens = (0..USERS).map(|user| {
-            let words = format!("user create user-{user} --role operator --config controller.toml");
-            let output = program.run(&words)?;
+            let arguments = format!("user create user-{user} --role operator --config controller.toml");
+            let output = program.run(&arguments)?;
             let token = output.split_whitespace().find(|word| word.starts_with("lw_"));
             token
                 .map(Arc::from)
@@ -109,7 +109,7 @@ impl TestController {
         }))
     }
 
-    /// The client with this number.
+    /// A client with the token of API user `number`, modulo the number of users.
     pub(super) fn client(&self, number: usize) -> Client {
         let token = self
             .tokens

@@ -1,7 +1,7 @@
 //! The stages of Rapid Authentication with RSA-2048 and 32 components, by batch size on one core and by threads: the thesis' Figures
 //! 3 to 11.
 //!
-//! Batches are computed one after another, so a batch that does not fill the eight vector lanes wastes the rest of them.
+//! Batches are computed one after another, so a batch of fewer than eight messages leaves vector lanes unused.
 
 use std::sync::Barrier;
 use std::time::Duration;
@@ -20,8 +20,8 @@ use crate::bench::{BenchError, Report, Row};
 pub const STAGES: [&str; 3] = ["offline", "online", "verify"];
 /// Different messages; larger batches repeat them.
 const MESSAGES: usize = 512;
-/// Maximum number of masks for one timing of the online stage; a larger batch is timed in parts, and the time for creating the masks
-/// does not count.
+/// Maximum number of masks for one timing: the offline and the online stage compute only this part of a larger batch. In the online
+/// stage, the time for creating the masks does not count.
 const MASKS_MAX: usize = 512;
 
 /// Adds the rows of this part.
@@ -129,7 +129,7 @@ fn verify(messages: &[Checked], batch: usize) -> Result<Timing, BenchError> {
 /// Masks, messages to sign, and messages to verify per thread and batch.
 pub(super) const BATCH_PER_THREAD: [usize; 3] = [64, MASKS_MAX, 4 * MESSAGES];
 
-/// All threads prepare the same work, start together, and the time of the slowest one counts.
+/// All threads prepare the same work and start together. The time of the slowest thread counts.
 fn rows_by_threads(
     size: &Size,
     key: &RapidKey,
@@ -145,12 +145,13 @@ fn rows_by_threads(
                 let workers: Vec<_> = (0..threads)
                     .map(|_| scope.spawn(|| time_thread_batch(key, stage, messages, count, &barrier)))
                     .collect();
-                let ends = workers.into_iter().map(std::thread::ScopedJoinHandle::join);
-                ends.map(|end| end.unwrap_or_else(|_| Err(invalid_measurement("a thread panicked"))))
+                let results = workers.into_iter().map(std::thread::ScopedJoinHandle::join);
+                results
+                    .map(|result| result.unwrap_or_else(|_| Err(invalid_measurement("a thread panicked"))))
                     .collect::<Result<Vec<Duration>, _>>()
             })?;
-            let last = times.into_iter().max().unwrap_or_default();
-            rate = rate.max((threads * count) as f64 / last.as_secs_f64());
+            let slowest = times.into_iter().max().unwrap_or_default();
+            rate = rate.max((threads * count) as f64 / slowest.as_secs_f64());
         }
         rows.push(Row::higher(
             format!("stage.{stage}.threads.{threads}"),
@@ -169,7 +170,7 @@ fn time_thread_batch(
     count: usize,
     barrier: &Barrier,
 ) -> Result<Duration, BenchError> {
-    // Also after an error, the thread must reach the barrier, because the other threads wait there.
+    // The thread must reach the barrier even after an error, because the other threads wait there.
     let prepared = match stage {
         "online" => key
             .digits(count)

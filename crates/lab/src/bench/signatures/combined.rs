@@ -13,7 +13,7 @@ use super::rounds::Timing;
 use crate::bench::scale::Progress;
 use crate::bench::{BenchError, Better, Pending, Report, Row};
 
-/// The same stages for the GPU.
+/// The stages of `batches::STAGES` as values of the GPU library.
 const GPU_STAGES: [Stage; 3] = [Stage::Offline, Stage::Online, Stage::Verify];
 
 /// Messages per batch of the GPU: from one block to enough to keep a large device busy while it copies.
@@ -107,10 +107,10 @@ fn threads() -> impl Iterator<Item = usize> {
 /// Messages per second of a stage with batches of `items` messages.
 fn gpu_rate(gpu: &mut Gpu, stage: Stage, items: usize, duration: Duration) -> Result<f64, BenchError> {
     let begin = Instant::now();
-    let mut problem = None;
+    let mut random_error = None;
     let sources = BenchEnvironment {
         now: &mut || begin.elapsed(),
-        random: &mut |bytes| problem = getrandom::fill(bytes).err().or(problem),
+        random: &mut |bytes| random_error = getrandom::fill(bytes).err().or(random_error),
     };
     let plan = Plan {
         items,
@@ -119,8 +119,8 @@ fn gpu_rate(gpu: &mut Gpu, stage: Stage, items: usize, duration: Duration) -> Re
         ..Plan::default()
     };
     let rate = gpu::stage_of(gpu, &plan, sources).map_err(invalid_measurement);
-    match problem {
-        Some(problem) => Err(invalid_measurement(problem)),
+    match random_error {
+        Some(random_error) => Err(invalid_measurement(random_error)),
         None => rate,
     }
 }
@@ -153,8 +153,8 @@ fn combined_rate(
         };
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         let device_rate = {
-            // Dropped also after a panic: the scope waits for the threads.
-            let _stopping = StopOnDrop(&stop);
+            // Stops the threads also after a panic, because the scope waits for them.
+            let _stop_on_return = StopOnDrop(&stop);
             device()
         };
         let mut rate = device_rate?;

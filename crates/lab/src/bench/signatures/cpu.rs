@@ -1,10 +1,11 @@
 //! The operations of every scheme on one core: one message at a time (with aws-lc, except for Rapid Authentication), and eight in
 //! parallel with vector instructions.
 //!
-//! Verification includes the hash. The messages come alternately from eight signers, for whose public keys multiples were
-//! precomputed; rows named `new_signers` are without precomputation, and rows named `many_signers` have a thousand signers with it.
-//! Rapid Authentication verifies messages of one signer, with and without cached component hashes. Signing takes 200 bytes, or one
-//! random byte per component with existing masks; `offline` creates a mask, which is the private operation of RSA with its check.
+//! The time of a verification includes the hash of the message. The messages come alternately from eight signers, for
+//! whose public keys multiples were precomputed; rows named `new_signers` are without precomputation, and rows named
+//! `many_signers` have a thousand signers with precomputed multiples. Rapid Authentication verifies messages of one
+//! signer, with and without cached component hashes. A signature covers 200 bytes or, with an existing mask, one random
+//! byte per component; `offline` creates a mask: one private RSA operation and its check.
 
 use linewarden_signatures::lane::{BatchLane, SingleLane, Verifier};
 use linewarden_signatures::receive::Checked;
@@ -127,9 +128,9 @@ fn verification_measurements<'a>(name: &str, messages: &'a [Checked]) -> Vec<Mea
         true => "one",
         false => "awslc",
     };
-    let mut one = SingleLane::default();
+    let mut single_lane = SingleLane::default();
     let mut measurements = vec![Measurement::new(format!("{name}.{implementation}"), move || {
-        time_verification(&mut one, messages)
+        time_verification(&mut single_lane, messages)
     })];
     if let Some(mut lane) = BatchLane::widest() {
         measurements.push(Measurement::new(format!("{name}.{BATCH_LANE}"), move || {
@@ -209,7 +210,7 @@ fn time_uncached_verification(messages: &[Checked]) -> Result<Timing, BenchError
 /// Adds the ratios of this implementation's rates to those of aws-lc.
 fn ratios(report: &mut Report) {
     let vectors = linewarden_arithmetic::Backend::widest().map(|backend| backend.name());
-    let over = |a: &str, b: &str| Some(report.value(a)? / report.value(b)?);
+    let ratio_of = |a: &str, b: &str| Some(report.value(a)? / report.value(b)?);
     let mut rows = Vec::new();
     let mut pending = Vec::new();
     for (name, row, reference_row, target) in [
@@ -223,7 +224,7 @@ fn ratios(report: &mut Report) {
     ] {
         let ifma = format!("{name}.ifma_over_awslc");
         match (
-            over(&format!("{row}_per_s"), &format!("{reference_row}_per_s")),
+            ratio_of(&format!("{row}_per_s"), &format!("{reference_row}_per_s")),
             vectors,
         ) {
             (Some(ratio), Some(IFMA)) => rows.push(Row::higher(ifma, ratio, "ratio", Some(target))),
@@ -259,13 +260,13 @@ fn ratios(report: &mut Report) {
             2.0,
         ),
     ] {
-        let ratio = over(&format!("{row}_per_s"), &format!("{reference_row}_per_s"));
+        let ratio = ratio_of(&format!("{row}_per_s"), &format!("{reference_row}_per_s"));
         rows.extend(ratio.map(|ratio| Row::higher(name, ratio, "ratio", Some(target))));
     }
     for scheme in ["p256", "ed25519"] {
         for variant in ["new_signers", "many_signers"] {
             let row = format!("{scheme}.verify.{BATCH_LANE}.{variant}_per_s");
-            let ratio = over(&row, &format!("{scheme}.verify.awslc_per_s"));
+            let ratio = ratio_of(&row, &format!("{scheme}.verify.awslc_per_s"));
             let name = format!("{scheme}_verify.{variant}_over_awslc");
             rows.extend(ratio.map(|ratio| Row::higher(name, ratio, "ratio", None)));
         }

@@ -28,7 +28,7 @@ pub fn rows(size: &Size, report: &mut Report) -> Result<(), BenchError> {
     };
     let fastest = |a: &str, b: &str| match (microseconds(a), microseconds(b)) {
         (Ok(a), Ok(b)) => Ok(f64::min(a, b)),
-        (one, other) => one.or(other),
+        (first, second) => first.or(second),
     };
     let mut rows = Vec::new();
     let mut row =

@@ -44,11 +44,11 @@ const THESIS_PER_S: [(&str, [f64; 3]); 3] = [
 /// The points of `stage.STAGE.KIND.N` rows.
 fn line(report: &Report, stage: &str, kind: &str) -> Vec<(f64, f64)> {
     let prefix = format!("stage.{stage}.{kind}.");
-    let of_row = |row: &crate::bench::Row| {
-        let at = row.name.strip_prefix(&prefix)?.parse::<f64>().ok()?;
-        Some((at, row.value))
+    let point = |row: &crate::bench::Row| {
+        let x = row.name.strip_prefix(&prefix)?.parse::<f64>().ok()?;
+        Some((x, row.value))
     };
-    report.rows.iter().filter_map(of_row).collect()
+    report.rows.iter().filter_map(point).collect()
 }
 
 fn by_batch(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
@@ -87,7 +87,7 @@ fn by_threads(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
 
 /// The rows of a chart.
 struct Kinds {
-    /// Row kinds with their legends: those of the CPU are required, those of the GPU are optional.
+    /// Row kinds with their legends: the CPU's rows are required, the GPU's rows are optional.
     measured: [(&'static str, &'static str); 2],
     x_label: &'static str,
 }
@@ -139,14 +139,15 @@ fn panel(
     thesis: &[(&str, f64)],
 ) -> Result<(), String> {
     let points = || measured.iter().flat_map(|(_, points)| points);
-    let all = || {
+    let all_rates = || {
         points()
             .map(|point| point.1)
             .chain(thesis.iter().map(|line| line.1))
     };
     let widest = points().map(|point| point.0).fold(2.0, f64::max);
     // Space above for the legend.
-    let heights: Range<f64> = all().fold(f64::MAX, f64::min) / 2.0..all().fold(0.0, f64::max) * 20.0;
+    let heights: Range<f64> =
+        all_rates().fold(f64::MAX, f64::min) / 2.0..all_rates().fold(0.0, f64::max) * 20.0;
     let mut chart = ChartBuilder::on(area)
         .caption(stage, ("sans-serif", 17))
         .margin(10)

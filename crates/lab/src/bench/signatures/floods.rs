@@ -44,7 +44,7 @@ const FORGED: usize = 1_024;
 const PAYLOAD_BYTES: usize = 200;
 /// Runs, of which the best counts.
 const RUNS: usize = 5;
-/// Target: largest ratio of the 99th percentile during a flood to the one without.
+/// Target: largest ratio of the 99th percentile during a flood to the 99th percentile without a flood.
 const OVER_BASELINE_MAX: f64 = 3.0;
 
 /// A flood of invalid messages.
@@ -150,7 +150,7 @@ fn now() -> TimeMs {
     TimeMs::from_unix_ms(since.map_or(0, |since| since.as_millis() as u64))
 }
 
-/// Latencies of the messages that were signed after a point in time.
+/// Latencies of the messages that were signed at `from_ms` or later.
 #[derive(Default)]
 struct Arrivals {
     from_ms: AtomicU64,
@@ -203,19 +203,19 @@ impl Bench {
         })
     }
 
-    /// The best run with the losses of all runs, and the 99th percentile of the median run, us.
+    /// Returns the best run, with the sum of all runs' losses, and the 99th percentile of the median run, us.
     fn best_run(&self, flood: Option<&Flood>) -> Result<(ImmediateLatency, f64), BenchError> {
         let mut runs = Vec::new();
         for _ in 0..RUNS {
             runs.push(self.run(flood)?);
         }
-        runs.sort_by(|one, other| one.p99_us.total_cmp(&other.p99_us));
+        runs.sort_by(|a, b| a.p99_us.total_cmp(&b.p99_us));
         let median = runs.get(RUNS / 2).map_or(f64::INFINITY, |run| run.p99_us);
         let lost = runs.iter().map(|run| run.lost).sum();
         let best = runs
             .into_iter()
             .next()
-            .ok_or_else(|| invalid_measurement("no run was made"))?;
+            .ok_or_else(|| invalid_measurement("no run was completed"))?;
         Ok((ImmediateLatency { lost, ..best }, median))
     }
 
@@ -230,9 +230,9 @@ impl Bench {
     }
 
     fn receive_under_flood(&self, flood: Option<&Flood>) -> Result<ImmediateLatency, BenchError> {
-        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let local_address = SocketAddr::from(([127, 0, 0, 1], 0));
         let wait = Duration::from_millis(20);
-        let mut inbox = UdpReceiver::open(any, 0, wait).map_err(invalid_measurement)?;
+        let mut inbox = UdpReceiver::open(local_address, 0, wait).map_err(invalid_measurement)?;
         let arrivals = Arc::new(Arrivals::default());
         let mut service = self.service(&arrivals)?;
         let shared = Shared {
@@ -439,7 +439,7 @@ impl ForgedMessages {
     }
 }
 
-/// Replaces the stamp and a number in the middle of the signature, which remains in range for all schemes.
+/// Replaces the stamp and eight bytes of the signature, which remains in range for all schemes.
 fn forge(message: &mut [u8], stamp: Stamp, signature_bytes: usize, number: u64) {
     if let Some(stamp_field) = message.get_mut(12..18) {
         for (byte, stamp_byte) in stamp_field
@@ -449,9 +449,9 @@ fn forge(message: &mut [u8], stamp: Stamp, signature_bytes: usize, number: u64) 
             *byte = *stamp_byte;
         }
     }
-    // The middle of the RSA signature, or of the second 32-byte number of another signature.
-    let at = message.len() - signature_bytes + 3 * signature_bytes / 4;
-    for (byte, number_byte) in message.iter_mut().skip(at - 4).zip(number.to_le_bytes()) {
+    // After three quarters of the signature: in a signature of two 32-byte numbers, the middle of the second one.
+    let middle = message.len() - signature_bytes + 3 * signature_bytes / 4;
+    for (byte, number_byte) in message.iter_mut().skip(middle - 4).zip(number.to_le_bytes()) {
         *byte = number_byte;
     }
 }
@@ -498,8 +498,8 @@ fn summarize(
         .clone();
     latencies.sort_unstable();
     let quantile = |fraction: f64| {
-        let at = (latencies.len() as f64 * fraction) as usize;
-        let latency = latencies.get(at.min(latencies.len().saturating_sub(1)));
+        let rank = (latencies.len() as f64 * fraction) as usize;
+        let latency = latencies.get(rank.min(latencies.len().saturating_sub(1)));
         latency.map_or(f64::INFINITY, |latency| latency.as_secs_f64() * 1e6)
     };
     let flood_duration = shared.length.saturating_sub(shared.flood_after);

@@ -11,7 +11,7 @@ use crate::bench::{BenchError, Better, Pending, Report, Row};
 
 /// The device for which there are targets.
 const DEVICE_WITH_TARGETS: &str = "H200";
-/// Targets for this device, per second.
+/// Targets for [`DEVICE_WITH_TARGETS`], per second.
 const TARGETS: [(&str, f64); 5] = [
     ("gpu.rsa2048_verify_per_s", 25e6),
     ("gpu.ra32_online_per_s", 12e6),
@@ -27,14 +27,14 @@ const TARGETS: [(&str, f64); 5] = [
 pub fn rows(progress: Progress<'_>, report: &mut Report) -> Result<(), BenchError> {
     progress("GPU", None);
     let begin = Instant::now();
-    let mut problem = None;
+    let mut random_error = None;
     let sources = BenchEnvironment {
         now: &mut || begin.elapsed(),
-        random: &mut |bytes| problem = getrandom::fill(bytes).err().or(problem),
+        random: &mut |bytes| random_error = getrandom::fill(bytes).err().or(random_error),
     };
     let measured = gpu::rows(&Options::default(), &Plan::default(), sources);
-    if let Some(problem) = problem {
-        return Err(invalid_measurement(problem));
+    if let Some(random_error) = random_error {
+        return Err(invalid_measurement(random_error));
     }
     match measured {
         Ok(measured) => {

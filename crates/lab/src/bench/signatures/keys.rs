@@ -19,7 +19,7 @@ use crate::bench::BenchError;
 /// The time at which all messages are signed.
 const NOW: TimeMs = TimeMs::since_2020(200_000_000_000);
 
-/// An error of an operation that cannot fail in a correct program.
+/// Converts an error of an operation that cannot fail in a correct program.
 pub(super) fn invalid_measurement(error: impl std::fmt::Display) -> BenchError {
     BenchError::InvalidMeasurement(error.to_string())
 }
@@ -135,7 +135,7 @@ impl PlainKey {
     }
 }
 
-/// Messages of a plain scheme, alternately from several signers for whom the receiver has precomputed everything that it ever does.
+/// Messages of a plain scheme, alternately from several signers for whom the receiver has precomputed all tables.
 pub(super) fn plain_messages(
     scheme: Scheme,
     signers: usize,
@@ -162,7 +162,7 @@ pub(super) fn plain_messages(
     Ok(messages)
 }
 
-/// The same messages from signers for whom nothing is precomputed.
+/// Messages of a plain scheme, alternately from several signers without precomputed tables.
 pub(super) fn new_signers(scheme: Scheme, signers: usize, count: usize) -> Result<Vec<Checked>, BenchError> {
     interleaved_messages(scheme, signers, count, 0)
 }

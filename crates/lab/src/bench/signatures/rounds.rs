@@ -1,4 +1,4 @@
-//! Measurements of several implementations, made alternately.
+//! Alternating measurements of several implementations.
 
 use std::time::{Duration, Instant};
 

@@ -5,8 +5,8 @@
 //! and the sender share the last. The messages are signed with ECDSA P-256, where eight messages take longer with AVX2 than the
 //! intended length of a time slice, and with RSA-2048, where eight fit into a slice.
 //!
-//! Policies are compared with an accelerator that is faster than the CPU for batches above a certain size; otherwise there is no tau
-//! to calibrate. For this, the CPU verifies one message at a time.
+//! The comparison of policies requires an accelerator that is faster than the CPU for batches above a certain size,
+//! tau. Therefore, the CPU verifies one message at a time in that comparison.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -37,9 +37,9 @@ const MESSAGES: usize = 1_024;
 const IMMEDIATE_PER_S: f64 = 200.0;
 /// Overhead per batch of the simulated accelerator.
 const ACCELERATOR_OVERHEAD: Span = Span::from_micros(500);
-/// Runs: of rates the median counts, of latencies the best.
+/// Runs: the median rate and the best latency count.
 const RUNS: usize = 3;
-/// Maximum attempts to get these runs: a run in which the machine was too slow for the load does not count.
+/// Maximum number of attempts: a run in which the machine was too slow for the load does not count.
 const ATTEMPTS: usize = 2 * RUNS;
 /// Reason for a pending value if no attempt counts.
 const TOO_SLOW: &str =
@@ -57,7 +57,7 @@ pub fn rows(size: &Size, progress: Progress<'_>, report: &mut Report) -> Result<
     progress("scheduler: throughput", None);
     let rounds = p256.throughputs()?;
     let median_of = |rate: &dyn Fn(&Throughput) -> f64| median(rounds.iter().map(rate).collect());
-    let both = median_of(&|round| round.both)?;
+    let combined_per_s = median_of(&|round| round.both)?;
     rows.push(Row::fact(
         "sched.throughput.cpu",
         median_of(&|round| round.cpu)?,
@@ -68,7 +68,7 @@ pub fn rows(size: &Size, progress: Progress<'_>, report: &mut Report) -> Result<
         median_of(&|round| round.accelerator)?,
         "/s",
     ));
-    rows.push(Row::fact("sched.throughput.both", both, "/s"));
+    rows.push(Row::fact("sched.throughput.both", combined_per_s, "/s"));
     rows.push(Row::higher(
         "sched.throughput_over_best_single",
         median_of(&|round| round.both / round.cpu.max(round.accelerator))?,
@@ -76,7 +76,7 @@ pub fn rows(size: &Size, progress: Progress<'_>, report: &mut Report) -> Result<
         Some(1.0),
     ));
     progress("scheduler: immediate messages", None);
-    p256.add_immediate_rows("sched", both, report)?;
+    p256.add_immediate_rows("sched", combined_per_s, report)?;
     let rsa_verification = (Scheme::RsaPss2048, Class::RSA_VERIFY);
     let rsa = Bench::new(size, rsa_verification, LanePair::Slower)?;
     rsa.add_immediate_rows("sched.rsa2048", rsa.combined_throughput()?, report)?;
@@ -160,10 +160,10 @@ struct Throughput {
 fn median(mut values: Vec<f64>) -> Result<f64, BenchError> {
     values.sort_by(f64::total_cmp);
     let middle = values.get(values.len() / 2).copied();
-    middle.ok_or_else(|| invalid_measurement("no run was made"))
+    middle.ok_or_else(|| invalid_measurement("no run was completed"))
 }
 
-/// Latencies of immediate messages and of the rest.
+/// Latencies of immediate messages and of all other messages.
 struct ImmediateLatency {
     p50_us: f64,
     p99_us: f64,
@@ -328,20 +328,20 @@ impl Bench {
             }
             std::thread::sleep(Duration::from_micros(500));
         }
-        let (done, passed) = (sink.done.load(Ordering::Relaxed), begin.elapsed());
+        let (done, elapsed) = (sink.done.load(Ordering::Relaxed), begin.elapsed());
         let shed = finish(engine, &sink, sent)?.counters.shed.total();
         if shed != 0 {
             return Err(invalid_measurement(format!(
                 "{shed} messages were dropped although the queue was not full"
             )));
         }
-        Ok(done as f64 / passed.as_secs_f64())
+        Ok(done as f64 / elapsed.as_secs_f64())
     }
 
     /// Adds the latency with each policy under the same load: 70 % of the throughput of both lanes under the adaptive policy.
     fn add_policy_rows(
         &self,
-        both: f64,
+        combined_per_s: f64,
         progress: Progress<'_>,
         report: &mut Report,
     ) -> Result<(), BenchError> {
@@ -354,7 +354,7 @@ impl Bench {
             );
             let policy = policy_kind.name().replace(' ', "_");
             let name = format!("sched.engine.{policy}.p99_us");
-            match self.best_run(0.7 * both, policy_kind, |latency| latency.rest_p99_us)? {
+            match self.best_run(0.7 * combined_per_s, policy_kind, |latency| latency.rest_p99_us)? {
                 Some(latency) => report
                     .rows
                     .push(Row::lower(name, latency.rest_p99_us, "us", None)),
@@ -367,10 +367,15 @@ impl Bench {
     }
 
     /// Adds the rows for immediate messages, without other load and with a load of 95 % of the throughput of both lanes.
-    fn add_immediate_rows(&self, name: &str, both: f64, report: &mut Report) -> Result<(), BenchError> {
+    fn add_immediate_rows(
+        &self,
+        name: &str,
+        combined_per_s: f64,
+        report: &mut Report,
+    ) -> Result<(), BenchError> {
         let latency = |rest_per_s| self.best_run(rest_per_s, PolicyKind::Adaptive, |latency| latency.p99_us);
         let ratio = format!("{name}.p0_p99_over_idle");
-        let latency = (latency(0.0)?, latency(0.95 * both)?);
+        let latency = (latency(0.0)?, latency(0.95 * combined_per_s)?);
         let overloaded = self.overloaded.load(Ordering::Relaxed) as f64;
         report.rows.push(Row::lower(
             format!("{name}.runs_overloaded"),
@@ -402,7 +407,7 @@ impl Bench {
         Ok(())
     }
 
-    /// The counting run in which `latency` is smallest.
+    /// Returns the run with the smallest `latency`, without overloaded runs.
     fn best_run(
         &self,
         rest_per_s: f64,
@@ -410,12 +415,13 @@ impl Bench {
         latency: impl Fn(&ImmediateLatency) -> f64,
     ) -> Result<Option<ImmediateLatency>, BenchError> {
         let attempts = (0..ATTEMPTS).map(|_| on_sender_thread(|| self.run(rest_per_s, policy_kind)));
-        let counting = attempts.filter_map(Result::transpose).take(RUNS);
-        let runs: Vec<ImmediateLatency> = counting.collect::<Result<_, _>>()?;
+        let valid_runs = attempts.filter_map(Result::transpose).take(RUNS);
+        let runs: Vec<ImmediateLatency> = valid_runs.collect::<Result<_, _>>()?;
         Ok(runs.into_iter().min_by(|a, b| latency(a).total_cmp(&latency(b))))
     }
 
-    /// Sends immediate messages at a fixed rate and others at `rest_per_s`; returns `None` if the machine was too slow for this load.
+    /// Sends immediate messages at a fixed rate and other messages at `rest_per_s`. Returns `None` if the machine was
+    /// too slow.
     fn run(&self, rest_per_s: f64, policy_kind: PolicyKind) -> Result<Option<ImmediateLatency>, BenchError> {
         let sink = Arc::new(Counter::default());
         let engine = self.engine([true, true], policy_kind, Arc::clone(&sink))?;
@@ -479,16 +485,16 @@ fn config() -> Config {
 
 /// Stops an engine and checks that each message came back exactly once, verified correctly or dropped.
 fn finish(engine: Engine<Checked>, sink: &Counter, sent: usize) -> Result<Snapshot, BenchError> {
-    let (left, snapshot) = engine
+    let (unfinished, snapshot) = engine
         .shut_down(ShutdownMode::CompleteJobs)
         .map_err(invalid_measurement)?;
     let done = sink.done.load(Ordering::Relaxed);
     let wrong = sink.wrong.load(Ordering::Relaxed);
     let demoted = snapshot.counters.demoted;
-    match left.is_empty() && done == sent && wrong == 0 && demoted == 0 {
+    match unfinished.is_empty() && done == sent && wrong == 0 && demoted == 0 {
         true => Ok(snapshot),
         false => Err(invalid_measurement(format!(
-            "{sent} messages were submitted, {done} returned, {wrong} with the wrong verdict, {demoted} demoted"
+            "{sent} messages were submitted, {done} returned, {wrong} with a wrong result, {demoted} demoted"
         ))),
     }
 }

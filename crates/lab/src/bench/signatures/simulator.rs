@@ -3,7 +3,7 @@
 //!
 //! The lanes are two CPUs, with the rate that was just measured on this machine, and a simulated accelerator, which needs 300 us to
 //! begin a batch and then has the rate of three CPUs. So the accelerator is faster than both CPUs for batches above a certain size,
-//! the thesis' tau. The scheduling code is the one of the real engine.
+//! the thesis' tau. The simulator runs the scheduling code of the real engine.
 
 use linewarden_signatures::lane::{BatchLane, SingleLane};
 use linewarden_signatures::scheduler::engine::{Lane, ThrottledLane, measure};
@@ -116,7 +116,8 @@ impl Scenario {
             .map_err(invalid_measurement)
     }
 
-    /// The largest load that each policy sustains with the 99th percentile below a limit: a low limit, a medium one, and one for bursts.
+    /// Adds the largest load that each policy sustains with the 99th percentile below a limit: a low, a medium and a
+    /// burst limit.
     fn add_policy_rows(&self, progress: Progress<'_>, rows: &mut Vec<Row>) -> Result<(), BenchError> {
         let steady = |factor: f64| {
             self.stream(factor * self.capacity_per_s)
@@ -168,13 +169,13 @@ impl Scenario {
                 ));
                 sustained.push((policy, factor));
             }
-            let of = |policy_name| {
+            let factor_of = |policy_name| {
                 sustained
                     .iter()
                     .find(|(policy, _)| *policy == policy_name)
                     .map_or(0.0, |(_, factor)| *factor)
             };
-            let (adaptive, thesis) = (of(PolicyKind::Adaptive), of(PolicyKind::FixedTau));
+            let (adaptive, thesis) = (factor_of(PolicyKind::Adaptive), factor_of(PolicyKind::FixedTau));
             if thesis == 0.0 {
                 return Err(invalid_measurement(format!(
                     "the policy with a fixed tau sustains no {load} load, so no ratio can be computed"
@@ -202,7 +203,7 @@ impl Scenario {
             }
             .trace(self.traffic_parameters(0))
         };
-        // Half of the load is steady; the other half comes in ten bursts of one millisecond per second.
+        // Half of the load is steady; the other half comes in ten bursts per second, of one millisecond each.
         let half_per_s = 0.3 * self.capacity_per_s;
         let bursts = Bursts {
             burst: (half_per_s / 10.0) as u64,

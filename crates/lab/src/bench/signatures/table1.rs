@@ -51,8 +51,8 @@ pub(super) fn draw(path: &Path, report: &Report) -> Result<Option<PathBuf>, Stri
     root.fill(&WHITE).map_err(text)?;
     let (upper, lower) = root.split_vertically(height - 30);
     let us = bars.iter().map(|bar| bar.us);
-    let (least, most) = (us.clone().fold(f64::MAX, f64::min), us.fold(0.0, f64::max));
-    let least = least / 2.0;
+    let (min_us, max_us) = (us.clone().fold(f64::MAX, f64::min), us.fold(0.0, f64::max));
+    let min_us = min_us / 2.0;
     let mut chart = ChartBuilder::on(&upper)
         .caption(
             "Time to sign and verify a message (HAA thesis, Table 1)",
@@ -62,7 +62,7 @@ pub(super) fn draw(path: &Path, report: &Report) -> Result<Option<PathBuf>, Stri
         .x_label_area_size(40)
         .y_label_area_size(300)
         // Space for the last value.
-        .build_cartesian_2d((least..most * 2.5).log_scale(), bars.len() as f64..0.0)
+        .build_cartesian_2d((min_us..max_us * 2.5).log_scale(), bars.len() as f64..0.0)
         .map_err(text)?;
     chart
         .configure_mesh()
@@ -76,11 +76,11 @@ pub(super) fn draw(path: &Path, report: &Report) -> Result<Option<PathBuf>, Stri
     let (right, left) = (label_style(HPos::Right), label_style(HPos::Left));
     for (row, bar) in bars.iter().enumerate() {
         let (top, middle) = (row as f64, row as f64 + 0.5);
-        let filled = Rectangle::new([(least, top + 0.12), (bar.us, top + 0.88)], bar.color.filled());
+        let filled = Rectangle::new([(min_us, top + 0.12), (bar.us, top + 0.88)], bar.color.filled());
         chart.draw_series([filled]).map_err(text)?;
         let value = Text::new(round_to_integer(bar.us), (bar.us * 1.04, middle), left.clone());
         chart.draw_series([value]).map_err(text)?;
-        let (x, y) = chart.backend_coord(&(least, middle));
+        let (x, y) = chart.backend_coord(&(min_us, middle));
         upper
             .draw(&Text::new(bar.name.clone(), (x - 8, y), right.clone()))
             .map_err(text)?;

@@ -9,12 +9,13 @@ use super::programs::Programs;
 use crate::bench::scale::Progress;
 use crate::bench::{BenchError, Row};
 
-/// The part of a cipher that one pass computes: as a switching chip must divide it, and as a software switch can.
+/// The part of a cipher that one pass of a packet computes. A switching chip must divide a cipher among several passes;
+/// a software switch can compute a cipher in one pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PassWork {
-    /// A quarter round in ingress and one in egress: the papers' sequential programs.
+    /// A quarter round in ingress and one in egress, as in the P4DRA paper's programs of Forró and ChaCha.
     QuarterRound,
-    /// A round in ingress and one in egress: the paper's parallel program of ChaCha.
+    /// A round in ingress and one in egress, as in the P4DRA paper's parallel program of ChaCha.
     Round,
     /// The whole cipher: no packet recirculates.
     OnePass,
@@ -51,16 +52,16 @@ pub struct Variant {
 impl Variant {
     /// All variants, ordered by the work per pass.
     pub fn all() -> impl Iterator<Item = Self> {
-        let of = |share| {
+        let with_pass_work = |pass_work| {
             CIPHERS.into_iter().flat_map(move |(cipher, rounds)| {
                 rounds.into_iter().map(move |rounds| Self {
                     cipher,
                     rounds,
-                    pass_work: share,
+                    pass_work,
                 })
             })
         };
-        PassWork::ALL.into_iter().flat_map(of)
+        PassWork::ALL.into_iter().flat_map(with_pass_work)
     }
 
     /// The prefix of the variant's row names.
@@ -74,9 +75,9 @@ impl Variant {
     /// # Errors
     /// The program could not be loaded or run.
     pub fn switch(&self, programs: &Programs) -> Result<Switch, BenchError> {
-        let words: String = (0..8).map(|word| format!(", k{word}:{word}")).collect();
+        let key_arguments: String = (0..8).map(|word| format!(", k{word}:{word}")).collect();
         let commands = format!(
-            "add keys meta.port:0 use_key(output:{}, rounds:{}, switch_number:1{words})",
+            "add keys meta.port:0 use_key(output:{}, rounds:{}, switch_number:1{key_arguments})",
             super::router::OUTPUT,
             self.rounds
         );
@@ -96,7 +97,7 @@ const OPERATION_DECRYPTED: u8 = 3;
 const HEADER_BYTES: usize = 20;
 /// Bytes of a block, and of a frame's text.
 const TEXT_BYTES: usize = 64;
-/// Bytes of such a packet on the wire, including headers, frame check sequence, preamble and gap.
+/// Bytes of a cipher packet on the wire, including headers, frame check sequence, preamble and gap.
 pub const WIRE_BYTES: usize = 14 + HEADER_BYTES + TEXT_BYTES + 4 + 20;
 
 /// A frame to decrypt, with counter and nonce 0.
@@ -142,15 +143,19 @@ pub fn rows(
         let name = variant.name();
         progress(&format!("{name} in P4"), None);
         let switch = variant.switch(programs)?;
-        let again = recirculations(&switch)?;
+        let recirculation_count = recirculations(&switch)?;
         let mut worker = switch.worker();
-        let mut least = f64::MAX;
+        let mut min_ns = f64::MAX;
         for _ in 0..size.runs {
-            least = least.min(memory::ns_per_packet(&mut worker, &frames, size.blocks)?);
+            min_ns = min_ns.min(memory::ns_per_packet(&mut worker, &frames, size.blocks)?);
         }
-        rows.push(Row::lower(format!("p4.{name}.block_ns"), least, "ns", None));
-        let again_name = format!("p4.{name}.recirculations");
-        rows.push(Row::fact(again_name, again as f64, "per packet"));
+        rows.push(Row::lower(format!("p4.{name}.block_ns"), min_ns, "ns", None));
+        let recirculations_name = format!("p4.{name}.recirculations");
+        rows.push(Row::fact(
+            recirculations_name,
+            recirculation_count as f64,
+            "per packet",
+        ));
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! The router with and without evidence in every packet (default content, as a hop-by-hop option), alternating on one worker,
-//! with the flow of the paper on the attesting BMv2.
+//! Measures the router with and without evidence in every packet (default content, as a hop-by-hop option). Both
+//! variants alternate on one worker and forward the flow of the paper on the attesting BMv2.
 
 use std::collections::BTreeSet;
 use std::net::Ipv6Addr;
@@ -19,7 +19,7 @@ use crate::bench::{BenchError, Row};
 
 /// Payload of the paper's datagrams, bytes.
 const PAYLOAD_BYTES: usize = 1362;
-/// Destination of these datagrams.
+/// Destination of the paper's datagrams.
 const DESTINATION: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2);
 /// First rate of the paper's search, bit/s of payload.
 const FIRST_BITS_PER_S: u64 = 100_000_000;
@@ -80,50 +80,50 @@ impl SwitchPair {
     fn in_memory(&self, frame: &[u8], size: &Size) -> Result<PairResult, BenchError> {
         let frames = [frame.to_vec()];
         let (mut plain, mut evidence) = (self.plain.worker(), self.evidence.worker());
-        let mut least = PairResult {
+        let mut minimum = PairResult {
             plain: f64::MAX,
             evidence: f64::MAX,
         };
         for _ in 0..size.runs {
             let ns = memory::ns_per_packet(&mut plain, &frames, size.packets)?;
-            least.plain = least.plain.min(ns);
+            minimum.plain = minimum.plain.min(ns);
             let ns = memory::ns_per_packet(&mut evidence, &frames, size.packets)?;
-            least.evidence = least.evidence.min(ns);
+            minimum.evidence = minimum.evidence.min(ns);
         }
-        Ok(least)
+        Ok(minimum)
     }
 
     /// Output rate under overload, packets/s, the maximum of the runs.
     fn saturated(
         &self,
         slot: &Slot,
-        through: &mut SwitchHarness<'_>,
+        harness: &mut SwitchHarness<'_>,
         frame: &[u8],
         size: &Size,
     ) -> Result<PairResult, BenchError> {
         let length = Duration::from_millis(size.paced_ms);
-        let mut best = |switch: &Switch, most: &mut f64| {
+        let mut best = |switch: &Switch, maximum: &mut f64| {
             slot.run(switch);
-            let run = through.send_without_drain(frame, SATURATING_PER_S, length)?;
-            *most = most.max(run.received_per_s());
+            let run = harness.send_without_drain(frame, SATURATING_PER_S, length)?;
+            *maximum = maximum.max(run.received_per_s());
             Ok::<_, BenchError>(())
         };
-        let mut most = PairResult {
+        let mut maximum = PairResult {
             plain: 0.0,
             evidence: 0.0,
         };
         for _ in 0..size.runs.max(size.paced_runs) {
-            best(&self.plain, &mut most.plain)?;
-            best(&self.evidence, &mut most.evidence)?;
+            best(&self.plain, &mut maximum.plain)?;
+            best(&self.evidence, &mut maximum.evidence)?;
         }
-        Ok(most)
+        Ok(maximum)
     }
 
     /// Highest loss-free rate, packets/s.
     fn loss_free(
         &self,
         slot: &Slot,
-        through: &mut SwitchHarness<'_>,
+        harness: &mut SwitchHarness<'_>,
         frame: &[u8],
         size: &Size,
     ) -> Result<PairResult, BenchError> {
@@ -132,18 +132,18 @@ impl SwitchPair {
             length: Duration::from_millis(size.search_ms),
             runs: size.search_runs,
         };
-        let mut found = |switch| {
+        let mut search_rate = |switch| {
             slot.run(switch);
-            search.run(|rate, length| through.send(frame, rate, length))
+            search.run(|rate, length| harness.send(frame, rate, length))
         };
         Ok(PairResult {
-            plain: found(&self.plain)?,
-            evidence: found(&self.evidence)?,
+            plain: search_rate(&self.plain)?,
+            evidence: search_rate(&self.evidence)?,
         })
     }
 }
 
-/// `evidence_over_plain.*`, `plain.*`, `evidence.*`
+/// Measures the rows `evidence_over_plain.*`, `plain.*` and `evidence.*`.
 ///
 /// # Errors
 /// The lab could not be set up, or the program or its evidence failed.
@@ -153,18 +153,18 @@ pub fn rows(
     progress: Progress<'_>,
     rows: &mut Vec<Row>,
 ) -> Result<(), BenchError> {
-    let both = SwitchPair::new(programs)?;
+    let switches = SwitchPair::new(programs)?;
     let frame = datagram(SOURCE_V6.into(), DESTINATION.into(), PAYLOAD_BYTES);
     progress("evidence in every packet: in memory", None);
-    let ns = both.in_memory(&frame, size)?;
+    let ns = switches.in_memory(&frame, size)?;
     let lab = link::lab()?;
-    let mut through = SwitchHarness::new(&lab)?;
+    let mut harness = SwitchHarness::new(&lab)?;
     let slot = Slot::default();
-    let (saturated, loss_free) = through.with_worker(slot.worker(), |through| {
+    let (saturated, loss_free) = harness.with_worker(slot.worker(), |harness| {
         progress("evidence in every packet: under overload", None);
-        let saturated = both.saturated(&slot, through, &frame, size)?;
+        let saturated = switches.saturated(&slot, harness, &frame, size)?;
         progress("evidence in every packet: search for the loss-free rate", None);
-        Ok((saturated, both.loss_free(&slot, through, &frame, size)?))
+        Ok((saturated, switches.loss_free(&slot, harness, &frame, size)?))
     })?;
     let mbit = |packets_per_s: f64| packets_per_s * 8.0 * PAYLOAD_BYTES as f64 / 1e6;
     rows.extend([

@@ -12,7 +12,7 @@ use crate::bench::{BenchError, Report};
 /// Draws the charts for the available rows into the existing `directory` and returns their paths.
 ///
 /// # Errors
-/// The file that cannot be written.
+/// A chart cannot be drawn or written.
 pub fn draw(report: &Report, directory: &Path) -> Result<Vec<PathBuf>, BenchError> {
     type Picture = fn(&Path, &Report) -> Result<Option<PathBuf>, String>;
     let pictures: [(&str, Picture); 2] = [
@@ -30,8 +30,8 @@ pub fn draw(report: &Report, directory: &Path) -> Result<Vec<PathBuf>, BenchErro
     Ok(drawn)
 }
 
-/// A name and points.
-type Line = (String, Vec<(f64, f64)>);
+/// A curve: name and points.
+type Curve = (String, Vec<(f64, f64)>);
 
 /// Rate on the wire, Mbit/s.
 fn mbit(packets_per_s: f64) -> f64 {
@@ -49,16 +49,16 @@ fn line(report: &Report, name: &str) -> Vec<(f64, f64)> {
     inputs.collect()
 }
 
-fn most(lines: &[Line], of: impl Fn(&(f64, f64)) -> f64) -> f64 {
+fn maximum(lines: &[Curve], coordinate: impl Fn(&(f64, f64)) -> f64) -> f64 {
     let points = lines.iter().flat_map(|(_, line)| line);
-    points.map(of).fold(0.0, f64::max)
+    points.map(coordinate).fold(0.0, f64::max)
 }
 
 fn rates(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
-    let lines: Vec<Line> = paced::variants()
+    let lines: Vec<Curve> = paced::variants()
         .map(|variant| (variant.name(), line(report, &variant.name())))
         .collect();
-    let (widest, highest) = (most(&lines, |point| point.0), most(&lines, |point| point.1));
+    let (widest, highest) = (maximum(&lines, |point| point.0), maximum(&lines, |point| point.1));
     if highest == 0.0 {
         return Ok(None);
     }
@@ -111,8 +111,8 @@ fn measured(report: &Report, program: &str, ports: u32) -> Vec<(f64, f64)> {
 
 fn by_recirculations(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
     let programs: Vec<_> = ports::programs()
-        .filter_map(|(cipher, share)| {
-            let program = format!("{cipher}.{}", share.name());
+        .filter_map(|(cipher, pass_work)| {
+            let program = format!("{cipher}.{}", pass_work.name());
             let cost = ports::Cost {
                 fixed_ns: report.value(&format!("ports.{program}.once_ns"))?,
                 recirculation_ns: report.value(&format!("ports.{program}.again_ns"))?,
@@ -148,7 +148,7 @@ fn software_chart(
     let lowest = rates.fold(highest, f64::min) / 1.5;
     let mut chart = ChartBuilder::on(area)
         .caption(
-            "Software switch: rate by recirculations per packet and recirculation ports (workers)",
+            "Software switch: rate by recirculations per packet (R) and recirculation ports (P, one worker each)",
             ("sans-serif", 18),
         )
         .margin(12)
@@ -174,7 +174,7 @@ fn software_chart(
             if ports == 1 {
                 drawn
                     .label(format!(
-                        "{program}: P / ({:.0} ns + {:.0} ns R); lines for P = 1, 2, 4, points measured",
+                        "{program}: lines P / ({:.0} ns + R × {:.0} ns) for P = 1, 2, 4; points measured",
                         cost.fixed_ns, cost.recirculation_ns
                     ))
                     .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], color.stroke_width(3)));

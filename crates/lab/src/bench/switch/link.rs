@@ -30,7 +30,7 @@ const CPU: usize = 0;
 const IDLE_MIN: Duration = Duration::from_millis(50);
 /// Longest sleep of the plain forwarder.
 const SLEEP_MAX: Duration = Duration::from_millis(50);
-/// Space for the paper's datagrams and 104 bytes of evidence.
+/// Space for the datagrams of the paper on the attesting BMv2 and 104 bytes of evidence.
 const MTU: u16 = 1600;
 /// First rate of the search with frames of 64 bytes, 1/s.
 const FIRST_FRAMES_PER_S: u64 = 100_000;
@@ -136,20 +136,20 @@ impl<'lab> SwitchHarness<'lab> {
         let mut ports = self.ports()?;
         let (stop, waker) = (AtomicBool::new(false), ports.waker());
         std::thread::scope(|scope| {
-            let served = scope.spawn(|| {
+            let server = scope.spawn(|| {
                 pin_task(0, CPU)
                     .and_then(|()| set_fifo_priority(0))
                     .map_err(io("pin the worker thread"))?;
                 serve(&mut ports, &stop)
             });
-            let measured = measure(self);
+            let result = measure(self);
             stop.store(true, Ordering::Relaxed);
             waker.wake();
-            match served.join() {
-                Ok(result) => result?,
+            match server.join() {
+                Ok(server_result) => server_result?,
                 Err(panic) => std::panic::resume_unwind(panic),
             }
-            measured
+            result
         })
     }
 
@@ -157,11 +157,11 @@ impl<'lab> SwitchHarness<'lab> {
         let mut ports = PortSet::new()?;
         let ends = [&self.lab.gateway_devices_end, &self.lab.gateway_service_end];
         for (number, end) in (0..).zip(ends) {
-            let opened = self
+            let socket = self
                 .lab
                 .gateway
                 .run(|| packet::open(&end.name, &PacketOptions::default()))??;
-            ports.add(port(number)?, opened)?;
+            ports.add(port(number)?, socket)?;
         }
         Ok(ports)
     }
@@ -193,14 +193,14 @@ impl<'lab> SwitchHarness<'lab> {
         Ok(run)
     }
 
-    /// Frames at the service's end once `enough` have arrived or no more arrive.
-    fn received_when_idle(&self, enough: u64) -> Result<u64, BenchError> {
+    /// Waits until `target` frames have arrived at the service's end or no more arrive; returns their number.
+    fn received_when_idle(&self, target: u64) -> Result<u64, BenchError> {
         let (mut last, mut since) = (self.received()?, Instant::now());
-        while last < enough && since.elapsed() < IDLE_MIN {
+        while last < target && since.elapsed() < IDLE_MIN {
             std::thread::sleep(Duration::from_millis(1));
-            let now = self.received()?;
-            if now != last {
-                (last, since) = (now, Instant::now());
+            let count = self.received()?;
+            if count != last {
+                (last, since) = (count, Instant::now());
             }
         }
         Ok(last)
@@ -263,18 +263,18 @@ impl Search {
             rate *= 2;
         }
         while rate > self.first / 100 {
-            let mut least = f64::MAX;
+            let mut min_rate = f64::MAX;
             for _ in 0..self.runs {
                 let run = send(rate, self.length)?;
                 // A run with any loss does not count.
-                least = least.min(run.sent_per_s());
+                min_rate = min_rate.min(run.sent_per_s());
                 if run.received < run.sent {
-                    least = 0.0;
+                    min_rate = 0.0;
                     break;
                 }
             }
-            if least > 0.0 {
-                return Ok(least);
+            if min_rate > 0.0 {
+                return Ok(min_rate);
             }
             rate = rate * 15 / 16;
         }
@@ -295,7 +295,7 @@ pub fn rows(
     let routes = Routes::new();
     let switch = programs.switch("router", &routes.commands)?;
     let lab = lab()?;
-    let mut through = SwitchHarness::new(&lab)?;
+    let mut harness = SwitchHarness::new(&lab)?;
     let frame = routes.frames_v4().swap_remove(0);
     let search = Search {
         first: FIRST_FRAMES_PER_S,
@@ -304,10 +304,10 @@ pub fn rows(
     };
     progress("plain forwarder over packet sockets", None);
     let floor =
-        through.with_forwarder(|through| search.run(|rate, length| through.send(&frame, rate, length)))?;
+        harness.with_forwarder(|harness| search.run(|rate, length| harness.send(&frame, rate, length)))?;
     progress("router over packet sockets", None);
-    let router = through.with_switch(&switch, |through| {
-        search.run(|rate, length| through.send(&frame, rate, length))
+    let router = harness.with_switch(&switch, |harness| {
+        search.run(|rate, length| harness.send(&frame, rate, length))
     })?;
     rows.extend([
         Row::higher("router.af_packet_pps", router, "packets/s", Some(600_000.0)),

@@ -45,11 +45,11 @@ impl Output {
 impl Sink for Output {
     fn send(&mut self, _port: u32, headers: &[u8], payload: &[u8]) {
         let (head, length) = (headers.len(), headers.len() + payload.len());
-        if let Some(to) = self.frame.get_mut(..length) {
-            let (to_head, to_payload) = to.split_at_mut(head);
-            to_head.copy_from_slice(headers);
-            to_payload.copy_from_slice(payload);
-            black_box(&mut *to);
+        if let Some(target) = self.frame.get_mut(..length) {
+            let (target_head, target_payload) = target.split_at_mut(head);
+            target_head.copy_from_slice(headers);
+            target_payload.copy_from_slice(payload);
+            black_box(&mut *target);
             self.length = length;
             self.sent += 1;
         }
@@ -75,19 +75,20 @@ impl RandomSource for NoRandom {
     }
 }
 
-/// Sends `packets` packets through a switch, repeating these frames, in bursts as ports deliver them.
+/// Sends `packets` packets through a switch in bursts, as ports deliver them; repeats `frames`. Returns the elapsed
+/// time.
 pub fn run_packets(worker: &mut Worker, frames: &[Vec<u8>], packets: u32, output: &mut Output) -> Duration {
-    let mut left = packets as usize;
+    let mut remaining = packets as usize;
     let start = Instant::now();
-    while left > 0 {
+    while remaining > 0 {
         for burst in frames.chunks(BURST_FRAMES) {
-            let burst = burst.get(..left.min(burst.len())).unwrap_or(burst);
-            worker.batch(0, |taking| {
+            let burst = burst.get(..remaining.min(burst.len())).unwrap_or(burst);
+            worker.batch(0, |batch| {
                 for frame in burst {
-                    taking.packet(0, black_box(frame), &mut NoRandom, output);
+                    batch.packet(0, black_box(frame), &mut NoRandom, output);
                 }
             });
-            left -= burst.len();
+            remaining -= burst.len();
         }
     }
     start.elapsed()

@@ -12,7 +12,7 @@ use super::programs::Programs;
 use crate::bench::scale::Progress;
 use crate::bench::{BenchError, Row};
 
-/// `lap.*` and `p4dra.*`.
+/// Measures the rows `lap.*` and `p4dra.*`.
 ///
 /// # Errors
 /// An error of a program, or a packet test without such messages.
@@ -32,9 +32,9 @@ pub fn rows(
         matches!(lap_message(&trace.frame), Some(Message::Response(_)))
             && matches!(parse_reply(trace), Some(Message::Ack(_)))
     })?;
-    let both = f64::midpoint(request.ns, response.ns);
+    let mean_ns = f64::midpoint(request.ns, response.ns);
     rows.extend([
-        Row::lower("lap.ns_per_message", both, "ns", None),
+        Row::lower("lap.ns_per_message", mean_ns, "ns", None),
         Row::lower("lap.request_ns", request.ns, "ns", None),
         Row::lower("lap.response_ns", response.ns, "ns", None),
     ]);
@@ -47,9 +47,9 @@ pub fn rows(
         let proven = mean(&proofs, |trace| {
             matches!(lap_message(&trace.frame), Some(Message::Proof(_))) && is_proven_by_first_key(trace)
         })?;
-        let again_name = format!("{name}.recirculations");
+        let recirculations_name = format!("{name}.recirculations");
         rows.push(Row::lower(format!("{name}.ns_per_proof"), proven.ns, "ns", None));
-        rows.push(Row::fact(again_name, proven.recirculations, "per proof"));
+        rows.push(Row::fact(recirculations_name, proven.recirculations, "per proof"));
     }
     Ok(())
 }
@@ -61,14 +61,14 @@ fn fastest_passages(
     test: &str,
     runs: u32,
 ) -> Result<Vec<PacketTrace>, BenchError> {
-    let mut least = programs.traces(program, test)?;
+    let mut fastest = programs.traces(program, test)?;
     for _ in 1..runs {
         let run = programs.traces(program, test)?;
-        for (known, now) in least.iter_mut().zip(run) {
-            known.elapsed = known.elapsed.min(now.elapsed);
+        for (trace, rerun) in fastest.iter_mut().zip(run) {
+            trace.elapsed = trace.elapsed.min(rerun.elapsed);
         }
     }
-    Ok(least)
+    Ok(fastest)
 }
 
 struct Mean {
@@ -76,32 +76,32 @@ struct Mean {
     recirculations: f64,
 }
 
-fn mean(traces: &[PacketTrace], of: impl Fn(&PacketTrace) -> bool) -> Result<Mean, BenchError> {
-    let selected: Vec<&PacketTrace> = traces.iter().filter(|trace| of(trace)).collect();
+fn mean(traces: &[PacketTrace], is_selected: impl Fn(&PacketTrace) -> bool) -> Result<Mean, BenchError> {
+    let selected: Vec<&PacketTrace> = traces.iter().filter(|trace| is_selected(trace)).collect();
     if selected.is_empty() {
         let text = "a packet test has no message of the measured kind";
         return Err(BenchError::InvalidMeasurement(text.to_owned()));
     }
     let count = selected.len() as f64;
     let elapsed: Duration = selected.iter().map(|trace| trace.elapsed).sum();
-    let again: u32 = selected.iter().map(|trace| trace.extra_passes).sum();
+    let recirculations: u32 = selected.iter().map(|trace| trace.extra_passes).sum();
     Ok(Mean {
         ns: elapsed.as_nanos() as f64 / count,
-        recirculations: f64::from(again) / count,
+        recirculations: f64::from(recirculations) / count,
     })
 }
 
 /// The LAP/1 message in a frame.
 fn lap_message(bytes: &[u8]) -> Option<Message<'_>> {
     let (_, udp) = frame::parse(bytes).ok()?.datagram()?;
-    let is_ours = [udp.src_port, udp.dst_port].contains(&wire::LAP_PORT);
-    let payload = bytes.get(udp.payload()).filter(|_| is_ours)?;
+    let is_lap = [udp.src_port, udp.dst_port].contains(&wire::LAP_PORT);
+    let payload = bytes.get(udp.payload()).filter(|_| is_lap)?;
     wire::parse(payload).ok()
 }
 
 fn parse_reply(trace: &PacketTrace) -> Option<Message<'_>> {
-    let (_, sent) = trace.sent.first()?;
-    lap_message(sent)
+    let (_, reply) = trace.sent.first()?;
+    lap_message(reply)
 }
 
 /// Whether the proof was valid under the first key. The digest contains prover, round, whether the alternate key was used, and

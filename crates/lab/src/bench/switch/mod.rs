@@ -4,11 +4,11 @@
 //! |---|---|
 //! | [`router`] | the router in memory, with lower bounds: packet copy, table lookups |
 //! | [`link`] | the router over packet sockets, veth to veth, and a plain forwarder; a search for the highest loss-free rate |
-//! | [`evidence`] | the router with and without evidence in every packet: in memory, under overload, with the paper's search |
+//! | [`evidence`] | the router with and without evidence in every packet: in memory, under overload, with the search of the paper on the attesting BMv2 |
 //! | [`registers`] | the cost of evidence per register write |
 //! | [`messages`] | messages of LAP/1 and proofs of `attest/2`, per packet |
 //! | [`ciphers`] | Forró and ChaCha in P4, per block; recirculations per packet |
-//! | [`paced`] | the output rate of those programs by input rate, up to overload |
+//! | [`paced`] | the output rate of the programs of [`ciphers`] by input rate, up to overload |
 //! | [`ports`] | rate by recirculations per packet and recirculation ports, measured and computed |
 //! | [`figures`] | the charts |
 

@@ -1,4 +1,4 @@
-//! The output rate of P4 ciphers by input rate, up to overload: Figure 10 of the paper, over packet sockets, on one core.
+//! The output rate of P4 ciphers by input rate, up to overload: Figure 10 of the P4DRA paper, over packet sockets, on one core.
 //!
 //! A switching chip queues recirculated packets with new packets and drops either kind when the queue is full. Under overload
 //! it spends more and more work on packets that are never sent. This switch finishes a packet before it takes the next one,
@@ -23,7 +23,7 @@ pub fn variants() -> impl Iterator<Item = Variant> {
     })
 }
 
-/// Input and output rates.
+/// Measures the rows `p4.rate.*`: input and output rates.
 ///
 /// # Errors
 /// An error of the lab or of a program, or a run without output.
@@ -34,16 +34,16 @@ pub fn rows(
     rows: &mut Vec<Row>,
 ) -> Result<(), BenchError> {
     let lab = link::lab()?;
-    let mut through = SwitchHarness::new(&lab)?;
+    let mut harness = SwitchHarness::new(&lab)?;
     for variant in variants() {
         let name = variant.name();
         progress(&format!("output rate by input rate: {name}"), None);
         let switch = variant.switch(programs)?;
-        let mut most = 0.0_f64;
-        through.with_switch(&switch, |through| {
+        let mut max_rate = 0.0_f64;
+        harness.with_switch(&switch, |harness| {
             for rate in size.rates {
-                let best = best_at_rate(through, *rate, size)?;
-                most = most.max(best.received_per_s());
+                let best = best_at_rate(harness, *rate, size)?;
+                max_rate = max_rate.max(best.received_per_s());
                 let row = |figure: &str| format!("p4.rate.{name}.{}k.{figure}", rate / 1000);
                 rows.push(Row::fact(row("in"), best.sent_per_s(), "packets/s"));
                 rows.push(Row::fact(row("out"), best.received_per_s(), "packets/s"));
@@ -52,7 +52,7 @@ pub fn rows(
         })?;
         rows.push(Row::higher(
             format!("p4.rate.{name}.max"),
-            most,
+            max_rate,
             "packets/s",
             None,
         ));
@@ -60,11 +60,11 @@ pub fn rows(
     Ok(())
 }
 
-fn best_at_rate(through: &mut SwitchHarness<'_>, rate: u64, size: &Size) -> Result<PacedRun, BenchError> {
+fn best_at_rate(harness: &mut SwitchHarness<'_>, rate: u64, size: &Size) -> Result<PacedRun, BenchError> {
     let frame = ciphers::frame();
     let length = Duration::from_millis(size.paced_ms);
     let best = best_of(size.paced_runs, || {
-        through.send_without_drain(&frame, rate, length)
+        harness.send_without_drain(&frame, rate, length)
     })?;
     if best.received == 0 {
         return Err(BenchError::InvalidMeasurement(

@@ -6,10 +6,11 @@
 //! packets of R recirculations per second at any input rate. a and b are fitted to the measurements with one worker (least
 //! squares of the relative error, both at least zero) and must predict the rate with two.
 //!
-//! *A switching chip.* P ports process C passes per second each. Recirculated and new packets share them, and packets that
-//! find no room are dropped. If a share q of the packets passes at each of R recirculations, an input rate I requests
-//! I (1 + q + ... + q^(R-1)) passes and gets P C of them: I (q + q^2 + ... + q^R) = P C, and the output rate is I q^R. Up to
-//! I = P C / R all packets pass (q = 1); above that the output decreases ([`chip_output`]): the paper's Figure 10.
+//! *A switching chip.* P ports process C passes per second each. Recirculated and new packets share these passes, and
+//! packets that find no room are dropped. If a share q of the packets passes at each of R recirculations, an input rate
+//! I requests I (1 + q + ... + q^(R-1)) passes and gets P C passes: I (q + q^2 + ... + q^R) = P C, and the output rate
+//! is I q^R. Up to I = P C / R all packets pass (q = 1); above that the output decreases ([`chip_output`]): the paper's
+//! Figure 10.
 
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
@@ -26,8 +27,10 @@ use crate::napi::pin_task;
 
 /// The programs: a cipher and the part of it that one pass computes.
 pub fn programs() -> impl Iterator<Item = (&'static str, PassWork)> {
-    let of = |share| ciphers::CIPHERS.map(|(cipher, _)| (cipher, share));
-    [PassWork::QuarterRound, PassWork::Round].into_iter().flat_map(of)
+    let with_pass_work = |pass_work| ciphers::CIPHERS.map(|(cipher, _)| (cipher, pass_work));
+    [PassWork::QuarterRound, PassWork::Round]
+        .into_iter()
+        .flat_map(with_pass_work)
 }
 
 /// One measured point.
@@ -56,10 +59,10 @@ impl Cost {
 
     /// Fits the costs to points of one port: least squares of the relative error, both costs at least zero.
     fn fit(points: &[Point]) -> Option<Self> {
-        let sum = |of: &dyn Fn(f64, f64) -> f64| -> f64 {
+        let sum = |term: &dyn Fn(f64, f64) -> f64| -> f64 {
             points
                 .iter()
-                .map(|point| of(point.recirculations, point.ns))
+                .map(|point| term(point.recirculations, point.ns))
                 .sum()
         };
         // Weights 1 / ns^2 make errors relative.
@@ -73,24 +76,24 @@ impl Cost {
         if determinant.abs() <= f64::EPSILON * w * wrr {
             return None;
         }
-        let free = Self {
+        let unconstrained = Self {
             fixed_ns: (wn * wrr - wrn * wr) / determinant,
             recirculation_ns: (w * wrn - wr * wn) / determinant,
         };
         // Noise can make one of the two costs negative; the best valid fit then sets it to zero.
-        Some(match free {
-            Self { fixed_ns: once, .. } if once < 0.0 => Self {
+        Some(match unconstrained {
+            Self { fixed_ns: fixed, .. } if fixed < 0.0 => Self {
                 fixed_ns: 0.0,
                 recirculation_ns: wrn / wrr,
             },
             Self {
-                recirculation_ns: again,
+                recirculation_ns: recirculation,
                 ..
-            } if again < 0.0 => Self {
+            } if recirculation < 0.0 => Self {
                 fixed_ns: wn / w,
                 recirculation_ns: 0.0,
             },
-            free => free,
+            unconstrained => unconstrained,
         })
     }
 }
@@ -120,7 +123,7 @@ pub fn chip_output(input: f64, recirculations: u32, ports: f64) -> f64 {
     input * f64::powi(low, recirculations.cast_signed())
 }
 
-/// `ports.*`
+/// Measures the rows `ports.*`.
 ///
 /// # Errors
 /// An error of a program, or a worker cannot be pinned.
@@ -132,12 +135,12 @@ pub fn rows(
 ) -> Result<(), BenchError> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let mut worst = 0.0_f64;
-    for (cipher, share) in programs() {
-        let program = format!("{cipher}.{}", share.name());
+    for (cipher, pass_work) in programs() {
+        let program = format!("{cipher}.{}", pass_work.name());
         progress(&format!("rate by recirculations: {program}"), None);
-        let points = points(cipher, share, processors.min(2), p4, size)?;
-        let of_one: Vec<_> = points.iter().copied().filter(|point| point.ports == 1).collect();
-        let cost = Cost::fit(&of_one);
+        let points = points(cipher, pass_work, processors.min(2), p4, size)?;
+        let single_port: Vec<_> = points.iter().copied().filter(|point| point.ports == 1).collect();
+        let cost = Cost::fit(&single_port);
         let cost = cost.ok_or_else(|| {
             BenchError::InvalidMeasurement(format!("the program {program} never recirculates"))
         })?;
@@ -164,13 +167,14 @@ pub fn rows(
 /// measures all points, so a disturbance of the machine affects no single point.
 fn points(
     cipher: &str,
-    share: PassWork,
+    pass_work: PassWork,
     ports: usize,
     p4: &Programs,
     size: &Size,
 ) -> Result<Vec<Point>, BenchError> {
     let mut measured = Vec::new();
-    for variant in Variant::all().filter(|variant| (variant.cipher, variant.pass_work) == (cipher, share)) {
+    for variant in Variant::all().filter(|variant| (variant.cipher, variant.pass_work) == (cipher, pass_work))
+    {
         let switch = variant.switch(p4)?;
         let recirculations = ciphers::recirculations(&switch)? as f64;
         measured.push((switch, recirculations));
@@ -203,7 +207,7 @@ fn run_workers(switch: &Switch, workers: usize, packets: u32) -> Result<Duration
     let frames = [ciphers::frame()];
     let barrier = Barrier::new(workers);
     std::thread::scope(|scope| {
-        let started: Vec<_> = (0..workers)
+        let workers_started: Vec<_> = (0..workers)
             .map(|cpu| {
                 scope.spawn({
                     let (frames, barrier) = (&frames, &barrier);
@@ -218,7 +222,7 @@ fn run_workers(switch: &Switch, workers: usize, packets: u32) -> Result<Duration
             })
             .collect();
         let mut slowest = Duration::ZERO;
-        for worker in started {
+        for worker in workers_started {
             match worker.join() {
                 Ok(elapsed) => slowest = slowest.max(elapsed.map_err(io("pin a worker thread"))?),
                 Err(panic) => std::panic::resume_unwind(panic),

@@ -16,13 +16,13 @@ pub struct Programs(PathBuf);
 const FILE_BYTES_MAX: usize = 64 << 20;
 
 impl Programs {
-    /// The programs in that directory.
+    /// The programs in `directory`.
     #[must_use]
     pub fn new(directory: &Path) -> Self {
         Self(directory.to_owned())
     }
 
-    /// A switch with that program, set up by the commands of a packet test.
+    /// A switch with the program `name`, set up by the commands of a packet test.
     ///
     /// # Errors
     /// A file cannot be read, or a program or command is refused.

@@ -22,7 +22,7 @@ const PADDING_BYTES: usize = 25;
 /// An odd factor, so that every cell of an array is written.
 const SPREAD: u32 = 0x9e37_79b1;
 
-/// `register_write.*`
+/// Measures the rows `register_write.*`.
 ///
 /// # Errors
 /// An error of the program or of the measurement, or a lost packet.
@@ -38,13 +38,13 @@ pub fn rows(
         RegisterWrites::new(2, programs)?,
         RegisterWrites::new(1, programs)?,
     );
-    let mut again = RegisterWrites::new(2, programs)?;
-    again.fill()?;
+    let mut overwriting = RegisterWrites::new(2, programs)?;
+    overwriting.fill()?;
     let mut fold = f64::MAX;
     for _ in 0..size.runs {
         large.run(size.blocks)?;
         small.run(size.blocks)?;
-        again.run(size.blocks)?;
+        overwriting.run(size.blocks)?;
         fold = fold.min(array.fold_ns(size.blocks)?);
     }
     rows.extend([
@@ -55,7 +55,7 @@ pub fn rows(
             "ratio",
             Some(1.2),
         ),
-        Row::lower("register_write.again_ns", again.ns(), "ns", None),
+        Row::lower("register_write.again_ns", overwriting.ns(), "ns", None),
         Row::fact("register_write.plain_packet_ns", large.plain_ns, "ns"),
         Row::fact("register_write.evidence_packet_ns", large.evidence_ns, "ns"),
         Row::fact("register_write.fold_ns", fold, "ns"),
@@ -101,7 +101,7 @@ impl RegisterWrites {
         Ok(())
     }
 
-    /// Writes every cell of the array once: each later write replaces a value in the set hash.
+    /// Writes every cell of the array once, so that each later write replaces a value in the set hash.
     fn fill(&mut self) -> Result<(), BenchError> {
         let cells = self.cells();
         let frames: Vec<_> = (1..=cells).map(|number| self.frame(number)).collect();
@@ -156,7 +156,7 @@ impl MeasuredArray {
         })
     }
 
-    /// Writes to cells all over the array, each measured before the next; returns ns per write.
+    /// Writes to cells all over the array and measures each write before the next one. Returns ns per write.
     fn fold_ns(&mut self, writes: u32) -> Result<f64, StateError> {
         let start = Instant::now();
         for _ in 0..writes {

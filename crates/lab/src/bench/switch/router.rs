@@ -55,8 +55,8 @@ impl Routes {
                 );
             }
         }
-        let v4 = covered(&mut rng, 32, &v4);
-        let v6 = covered(&mut rng, 128, &v6);
+        let v4 = addresses_on(&mut rng, 32, &v4);
+        let v6 = addresses_on(&mut rng, 128, &v6);
         Self {
             commands,
             v4: v4
@@ -75,7 +75,7 @@ impl Routes {
         self.v4.iter().map(frame).collect()
     }
 
-    /// The same to the IPv6 destinations, 84 bytes each.
+    /// Datagrams to the IPv6 destinations, in random order, 84 bytes each.
     #[must_use]
     pub fn frames_v6(&self) -> Vec<Vec<u8>> {
         let frame = |to: &Ipv6Addr| datagram(SOURCE_V6.into(), (*to).into(), PAYLOAD_BYTES);
@@ -108,7 +108,7 @@ fn prefixes(rng: &mut ChaCha8Rng, width: u32, lengths: std::ops::RangeInclusive<
 }
 
 /// Addresses on random routes.
-fn covered(rng: &mut ChaCha8Rng, width: u32, prefixes: &Prefixes) -> Vec<u128> {
+fn addresses_on(rng: &mut ChaCha8Rng, width: u32, prefixes: &Prefixes) -> Vec<u128> {
     let routes: Vec<_> = prefixes.iter().copied().collect();
     let address = |_| {
         let (value, bits) = *routes.get(rng.random_range(0..routes.len()))?;
@@ -133,7 +133,7 @@ pub fn datagram(from: std::net::IpAddr, to: std::net::IpAddr, payload_bytes: usi
     FrameBuilder::new(from, to).udp(&vec![0x5a; payload_bytes])
 }
 
-/// `router.ns_per_packet` and its lower bounds, measured alternately.
+/// Measures the row `router.ns_per_packet` and its lower bounds, alternately.
 ///
 /// # Errors
 /// An error of the program, or a packet that is not forwarded.
@@ -149,18 +149,18 @@ pub fn rows(
     let mut worker = switch.worker();
     let (v4, v6) = (routes.frames_v4(), routes.frames_v6());
     let lookups = Lookups::new(&switch, &routes)?;
-    let [mut four, mut six, mut copy, mut lookup] = [f64::MAX; 4];
+    let [mut v4_ns, mut v6_ns, mut copy_ns, mut lookups_ns] = [f64::MAX; 4];
     for _ in 0..size.runs {
-        four = four.min(memory::ns_per_packet(&mut worker, &v4, size.packets)?);
-        six = six.min(memory::ns_per_packet(&mut worker, &v6, size.packets)?);
-        copy = copy.min(memory::copy_ns(&v4, size.packets));
-        lookup = lookup.min(lookups.ns(&switch, size.packets)?);
+        v4_ns = v4_ns.min(memory::ns_per_packet(&mut worker, &v4, size.packets)?);
+        v6_ns = v6_ns.min(memory::ns_per_packet(&mut worker, &v6, size.packets)?);
+        copy_ns = copy_ns.min(memory::copy_ns(&v4, size.packets));
+        lookups_ns = lookups_ns.min(lookups.ns(&switch, size.packets)?);
     }
     rows.extend([
-        Row::lower("router.ns_per_packet", four, "ns", Some(300.0)),
-        Row::lower("router.ipv6.ns_per_packet", six, "ns", None),
-        Row::fact("router.copy_ns", copy, "ns"),
-        Row::fact("router.lookups_ns", lookup, "ns"),
+        Row::lower("router.ns_per_packet", v4_ns, "ns", Some(300.0)),
+        Row::lower("router.ipv6.ns_per_packet", v6_ns, "ns", None),
+        Row::fact("router.copy_ns", copy_ns, "ns"),
+        Row::fact("router.lookups_ns", lookups_ns, "ns"),
     ]);
     Ok(())
 }
@@ -176,11 +176,11 @@ impl Lookups {
     fn new(switch: &Switch, routes: &Routes) -> Result<Self, BenchError> {
         let tables = &switch.executable().program.tables;
         let table = |name: &str| {
-            let found = (0..)
+            let entry = (0..)
                 .map(TableId)
                 .zip(tables)
                 .find(|(_, table)| table.name == name);
-            found
+            entry
                 .map(|(id, _)| id)
                 .ok_or_else(|| BenchError::InvalidMeasurement(format!("the router has no table {name}")))
         };
@@ -200,16 +200,16 @@ impl Lookups {
             ));
         };
         let port = OUTPUT.to_be_bytes();
-        let mut found = 0;
+        let mut hits = 0;
         let start = Instant::now();
         for destination in self.destinations.iter().cycle().take(packets as usize) {
             let route = routes.lookup(black_box(destination));
             let port = ports.lookup(black_box(&port));
-            found += u32::from(route.is_some() && port.is_some());
+            hits += u32::from(route.is_some() && port.is_some());
         }
         let elapsed = start.elapsed();
-        if found != packets {
-            let text = format!("{found} of {packets} destinations have a route");
+        if hits != packets {
+            let text = format!("{hits} of {packets} destinations have a route");
             return Err(BenchError::InvalidMeasurement(text));
         }
         Ok(elapsed.as_nanos() as f64 / f64::from(packets))

@@ -26,7 +26,7 @@ const PICTURE: &str = "demo-latency.svg";
 /// Arguments of `linewarden-lab demo`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Builds a private network of namespaces, enrolls simulated devices with noisy PUFs in a new registry, and authenticates all of \
+Builds a virtual network of namespaces, enrolls simulated devices with noisy PUFs in a new registry, and authenticates all of \
 them through a real gateway while simulated attackers interfere. Some devices are attested round by round, until one is modified, \
 detected and quarantined (not with `--dataplane p4`). No traffic leaves the machine, and nothing is left behind. Exits with code 1 if \
 an unauthorized request was accepted or a legitimate device was refused.
@@ -125,25 +125,25 @@ pub fn run(args: &DemoArgs) -> Result<(), Failure> {
     report_result(output, &report, started.elapsed())
 }
 
-/// Runs the demonstration. A signal ends it in good order.
+/// Runs the demonstration; a signal stops it early.
 fn run_demo(options: &Options, signal: &Signals) -> Result<Report, Failure> {
     let stop = AtomicBool::new(false);
     let done = AtomicBool::new(false);
-    let mut watcher = ProgressDisplay::new(options.devices);
+    let mut display = ProgressDisplay::new(options.devices);
     let report = std::thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) && !stop.load(Ordering::Relaxed) {
-                // An error of the wait also ends the run.
+                // A failed wait stops the run, like a signal.
                 if !matches!(signal.wait(Duration::from_millis(100)), Ok(None)) {
                     stop.store(true, Ordering::Relaxed);
                 }
             }
         });
-        let report = demo::run(options, &stop, &mut |event| watcher.handle(&event));
+        let report = demo::run(options, &stop, &mut |event| display.handle(&event));
         done.store(true, Ordering::Relaxed);
         report
     });
-    watcher.finish();
+    display.finish();
     report.map_err(failure)
 }
 
@@ -175,7 +175,7 @@ fn write_results(args: &DemoArgs, output: Output, report: &Report) -> Result<(),
 }
 
 /// Prints findings and the final result.
-fn report_result(output: Output, report: &Report, took: Duration) -> Result<(), Failure> {
+fn report_result(output: Output, report: &Report, elapsed: Duration) -> Result<(), Failure> {
     for check in &report.skipped_checks {
         output.line(format_args!("skipped: {check}"))?;
     }
@@ -187,7 +187,7 @@ fn report_result(output: Output, report: &Report, took: Duration) -> Result<(), 
         report.false_accepts, report.false_rejects, report.inconclusive_attacks
     );
     if report.passed {
-        output.line(format_args!("demo: passed in {} s: {counts}", took.as_secs()))
+        output.line(format_args!("demo: passed in {} s: {counts}", elapsed.as_secs()))
     } else {
         Err(Failure::failed(format!("demo: {counts}")))
     }

@@ -64,7 +64,7 @@ fn rows(report: &Report) -> Vec<Vec<String>> {
     }
     if let Some(revocation) = &report.revocation {
         rows.push(row(
-            &format!("1 of {VICTIMS} devices, revoked: new session"),
+            &format!("revoked device (1 of {VICTIMS}): new session"),
             "1".to_owned(),
             count(u64::from(revocation.authenticated_after)),
         ));
@@ -87,12 +87,12 @@ fn rows(report: &Report) -> Vec<Vec<String>> {
 fn proofs(attestation: &AttestationReport) -> Vec<Vec<String>> {
     let row =
         |description: &str, tried: String, succeeded: String| vec![description.to_owned(), tried, succeeded];
-    let wrongly = attestation.provers.saturating_sub(1);
-    let found = match attestation.quarantined {
+    let unmodified = attestation.provers.saturating_sub(1);
+    let detected_in = match attestation.quarantined {
         true => format!("round {}", attestation.detected_after_rounds),
         false => "not detected".to_owned(),
     };
-    let out = match attestation.quarantined {
+    let quarantined_in = match attestation.quarantined {
         true => format!("round {}", attestation.quarantined_after_rounds),
         false => "not quarantined".to_owned(),
     };
@@ -103,22 +103,26 @@ fn proofs(attestation: &AttestationReport) -> Vec<Vec<String>> {
             String::new(),
         ),
         row(
-            "last proof of a round, median and maximum",
+            "time to the last proof of a round, median and maximum",
             format!("{} ms", attestation.last_proof_median_ms),
             format!("{} ms", attestation.last_proof_max_ms),
         ),
-        row("1 device modified on disk: detected, quarantined, in", found, out),
+        row(
+            "device modified on disk: detected in, quarantined in",
+            detected_in,
+            quarantined_in,
+        ),
         row(
             "modified device: new session",
             "1".to_owned(),
             count(attestation.authenticated_in_quarantine.into()),
         ),
     ];
-    if let Some(reached) = attestation.delivered_in_quarantine {
+    if let Some(delivered) = attestation.delivered_in_quarantine {
         rows.push(row(
             "modified device: frames through the gate",
             "3".to_owned(),
-            count(reached),
+            count(delivered),
         ));
     }
     rows.extend([
@@ -128,13 +132,13 @@ fn proofs(attestation: &AttestationReport) -> Vec<Vec<String>> {
             count(attestation.access_restored.into()),
         ),
         row(
-            "forged PROOFs dropped: invalid, of another round",
+            "PROOFs dropped: invalid, from another round",
             count(attestation.drop_proof),
             count(attestation.drop_round),
         ),
         row(
             "unmodified devices in quarantine",
-            count(wrongly),
+            count(unmodified),
             count(attestation.wrongly_quarantined),
         ),
     ]);
@@ -164,8 +168,8 @@ fn attack(outcome: &AttackOutcome) -> Vec<String> {
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+    for (position, digit) in digits.chars().enumerate() {
+        if position > 0 && (digits.len() - position).is_multiple_of(3) {
             out.push(',');
         }
         out.push(digit);

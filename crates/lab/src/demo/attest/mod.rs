@@ -1,8 +1,8 @@
 //! Attestation in the demonstration: some devices prove their configuration in every round. One device is changed on disk,
 //! detected, quarantined, remediated and released, while an attacker sends forged PROOFs in the name of every device.
 //!
-//! The steps are the same on every network; a [`ProverEnvironment`] runs the devices and lets one of them try to get access.
-//! The results come from the registry's rounds and appraisals and from the gateway's counters.
+//! The steps are the same on every network; a [`ProverEnvironment`] runs the devices and lets one device try to get
+//! access. The results come from the registry's rounds and appraisals and from the gateway's counters.
 
 mod software;
 
@@ -79,11 +79,13 @@ pub(super) enum ExpectedAccess {
 
 /// Runs the provers.
 pub(super) trait ProverEnvironment {
-    /// Runs the provers until `is_reached`, which is checked ten times a second, returns true, or for `limit`. Returns whether it did.
+    /// Runs the provers until `is_reached` returns true (checked ten times a second) or `limit` has passed. Returns the
+    /// last value of `is_reached`.
     fn run_until(&mut self, limit: Duration, is_reached: &mut dyn FnMut() -> bool)
     -> Result<bool, DemoError>;
 
-    /// A device sends datagrams under its current session and then authenticates again, while the other provers continue.
+    /// Lets a device try to get a session and, if there is a gate, to send datagrams to the service. If access is expected
+    /// to be denied, the datagrams come first, under the session that the device still has; else the session comes first.
     fn attempt_access(&mut self, index: u32, expected: ExpectedAccess) -> Result<AccessAttempt, DemoError>;
 }
 
@@ -95,7 +97,7 @@ pub(super) fn install_provers(
     let period = store.block_on(store.registry.newest_started_period())?;
     let period = period.map_or(Period(0), |period| period.number);
     let paths = software::paths()?;
-    let equip = |(index, address, port): (u32, IpAddr, u16)| {
+    let install = |(index, address, port): (u32, IpAddr, u16)| {
         let root = devices_directory(store).join(index.to_string());
         let software = Software::install(root, index).map_err(DemoError::system("installing software"))?;
         let mut key = [0; 32];
@@ -112,7 +114,7 @@ pub(super) fn install_provers(
             software,
         })
     };
-    devices.map(equip).collect()
+    devices.map(install).collect()
 }
 
 fn devices_directory(store: &RegistryStore) -> PathBuf {
@@ -207,7 +209,7 @@ impl<'a> AttestationScenario<'a> {
         self.store.block_on(set).map(drop)
     }
 
-    /// Runs all steps, removes the provers, and returns the report and the gateway's counters of this time.
+    /// Runs all steps and removes the provers. Returns the report and the increase of the gateway's counters.
     pub(super) fn run(
         mut self,
         provers: &mut dyn ProverEnvironment,
@@ -253,8 +255,8 @@ impl<'a> AttestationScenario<'a> {
         let changed = match self.options.fault {
             Some(InjectedFault::FileUnchanged) => Ok(()),
             Some(InjectedFault::SecondFileChanged) => {
-                let mut both = self.second_modified.iter().chain([software]);
-                both.try_for_each(Software::tamper)
+                let mut modified = self.second_modified.iter().chain([software]);
+                modified.try_for_each(Software::tamper)
             }
             _ => software.tamper(),
         };
@@ -353,9 +355,9 @@ impl<'a> AttestationScenario<'a> {
         let rounds = self.rounds(changed_after)?;
         let up_to = |last: u32| rounds.iter().filter(|round| round.number <= last).count() as u64;
         let missed_rounds = rounds.iter().filter(|round| round.missed > 0);
-        let found = missed_rounds.map(|round| round.number).min();
-        self.report.detected_after_rounds = found.map_or(0, up_to);
-        self.report.quarantined_after_rounds = appraisal.map_or(0, |found| up_to(found.since_round));
+        let first_missed = missed_rounds.map(|round| round.number).min();
+        self.report.detected_after_rounds = first_missed.map_or(0, up_to);
+        self.report.quarantined_after_rounds = appraisal.map_or(0, |appraisal| up_to(appraisal.since_round));
         Ok(())
     }
 
@@ -408,8 +410,8 @@ pub(super) fn record_forged_proofs(
     report.drop_round = counters.get(Verdict::DropRound);
     report.drop_proved = counters.get(Verdict::DropProved);
     report.drop_late = counters.get(Verdict::DropLate);
-    let refused = report.drop_proof + report.drop_round + report.drop_proved + report.drop_late;
-    let was_dropped = forged.proofs_sent > 0 && refused > 0;
+    let dropped = report.drop_proof + report.drop_round + report.drop_proved + report.drop_late;
+    let was_dropped = forged.proofs_sent > 0 && dropped > 0;
     AttackOutcome {
         name: FORGED_PROOFS,
         attempts: forged.proofs_sent,

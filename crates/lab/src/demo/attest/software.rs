@@ -60,7 +60,7 @@ impl Software {
         measure(&self.root, paths)
     }
 
-    /// The device-specific overlay over the group's reference value.
+    /// The device-specific overlay of the group's reference value.
     pub(super) fn overlay(&self) -> Result<Configuration, DemoError> {
         let own = FilePath::new(format!("/{IDENTITY}"))?;
         Ok(measure(&self.root, &[own])?)

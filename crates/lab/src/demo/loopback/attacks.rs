@@ -21,7 +21,8 @@ use crate::fleet::Member;
 
 /// Number of addresses that attackers send from: 127.200.0.1 and up.
 const ADDRESS_COUNT: u8 = 16;
-/// Messages after which the attacker waits until the gateway has processed them: fewer than its socket buffers.
+/// Messages after which the attacker waits until the gateway has processed them. The receive buffer of the gateway's
+/// socket has space for more messages.
 const BATCH_MESSAGES: u32 = 256;
 /// Timeout for a reply of the gateway.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -51,7 +52,7 @@ impl<'a> LoopbackAttacks<'a> {
         demo_gateway: &'a DemoGateway,
         gateway: SocketAddr,
         probe: DeviceId,
-        effort: u32,
+        messages_per_attack: u32,
         rng: ChaCha20Rng,
     ) -> Result<Self, DemoError> {
         let open = |host| {
@@ -70,7 +71,7 @@ impl<'a> LoopbackAttacks<'a> {
             gateway,
             probe,
             rng,
-            messages_per_attack: effort,
+            messages_per_attack,
             protected_devices: Vec::new(),
             overheard_responses: Vec::new(),
         })
@@ -179,14 +180,14 @@ impl<'a> LoopbackAttacks<'a> {
         Ok(attempts)
     }
 
-    /// REQUESTs for known and unknown devices by turns.
+    /// Sends REQUESTs for known and unknown devices, alternately.
     fn flood_requests(&mut self) -> Result<u64, AttackFailure> {
-        let names = self.protected_devices.clone();
+        let devices = self.protected_devices.clone();
         self.flood(|attacks, number| {
             let mut nonce = [0u8; 16];
             attacks.rng.fill_bytes(&mut nonce);
-            let known = names.get(number as usize / 2 % names.len().max(1));
-            let device = match known {
+            let known_device = devices.get(number as usize / 2 % devices.len().max(1));
+            let device = match known_device {
                 Some(device) if number.is_multiple_of(2) => *device,
                 _ => DeviceId(attacks.rng.next_u64().max(1)),
             };
@@ -194,11 +195,11 @@ impl<'a> LoopbackAttacks<'a> {
         })
     }
 
-    /// RESPONSEs for the current rows with an accepted `fresh` and random tags.
+    /// Sends RESPONSEs for the current rows with an accepted `fresh` and random tags.
     fn flood_responses(&mut self) -> Result<u64, AttackFailure> {
-        let names = self.protected_devices.clone();
-        let mut challenges = Vec::with_capacity(names.len());
-        for device in names {
+        let devices = self.protected_devices.clone();
+        let mut challenges = Vec::with_capacity(devices.len());
+        for device in devices {
             let mut nonce = [0u8; 16];
             self.rng.fill_bytes(&mut nonce);
             challenges.push(self.request_challenge(device, nonce)?);
@@ -229,8 +230,9 @@ impl<'a> LoopbackAttacks<'a> {
         Ok(self.messages_per_attack.into())
     }
 
-    /// Flips every bit of a valid RESPONSE, sent from the device's own address. The gateway must accept the RESPONSE
-    /// itself afterwards; otherwise the attack is inconclusive.
+    /// Sends copies of a valid RESPONSE from the device's own address, each with one flipped bit, and then the valid
+    /// RESPONSE, which the gateway must accept. The outcome is inconclusive if the gateway does not accept the valid
+    /// RESPONSE, or if a copy changed a line; the error states the reason.
     fn flip_bits(&mut self, device: &mut LoopbackDevice) -> Result<u64, AttackFailure> {
         let text = |error: std::io::Error| error.to_string();
         let socket = device.connect(self.gateway).map_err(text)?;
@@ -253,11 +255,13 @@ impl<'a> LoopbackAttacks<'a> {
         self.wait_processed()?;
         let unchanged = before == self.lines()?;
         self.protected_devices.truncate(count_before);
-        let end = device.deliver(&socket, &mut self.rng, valid, REPLY_TIMEOUT);
-        match (unchanged, end.map_err(text)?) {
+        let delivered = device.deliver(&socket, &mut self.rng, valid, REPLY_TIMEOUT);
+        match (unchanged, delivered.map_err(text)?) {
             (true, HandshakeResult::Session(_)) => Ok(attempts),
             (false, _) => Err("a RESPONSE with a flipped bit spent the device's row".to_owned()),
-            (true, _) => Err("the gateway rejects the valid RESPONSE after its variants".to_owned()),
+            (true, _) => {
+                Err("the gateway rejects the valid RESPONSE after copies with a flipped bit".to_owned())
+            }
         }
     }
 
@@ -273,7 +277,8 @@ impl<'a> LoopbackAttacks<'a> {
         }
     }
 
-    /// Waits for the reply to a REQUEST that is sent last. The gateway has one queue and one thread, so it has processed all.
+    /// Sends a REQUEST and waits for the reply. The gateway has one queue and one thread, so the reply shows that the
+    /// thread has processed all earlier messages.
     fn wait_processed(&mut self) -> Result<(), AttackFailure> {
         let mut nonce = [0u8; 16];
         self.rng.fill_bytes(&mut nonce);
@@ -326,7 +331,7 @@ pub(super) const ATTACK_NAMES: [&str; 5] = [CLONE, REPLAY, REQUESTS, RESPONSES, 
 fn request(device: DeviceId, nonce: [u8; 16]) -> MessageBytes {
     bytes(&wire::Request {
         header: wire::Header::new(message_type::REQUEST, Suite::SipHash128, 0, device),
-        // Random bytes in that place would state rows beyond the pool.
+        // The nonce contains the row statement; random bytes would state rows beyond the pool.
         nonce: RowStatement::default().write_into(nonce),
         reserved: [0; 32],
     })

@@ -1,5 +1,5 @@
 //! Provers on loopback, each with a socket and a thread. An unprivileged process cannot capture the traffic of other sockets, so
-//! the devices pass on to the attacker the messages that an attacker on the path would capture.
+//! each device gives the attacker copies of the messages that an on-path attacker would capture.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -33,7 +33,7 @@ const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 200, 0, 99);
 /// The session key of a prover, shared with the prover's thread.
 type SharedSessionKey = Mutex<Option<SessionKey>>;
 
-/// A message that an attacker on the path would capture.
+/// A message that an on-path attacker would capture.
 enum OverheardMessage {
     Request(AttestRequest),
     Proof(Proof),
@@ -164,8 +164,8 @@ impl ProverEnvironment for LoopbackProvers<'_, '_> {
         limit: Duration,
         is_reached: &mut dyn FnMut() -> bool,
     ) -> Result<bool, DemoError> {
-        let until = Instant::now() + limit;
-        while Instant::now() < until {
+        let deadline = Instant::now() + limit;
+        while Instant::now() < deadline {
             if is_reached() {
                 return Ok(true);
             }
@@ -180,18 +180,22 @@ impl ProverEnvironment for LoopbackProvers<'_, '_> {
     }
 
     fn attempt_access(&mut self, index: u32, expected: ExpectedAccess) -> Result<AccessAttempt, DemoError> {
-        let at = index as usize;
-        if let Some(prover) = self.run.devices.get_mut(at) {
+        let position = index as usize;
+        if let Some(prover) = self.run.devices.get_mut(position) {
             prover.power_cycle();
         }
         let limit = match expected {
             ExpectedAccess::Denied => REFUSAL_TIMEOUT,
             ExpectedAccess::Granted => self.run.options.timeout,
         };
-        let session = self.run.authenticate(at, Instant::now() + limit)?.is_some();
-        let key = self.run.devices.get(at).and_then(|prover| prover.session());
+        let session = self.run.authenticate(position, Instant::now() + limit)?.is_some();
+        let key = self.run.devices.get(position).and_then(|prover| prover.session());
         let key = key.map(|session| session.key().clone());
-        if let Some((_, session)) = self.sessions.iter().find(|(of, _)| *of == index) {
+        if let Some((_, session)) = self
+            .sessions
+            .iter()
+            .find(|(prover_index, _)| *prover_index == index)
+        {
             *session.lock().unwrap_or_else(PoisonError::into_inner) = key;
         }
         Ok(AccessAttempt {

@@ -18,22 +18,22 @@ const READ_TIMEOUT: Duration = Duration::from_millis(10);
 /// Devices' addresses: 127.64.0.0 and up.
 const FIRST_ADDRESS: u32 = u32::from_be_bytes([127, 64, 0, 0]);
 
-/// A device: its state machine, its PUF and its address. Its socket is open only during a handshake, so that the limit on
-/// open files does not limit the fleet.
+/// A device: its state machine, its PUF and its address. The socket of the device is open only during a handshake, so
+/// that the limit on open files does not limit the fleet.
 pub(super) struct LoopbackDevice {
     device: Device,
     member: Member,
     address: Ipv4Addr,
-    /// The last RESPONSE, as an attacker on the path could capture it.
+    /// The last RESPONSE, as an on-path attacker could capture it.
     pub(super) response: Option<[u8; MESSAGE_BYTES]>,
 }
 
 /// Durations of a handshake, ns.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HandshakeTime {
-    /// The two round trips.
+    /// Time of the two round trips.
     pub(super) network: u64,
-    /// From the first REQUEST to the session, PUF included.
+    /// Time from the first REQUEST to the session, including the PUF.
     pub(super) total: u64,
 }
 
@@ -66,7 +66,7 @@ impl LoopbackDevice {
         self.device.session()
     }
 
-    /// Discards the device's state of handshakes and sessions.
+    /// Discards the device's handshake and session.
     pub(super) fn power_cycle(&mut self) {
         self.device = Device::new(self.member.config.clone());
     }
@@ -88,17 +88,17 @@ impl LoopbackDevice {
         Ok(socket)
     }
 
-    /// A complete handshake within `limit`. With `hold` the handshake stops before the RESPONSE is sent.
+    /// Runs a handshake for at most `limit`. With `withhold_response` it stops before the RESPONSE is sent.
     pub(super) fn authenticate(
         &mut self,
         socket: &UdpSocket,
         rng: &mut ChaCha20Rng,
         limit: Duration,
-        hold: bool,
+        withhold_response: bool,
     ) -> io::Result<HandshakeResult> {
         self.device.abandon();
         let output = self.start(rng);
-        self.run(socket, rng, output, limit, hold)
+        self.run(socket, rng, output, limit, withhold_response)
     }
 
     /// Sends a withheld RESPONSE and continues the handshake.
@@ -125,7 +125,7 @@ impl LoopbackDevice {
         rng: &mut ChaCha20Rng,
         mut output: Output,
         limit: Duration,
-        hold: bool,
+        withhold_response: bool,
     ) -> io::Result<HandshakeResult> {
         let started = Instant::now();
         let mut clock = RoundTripClock::default();
@@ -136,7 +136,7 @@ impl LoopbackDevice {
                     let is_response = message.get(3) == Some(&message_type::RESPONSE);
                     if is_response {
                         self.response = Some(message);
-                        if hold {
+                        if withhold_response {
                             return Ok(HandshakeResult::ResponseWithheld(message));
                         }
                     }

@@ -1,8 +1,8 @@
 //! The demonstration without privileges: the `host` data plane on loopback, devices and attackers on UDP sockets.
 //!
-//! This run checks less; [`Report::skipped_checks`] lists what is missing. There is no private network, so sessions are not
-//! bound to MAC addresses, there is no gate, and attacks that need complete frames or foreign addresses are skipped. All other
-//! parts are the real ones: registry, gateway, data plane, device role and PUFs.
+//! This run checks less; [`Report::skipped_checks`] lists what is missing. There is no separate network, so sessions
+//! are not bound to MAC addresses, there is no gate, and attacks that need complete frames or foreign addresses are
+//! skipped. All other parts are the real ones: registry, gateway, data plane, device role and PUFs.
 
 mod attacks;
 mod attest;
@@ -90,12 +90,14 @@ fn record_skipped_checks(report: &mut Report) {
         .filter(|name| !ATTACK_NAMES.contains(name))
         .collect();
     report.skipped_checks = vec![
-        format!("the private network ({missing} missing; run as root): devices are UDP sockets on loopback"),
+        format!(
+            "the virtual network of namespaces ({missing} missing; run as root): devices are UDP sockets on loopback"
+        ),
         "the xdp data plane and the latency comparison with it".to_owned(),
         "the gate, the service behind it, and sessions bound to MAC addresses, which loopback does not have"
             .to_owned(),
         format!(
-            "attacks that need complete frames, foreign sender addresses or an open gate: {}",
+            "attacks that need complete frames, foreign sender addresses or a bound gate: {}",
             untried.join("; ")
         ),
     ];
@@ -136,7 +138,7 @@ struct LoopbackRun<'a> {
     gateway: SocketAddr,
     devices: Vec<LoopbackDevice>,
     rng: ChaCha20Rng,
-    /// Handshake times of the remaining devices.
+    /// Handshake times of all devices except the victims.
     timings: FleetReport,
     report: Report,
 }
@@ -151,8 +153,8 @@ impl LoopbackRun<'_> {
         control.begin_stage(Stage::Authenticating)?;
         let victims = VICTIMS as usize;
         let deadline = Instant::now() + self.options.timeout;
-        for at in 0..victims {
-            self.authenticate(at, deadline)?;
+        for position in 0..victims {
+            self.authenticate(position, deadline)?;
         }
         if self.options.fault == Some(InjectedFault::RevokeBeforeAuthentication) {
             self.store.revoke(device_id(self.options.devices - 1))?;
@@ -166,28 +168,28 @@ impl LoopbackRun<'_> {
             .iter()
             .map(|prover| (prover.id(), prover.session().map(|session| session.idx.0)))
             .collect();
-        let (audit, authenticated) = line_check::check_lines(demo_gateway, sessions, &absent)?;
-        self.report.line_check = audit;
+        let (line_counts, authenticated) = line_check::check_lines(demo_gateway, sessions, &absent)?;
+        self.report.line_check = line_counts;
         self.report.authenticated = authenticated;
         self.run_attestation(demo_gateway, control)?;
         self.run_revocation(demo_gateway, control)
     }
 
-    /// One handshake on a new socket; `None` if the device has no session at the deadline.
+    /// Runs one handshake on a new socket; returns `None` if the device has no session at the deadline.
     fn authenticate(
         &mut self,
-        at: usize,
+        position: usize,
         deadline: Instant,
     ) -> Result<Option<device::HandshakeTime>, DemoError> {
         let limit = deadline.saturating_duration_since(Instant::now());
-        let Some(prover) = self.devices.get_mut(at) else {
+        let Some(prover) = self.devices.get_mut(position) else {
             return Ok(None);
         };
         let handshake = prover
             .connect(self.gateway)
             .and_then(|socket| prover.authenticate(&socket, &mut self.rng, limit, false));
         match handshake.map_err(DemoError::system("a device's socket on loopback"))? {
-            HandshakeResult::Session(timed) => Ok(Some(timed)),
+            HandshakeResult::Session(times) => Ok(Some(times)),
             HandshakeResult::ResponseWithheld(_) | HandshakeResult::TimedOut => Ok(None),
         }
     }
@@ -247,13 +249,13 @@ impl LoopbackRun<'_> {
         let deadline = started + self.options.timeout;
         let devices = self.devices.len();
         let mut authenticated = 0u64;
-        for at in VICTIMS as usize..devices {
-            if let Some(timed) = self.authenticate(at, deadline)? {
+        for position in VICTIMS as usize..devices {
+            if let Some(times) = self.authenticate(position, deadline)? {
                 authenticated += 1;
-                self.timings.network_ns.saturating_record(timed.network.max(1));
-                self.timings.latency_ns.saturating_record(timed.total.max(1));
+                self.timings.network_ns.saturating_record(times.network.max(1));
+                self.timings.latency_ns.saturating_record(times.total.max(1));
             }
-            if at % 64 == 0 || at + 1 == devices {
+            if position % 64 == 0 || position + 1 == devices {
                 control.check_stop()?;
                 control.emit(Event::Fleet {
                     authenticated: u64::from(VICTIMS) + authenticated,
@@ -287,16 +289,16 @@ impl LoopbackRun<'_> {
     ) -> Result<(), DemoError> {
         control.begin_stage(Stage::Revoking)?;
         let revoked_before = demo_gateway.gateway.status().revoked;
-        let refused = |demo_gateway: &DemoGateway| {
+        let count_refused = |demo_gateway: &DemoGateway| {
             demo_gateway
                 .gateway
                 .counters()
                 .map(|counters| counters.get(Verdict::DropRevoked))
         };
-        let refused_before = refused(demo_gateway)?;
+        let refused_before = count_refused(demo_gateway)?;
         let line_before = demo_gateway.line(device_id(0));
         self.store.revoke(device_id(0))?;
-        let took = demo_gateway.await_revocations(revoked_before + 1)?;
+        let propagation = demo_gateway.await_revocations(revoked_before + 1)?;
         let line_after =
             |demo_gateway: &DemoGateway| demo_gateway.line(device_id(0)).map(|line| line.commit.idx());
         for prover in self.devices.iter_mut().take(VICTIMS as usize) {
@@ -305,15 +307,15 @@ impl LoopbackRun<'_> {
         let got_session = self.authenticate(0, Instant::now() + REFUSAL_TIMEOUT)?.is_some();
         let deadline = Instant::now() + self.options.timeout;
         let mut others = 0;
-        for at in 1..VICTIMS as usize {
-            others += u64::from(self.authenticate(at, deadline)?.is_some());
+        for position in 1..VICTIMS as usize {
+            others += u64::from(self.authenticate(position, deadline)?.is_some());
         }
-        if refused(demo_gateway)? == refused_before {
+        if count_refused(demo_gateway)? == refused_before {
             self.report
                 .add_refused_devices(1, "the gateway did not see the revoked device's attempts");
         }
         self.report.revocation = Some(RevocationReport {
-            propagation_ms: took.as_secs_f64() * 1e3,
+            propagation_ms: propagation.as_secs_f64() * 1e3,
             delivered_after: 0,
             authenticated_after: got_session
                 || line_before.map(|line| line.commit.idx()) != line_after(demo_gateway),

@@ -25,7 +25,7 @@ pub enum DisplayState {
     Ok,
     /// The device proves its reference value, but late.
     Late,
-    /// No valid proof was received.
+    /// No valid proof was received in the last round.
     Missed,
     /// The device is in quarantine.
     Quarantined,
@@ -72,19 +72,19 @@ impl DisplayState {
 pub struct DeviceStatus {
     /// The device ID.
     pub device: DeviceId,
-    /// Its display name.
+    /// Display name of the device.
     pub name: String,
-    /// Its group.
+    /// Group of the device.
     pub group: GroupName,
-    /// Where its attestation key is.
+    /// Where the attestation key of the device is.
     pub protection: Protection,
-    /// Its attestation state.
+    /// Attestation state of the device.
     pub state: DisplayState,
-    /// Begin of the state, seconds since 1970-01-01 UTC.
+    /// Start of the state, seconds since 1970-01-01 UTC.
     pub since_s: Option<u64>,
     /// Age of the last round that included the device, seconds.
     pub age_s: Option<u64>,
-    /// End of validity if no further round follows, seconds since 1970-01-01 UTC.
+    /// Time at which the state becomes stale if no further round follows, seconds since 1970-01-01 UTC.
     pub valid_until_s: Option<u64>,
     /// Reason of the quarantine.
     pub reason: Option<String>,
@@ -92,27 +92,26 @@ pub struct DeviceStatus {
     pub appraisal: Option<Appraisal>,
     /// Number of the newest round of the group at the device's gateway.
     pub last_round: Option<u32>,
-    /// End of that round, seconds since 1970-01-01 UTC.
+    /// End of the round `last_round`, seconds since 1970-01-01 UTC.
     pub last_round_ended_s: Option<u64>,
     /// UDP port at which the agent receives requests.
     pub port: u16,
     /// Gateway and address for a device without a session.
     pub location: Option<ProverLocation>,
-    /// Enrollment of its key, seconds since 1970-01-01 UTC.
+    /// Enrollment of the device's attestation key, seconds since 1970-01-01 UTC.
     pub enrolled_at_s: u64,
     /// Whether only a command releases the device from quarantine.
     pub needs_release: bool,
 }
 
 impl DeviceStatus {
-    /// Whether the device has proven its reference value after that time, seconds since 1970-01-01 UTC.
+    /// Whether the device has proven its reference value after `at_s`, seconds since 1970-01-01 UTC.
     pub fn has_proven_since(&self, at_s: u64) -> bool {
         matches!(self.state, DisplayState::Ok | DisplayState::Late)
             && self.last_round_ended_s.is_some_and(|ended_s| ended_s > at_s)
     }
 
-    /// What must happen before the device is ok; `None` if a gateway has appraised the device since its enrollment and it is not in
-    /// quarantine.
+    /// What must happen before the device is ok; `None` unless the device awaits its first round, is unproven, or is in quarantine.
     pub fn pending_action(&self) -> Option<String> {
         let pending = match self.state {
             DisplayState::AwaitingFirstRound => "its first round",
@@ -155,7 +154,7 @@ impl DeviceStatus {
         ))
     }
 
-    /// The state for people, with the age of a stale one.
+    /// The state for people, with the age of the report if the state is stale.
     pub fn text(&self) -> String {
         match (self.state, self.age_s) {
             (DisplayState::Stale, Some(age_s)) => format!("stale: last round {} ago", age_text(age_s)),
@@ -200,17 +199,14 @@ pub struct Provers {
 /// # Errors
 /// A database failure.
 pub async fn provers(registry: &Registry) -> Result<Provers, RegistryError> {
-    let (mut found, mut damaged, mut since) = (Vec::new(), Vec::new(), 0);
+    let (mut provers, mut damaged, mut since) = (Vec::new(), Vec::new(), 0);
     loop {
         let page = registry.provers_since(since, PAGE).await?;
-        found.extend(page.provers.into_iter().filter(|prover| !prover.removed));
+        provers.extend(page.provers.into_iter().filter(|prover| !prover.removed));
         damaged.extend(page.damaged);
         since = page.up_to_revision;
         if !page.has_more {
-            return Ok(Provers {
-                provers: found,
-                damaged,
-            });
+            return Ok(Provers { provers, damaged });
         }
     }
 }
@@ -247,7 +243,7 @@ pub struct IncompleteRound {
     pub group: GroupName,
     /// Number of devices in the round.
     pub requested: u32,
-    /// Number of devices with a last appraisal by this gateway.
+    /// Number of devices of the group whose last appraisal is by this gateway.
     pub expected: u32,
 }
 
@@ -277,23 +273,23 @@ impl FleetStatus {
             .into_iter()
             .map(|group| (group.name.clone(), group))
             .collect();
-        let mut read = match selection {
+        let mut records = match selection {
             DeviceSelection::Named(devices) => read_named(registry, devices).await?,
             DeviceSelection::All | DeviceSelection::Groups(_) => {
                 read_all(registry, selection, &mut damaged).await?
             }
         };
-        read.sort_by_key(|(prover, ..)| prover.device);
+        records.sort_by_key(|(prover, ..)| prover.device);
         let rounds = newest_rounds(
             registry,
-            read.iter().filter_map(|(.., appraisal)| appraisal.as_ref()),
+            records.iter().filter_map(|(.., appraisal)| appraisal.as_ref()),
         )
         .await?;
         let incomplete = match selection {
             DeviceSelection::Named(_) => Vec::new(),
-            DeviceSelection::All | DeviceSelection::Groups(_) => incomplete(&read, &rounds),
+            DeviceSelection::All | DeviceSelection::Groups(_) => incomplete(&records, &rounds),
         };
-        let standings = read
+        let devices = records
             .into_iter()
             .map(|(prover, info, appraisal)| {
                 let policy = groups.get(&prover.group).map(|group| &group.policy);
@@ -304,7 +300,7 @@ impl FleetStatus {
             })
             .collect();
         Ok(Self {
-            devices: standings,
+            devices,
             incomplete,
             damaged,
         })
@@ -320,14 +316,14 @@ type DeviceRecords = (ProverRecord, DeviceInfo, Option<Appraisal>);
 
 async fn read_named(registry: &Registry, devices: &[DeviceId]) -> Result<Vec<DeviceRecords>, Failure> {
     let devices: BTreeSet<DeviceId> = devices.iter().copied().collect();
-    let mut read = Vec::with_capacity(devices.len());
+    let mut records = Vec::with_capacity(devices.len());
     for device in devices {
         let info = registry.get(device).await?;
         let prover = registry.prover(device).await?;
         let prover = prover.ok_or(RegistryError::NotAProver { device })?;
-        read.push((prover, info, registry.appraisal(device).await?));
+        records.push((prover, info, registry.appraisal(device).await?));
     }
-    Ok(read)
+    Ok(records)
 }
 
 async fn read_all(
@@ -335,8 +331,8 @@ async fn read_all(
     selection: DeviceSelection<'_>,
     damaged: &mut Vec<String>,
 ) -> Result<Vec<DeviceRecords>, RegistryError> {
-    let mut found = provers(registry).await?;
-    damaged.append(&mut found.damaged);
+    let mut attested = provers(registry).await?;
+    damaged.append(&mut attested.damaged);
     let mut infos = HashMap::new();
     let mut after = None;
     loop {
@@ -366,7 +362,7 @@ async fn read_all(
         DeviceSelection::Groups(groups) => groups.contains(&prover.group),
         DeviceSelection::All | DeviceSelection::Named(_) => true,
     };
-    let read = found
+    let records = attested
         .provers
         .into_iter()
         .filter(is_selected)
@@ -375,7 +371,7 @@ async fn read_all(
             let appraisal = appraisals.remove(&prover.device);
             info.status.is_active().then_some((prover, info, appraisal))
         });
-    Ok(read.collect())
+    Ok(records.collect())
 }
 
 type Rounds = HashMap<(GatewayId, GroupName), RoundRecord>;
@@ -395,14 +391,14 @@ async fn newest_rounds(
     Ok(newest)
 }
 
-fn incomplete(read: &[DeviceRecords], rounds: &Rounds) -> Vec<IncompleteRound> {
+fn incomplete(records: &[DeviceRecords], rounds: &Rounds) -> Vec<IncompleteRound> {
     let mut expected: HashMap<(GatewayId, &GroupName), u32> = HashMap::new();
-    for (prover, _, appraisal) in read {
+    for (prover, _, appraisal) in records {
         if let Some(appraisal) = appraisal {
             *expected.entry((appraisal.gateway, &prover.group)).or_default() += 1;
         }
     }
-    let mut found: Vec<IncompleteRound> = expected
+    let mut incomplete_rounds: Vec<IncompleteRound> = expected
         .into_iter()
         .filter_map(|((gateway, group), expected)| {
             let requested = rounds.get(&(gateway, group.clone()))?.requested;
@@ -414,8 +410,8 @@ fn incomplete(read: &[DeviceRecords], rounds: &Rounds) -> Vec<IncompleteRound> {
             })
         })
         .collect();
-    found.sort_by(|a, b| (a.gateway.0, &a.group).cmp(&(b.gateway.0, &b.group)));
-    found
+    incomplete_rounds.sort_by(|a, b| (a.gateway.0, &a.group).cmp(&(b.gateway.0, &b.group)));
+    incomplete_rounds
 }
 
 fn device_status(
@@ -427,10 +423,10 @@ fn device_status(
     now_s: u64,
 ) -> DeviceStatus {
     let age_s = round.map(|round| now_s.abs_diff(round.ended_at_s));
-    let good_for_s = policy.map(GroupPolicy::validity_s);
+    let validity_s = policy.map(GroupPolicy::validity_s);
     let is_fresh = age_s
-        .zip(good_for_s)
-        .is_some_and(|(age_s, good_for_s)| age_s <= good_for_s);
+        .zip(validity_s)
+        .is_some_and(|(age_s, validity_s)| age_s <= validity_s);
     let state = display_state(
         info.status.is_active(),
         info.quarantine.is_some(),
@@ -441,7 +437,7 @@ fn device_status(
         (DisplayState::Quarantined, Some(quarantine)) => Some(quarantine.at_s),
         _ => appraisal.as_ref().map(|appraisal| appraisal.since_s),
     };
-    let seen_s = appraisal
+    let state_age_s = appraisal
         .as_ref()
         .map(|appraisal| now_s.abs_diff(appraisal.since_s));
     DeviceStatus {
@@ -452,11 +448,11 @@ fn device_status(
         state,
         since_s,
         // The round may no longer be stored.
-        age_s: age_s.or(seen_s),
+        age_s: age_s.or(state_age_s),
         valid_until_s: round
-            .zip(good_for_s)
+            .zip(validity_s)
             .filter(|_| is_fresh)
-            .map(|(round, good_for_s)| round.ended_at_s.saturating_add(good_for_s)),
+            .map(|(round, validity_s)| round.ended_at_s.saturating_add(validity_s)),
         reason: info.quarantine.map(|quarantine| quarantine.reason),
         appraisal,
         last_round: round.map(|round| round.number),
@@ -524,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn without_recent_rounds_every_state_but_quarantine_is_stale() {
+    fn without_recent_rounds_a_state_with_proofs_is_stale() {
         for state in STATES.into_iter().flatten() {
             let expected = match state {
                 AttestationState::Unproven => DisplayState::Unproven,

@@ -23,7 +23,7 @@ use crate::config_file::ConfigFile;
 /// Kind of the TPM's endorsement key.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Endorsement {
-    /// RSA 2048; every PC TPM has a certificate for it
+    /// RSA 2048; every TPM of a PC has a certificate for this key
     Rsa2048,
     /// ECC P-256
     EccP256,
@@ -32,10 +32,11 @@ pub enum Endorsement {
 /// Arguments of `linewarden attest identity`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Creates an attestation key in the TPM of [attest], unless there is one, and stores it, encrypted by the TPM, in the file of \
-[attest] `key`. FILE is for the operator: public keys and certificate of the TPM, the PCRs and the event log. It contains no \
-secret, but its origin must be verified: transfer it over a trusted channel, or compare the printed SHA-256 of the TPM's \
-endorsement key with the output of the operator's `attest enroll --identity`, or pass it there as --pin.
+Creates an attestation key in the TPM that [attest] `tpm` names, and stores the key, encrypted by the TPM, in the file that [attest] \
+`key` names; an existing key in this file is used again. The output file is for the operator. It contains the public keys and the certificate of \
+the TPM, the PCRs and the TCG event log, and no secret. The operator must verify the origin of the file in one of three ways: transfer \
+the file over a trusted channel, pass the printed SHA-256 of the TPM's endorsement key to `attest enroll \
+--identity` with --pin, or compare the SHA-256 with the output of `attest enroll --answer` and delete the key if they differ.
 
 Examples:
   linewarden attest identity --config agent.toml --out d1.identity")]
@@ -60,9 +61,9 @@ pub struct IdentityArgs {
 /// Arguments of `linewarden attest answer`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The TPM decrypts the operator's offer, imports the device's key, and proves possession of both keys; the PCRs must be those of \
-`identity`. The key is then in the file of [attest] `key`, encrypted by the TPM. If the TPM fails, repeat the command with the same \
-offer, which is valid for 5 minutes.
+The TPM decrypts the operator's offer, imports the device's key, and proves possession of this key and of the key that `identity` \
+created; the PCRs must have the same values as at `identity`. The command stores the imported key, encrypted by the TPM, in the file \
+that [attest] `key` names. If the TPM fails, repeat the command with the same offer, which is valid for 5 minutes.
 
 Examples:
   linewarden attest answer --config agent.toml --offer d1.offer --out d1.answer")]
@@ -148,10 +149,10 @@ pub fn accept_offer(args: &AnswerArgs, output: Output) -> Result<(), Failure> {
 }
 
 fn tpm(file: &ConfigFile<AgentConfig>, section: &AttestSection) -> Result<TpmScope, Failure> {
-    let subject = section
+    let scope = section
         .scope()
         .map_err(|error| file.field_failure(&error.path, &error.problem))?;
-    subject.tpm.ok_or_else(|| {
+    scope.tpm.ok_or_else(|| {
         file.field_failure(
             &["attest", "tpm"],
             "is missing: set the TPM of the device, such as \"device:/dev/tpmrm0\"",

@@ -35,7 +35,7 @@ pub struct DeleteArgs {
 /// Arguments of `linewarden attest move`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The key stays the same. The gateway sends requests there within seconds; until then the attestation state and evidence are reset. A \
+The device keeps its key; its attestation state and evidence are reset. The gateway sends requests to the new address within seconds. A \
 quarantine stays in force. A device with a session receives requests at the address of its session, at --port.
 
 Examples:
@@ -64,10 +64,10 @@ pub struct MoveArgs {
 /// Arguments of `linewarden attest release`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-`linewarden attest explain DEVICE` shows the reason of a quarantine: check the reason first. Gateways on this registry accept a released \
-device within a tenth of a second, when the device authenticates: an agent that retries authentication reconnects within a minute, an agent with an open session \
-learns of the release with the next round (`attest round` starts one), and an agent in pool mode may have to wait 10 minutes. \
-Attestation continues, and further missed rounds put the device into quarantine again.
+`linewarden attest explain DEVICE` shows the reason of a quarantine: check the reason first. A tenth of a second after the release, \
+gateways on this registry let the device authenticate again. An agent that retries authentication reconnects within a minute; an agent \
+with an open session learns of the release in the next round (`attest round` starts one); an agent in pool mode may need up to 10 \
+minutes. Attestation continues, and further missed rounds put the device into quarantine again.
 
 Examples:
   linewarden attest status --config gateway.toml
@@ -83,7 +83,7 @@ pub struct ReleaseArgs {
     pub json: bool,
 }
 
-/// Deletes the attestation records of devices, one by one; all are looked up first.
+/// Deletes the attestation records of devices, one by one; all devices are looked up first.
 pub fn delete(args: &DeleteArgs, output: Output) -> Result<(), Failure> {
     let devices: BTreeSet<DeviceId> = args.devices.iter().copied().collect();
     args.registry.with(async |registry| {
@@ -92,8 +92,8 @@ pub fn delete(args: &DeleteArgs, output: Output) -> Result<(), Failure> {
                 Err(error @ RegistryError::DamagedRecord { .. }) => {
                     tracing::warn!(%error, "attestation record is damaged; the command deletes the record");
                 }
-                found => {
-                    if found?.is_none() {
+                result => {
+                    if result?.is_none() {
                         // Reports a device that does not exist at all.
                         registry.get(*device).await?;
                         return Err(Failure::input(format!(
@@ -105,15 +105,15 @@ pub fn delete(args: &DeleteArgs, output: Output) -> Result<(), Failure> {
         }
         for device in devices {
             registry.remove_prover(device).await?;
-            let stays = match registry.get(device).await {
+            let is_quarantined = match registry.get(device).await {
                 Ok(info) => info.quarantine.is_some() && info.status.is_active(),
                 Err(RegistryError::DamagedRecord { .. }) => false,
                 Err(error) => return Err(error.into()),
             };
             output.object(&serde_json::json!({
-                "device_id": device.to_string(), "deleted": true, "quarantined": stays,
+                "device_id": device.to_string(), "deleted": true, "quarantined": is_quarantined,
             }))?;
-            output.line(match stays {
+            output.line(match is_quarantined {
                 false => format!("deleted the attestation of device {device}"),
                 true => format!(
                     "deleted the attestation of device {device}; the device stays in quarantine until `attest release {device}`"
@@ -128,10 +128,10 @@ pub fn delete(args: &DeleteArgs, output: Output) -> Result<(), Failure> {
 pub fn move_device(args: &MoveArgs, output: Output) -> Result<(), Failure> {
     let device = args.device;
     let now_s = now_s()?;
-    let (home, port) = args.registry.with(async |registry| {
-        let found = registry.prover(device).await?;
-        let before = found.ok_or(RegistryError::NotAProver { device })?;
-        let home = args
+    let (location, port) = args.registry.with(async |registry| {
+        let prover = registry.prover(device).await?;
+        let before = prover.ok_or(RegistryError::NotAProver { device })?;
+        let location = args
             .gateway
             .zip(args.address)
             .map(|(gateway, address)| ProverLocation {
@@ -140,8 +140,8 @@ pub fn move_device(args: &MoveArgs, output: Output) -> Result<(), Failure> {
             });
         let port = args.port.unwrap_or(before.port);
         // In quarantine, the registry keeps the last address of the device.
-        let is_out = registry.get(device).await?.quarantine.is_some();
-        let home = home.or(before.location.filter(|_| !is_out));
+        let is_quarantined = registry.get(device).await?.quarantine.is_some();
+        let location = location.or(before.location.filter(|_| !is_quarantined));
         let moved = NewProver {
             device,
             group: before.group,
@@ -149,7 +149,7 @@ pub fn move_device(args: &MoveArgs, output: Output) -> Result<(), Failure> {
             protection: before.protection,
             binding: before.binding,
             overlay: before.overlay,
-            location: home,
+            location,
             port,
             enrolled_period: before.enrolled_period,
         };
@@ -160,32 +160,32 @@ pub fn move_device(args: &MoveArgs, output: Output) -> Result<(), Failure> {
     output.object(&serde_json::json!({
         "device_id": device.to_string(),
         "port": port,
-        "location": home.map(|home| serde_json::json!({ "gateway_id": home.gateway.0, "address": home.address })),
+        "location": location.map(|location| serde_json::json!({ "gateway_id": location.gateway.0, "address": location.address })),
     }))?;
-    let place = home.map_or_else(String::new, |home| {
+    let location_text = location.map_or_else(String::new, |location| {
         format!(
-            ", without a session by gateway {} at {}",
-            home.gateway, home.address
+            "; while the device has no session, gateway {} attests it at {}",
+            location.gateway, location.address
         )
     });
     output.line(format_args!(
-        "device {device} is attested at UDP port {port}{place}"
+        "device {device} is attested at UDP port {port}{location_text}"
     ))
 }
 
-/// Releases devices from quarantine, one by one; all are looked up first.
+/// Releases devices from quarantine, one by one; all devices are looked up first.
 pub fn release(args: &ReleaseArgs, output: Output) -> Result<(), Failure> {
     let devices: BTreeSet<DeviceId> = args.devices.iter().copied().collect();
     args.registry.with(async |registry| {
-        let mut found = Vec::with_capacity(devices.len());
+        let mut infos = Vec::with_capacity(devices.len());
         for device in devices {
             let info = registry.get(device).await?;
             if !info.status.is_active() {
                 return Err(RegistryError::Revoked { device }.into());
             }
-            found.push(info);
+            infos.push(info);
         }
-        for info in found {
+        for info in infos {
             release_one(registry, &info, output).await?;
         }
         Ok(())
@@ -211,12 +211,12 @@ async fn release_one(registry: &Registry, info: &DeviceInfo, output: Output) -> 
         None => "the device is not enrolled for attestation".to_owned(),
         Some(prover) => {
             let policy = group::find(registry, &prover.group).await?.policy;
-            let again = match policy.release_mode {
+            let release_condition = match policy.release_mode {
                 ReleaseMode::Automatic => "its next valid proof".to_owned(),
                 ReleaseMode::Manual => format!("`attest release {device}`"),
             };
             format!(
-                "if the device misses {} of {} rounds, the device is quarantined again until {again}",
+                "if the device misses {} of {} rounds, the device is quarantined again until {release_condition}",
                 policy.missed_limit, policy.window_rounds
             )
         }

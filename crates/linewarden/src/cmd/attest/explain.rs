@@ -23,8 +23,9 @@ use crate::registry::RegistryArgs;
 /// Arguments of `linewarden attest explain`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-A proof shows that a device runs its reference value. The evidence of a different configuration is the device's own claim, sent when \
-the configuration changes (`send_log` in its agent's configuration) and with each quote of its TPM, which authenticates the PCRs.
+A proof shows that a device runs its reference value. The evidence of a different configuration is the device's own claim. The agent sends \
+evidence when the configuration changes (`send_log` in the agent's configuration), and with each quote of the TPM; a quote authenticates \
+the PCRs.
 
 Examples:
   linewarden attest explain d1 --config gateway.toml
@@ -53,7 +54,7 @@ struct DeviceDetails {
     /// The current period.
     current_period: Option<u64>,
     now_s: u64,
-    /// The event log of the previous evidence, if it replays to the expected PCRs.
+    /// The TCG event log of the previous evidence, if this log replays to the expected PCRs.
     log_before: Option<ReplayedLog>,
 }
 
@@ -132,7 +133,7 @@ fn roll_out(group: &Group, overlay: Option<&Expected>) -> Option<(Expected, u64)
     Some((overlaid(&roll_out.reference, overlay), roll_out.until_s))
 }
 
-/// Appraises an evidence document again, as on its arrival.
+/// Appraises an evidence document again, in the same way as the controller that received the document.
 async fn read_claim(
     registry: &Registry,
     prover: &ProverRecord,
@@ -166,14 +167,14 @@ async fn read_claim(
     })
 }
 
-/// The event log of an earlier document, if it is of the expected boot.
+/// The TCG event log of an earlier document, if this log belongs to the expected boot.
 fn log_that_replays(document: &[u8], base: &Configuration) -> Option<ReplayedLog> {
     let log = Evidence::read(document).ok()?.event_log?;
     verify_replay(&EventLog::parse(&log).ok()?, base.pcrs()).ok()
 }
 
 impl DeviceDetails {
-    /// The difference between expected and claimed configuration; `None` if one of them is unknown.
+    /// The difference between the expected and the claimed configuration; `None` if either configuration is unknown.
     fn difference(&self) -> Option<Difference> {
         let examined = self.claim.as_ref()?.examined.as_ref().ok()?;
         let difference = Difference::between(self.base.as_ref().ok()?, &examined.configuration);
@@ -183,13 +184,13 @@ impl DeviceDetails {
         })
     }
 
-    /// Whether the device has proven the expected configuration after it claimed a different one.
+    /// Whether the device has proven its configuration in a round since its last claim.
     fn is_superseded(&self) -> bool {
         let claim = self.claim.as_ref();
         claim.is_some_and(|claim| self.status.has_proven_since(claim.at_s))
     }
 
-    /// The reason why the claim may be of another boot than the present one.
+    /// The reason why the claim may belong to an earlier boot; `None` if there is no such reason.
     fn outdated_reason(&self) -> Option<String> {
         let claim = self.claim.as_ref()?;
         let status = &self.status;
@@ -301,10 +302,10 @@ fn print_details(details: &DeviceDetails, output: Output) -> Result<(), Failure>
         fields.push(("attested by", format!("gateway {}{address}", appraisal.gateway)));
     }
     fields.push((
-        "enrolled at",
+        "attested at",
         match status.location {
             Some(location) => format!(
-                "UDP port {}, without a session by gateway {} at {}",
+                "UDP port {}; while the device has no session, gateway {} attests it at {}",
                 status.port, location.gateway, location.address
             ),
             None => format!("UDP port {}, not attested before its first session", status.port),
@@ -350,13 +351,13 @@ fn claim_fields(details: &DeviceDetails, claim: &DeviceClaim) -> Vec<(&'static s
     let received_at = format!("{}, {age} ago{period}", date(claim.at_s));
     let mut fields = match &claim.examined {
         Ok(examined) => {
-            let runs = format!(
+            let hash_text = format!(
                 "{} ({})",
                 examined.configuration.hash(),
                 reference::size_text(&examined.configuration)
             );
             let mut fields = vec![
-                ("claimed", runs),
+                ("claimed", hash_text),
                 ("received", received_at),
                 ("signed by", details.signed_by(examined)),
             ];
@@ -383,17 +384,19 @@ fn print_conclusion(details: &DeviceDetails, output: Output) -> Result<(), Failu
         return Ok(());
     }
     let is_outdated = details.outdated_reason().is_some();
-    let now = match is_outdated {
+    let outdated_note = match is_outdated {
         true => " Outdated: the present configuration is unknown.",
         false => "",
     };
     if details.is_rolled_out() {
-        return output.line(format_args!("The claimed configuration is the roll-out.{now}"));
+        return output.line(format_args!(
+            "The claimed configuration is the roll-out.{outdated_note}"
+        ));
     }
     match details.difference() {
         None => Ok(()),
         Some(difference) if difference.is_empty() => {
-            output.line(format_args!("The claimed configuration is the expected one.{now}"))
+            output.line(format_args!("The claimed configuration is the expected one.{outdated_note}"))
         }
         Some(_) if details.is_superseded() => output.line(
             "The device has since proven the expected configuration; its earlier claim is superseded and not shown (--json shows it).",
@@ -409,7 +412,7 @@ fn print_conclusion(details: &DeviceDetails, output: Output) -> Result<(), Failu
             match difference.pcrs.is_empty() || details.log_before.is_some() {
                 true => Ok(()),
                 false => output.line(
-                    "Events not compared: no event log of the expected boot.",
+                    "Events not compared: no TCG event log of the expected boot.",
                 ),
             }
         }

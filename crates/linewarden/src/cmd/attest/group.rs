@@ -26,8 +26,8 @@ pub enum GroupCommand {
     /// Create a group, or change it; omitted options keep their values
     #[command(after_help = "\
 Defaults of a new group: a round every 60 s; 3 missed rounds of 5 put a device into quarantine, and its next proof releases \
-it. Defaults of jitter and timeout are 5 s and 2000 ms, but at most half of an interval of less than 10 s or 4 s. Devices are attested \
-once their group has a reference value.
+it. The default jitter is 5 s and the default timeout 2000 ms, but each at most half of the interval. Devices are attested once their \
+group has a reference value.
 
 Examples:
   linewarden attest measure --config agent.toml --out pumps.conf
@@ -51,10 +51,10 @@ Examples:
 Examples:
   linewarden attest group delete pumps --config gateway.toml")]
     Delete(NamedArgs),
-    /// Accept another reference value beside the present one, for a limited time
+    /// Begin a roll-out: accept another reference value beside the present one, for a limited time
     #[command(after_help = "\
-Begin before the first device is updated; end it with `accept` after the last update, or with `withdraw`. After its end, only the old \
-reference value is valid.
+Begin the roll-out before the first device is updated. End the roll-out with `accept` after the last update, or with `withdraw`. If \
+neither command has ended the roll-out after the duration of --for, only the old reference value stays valid.
 
 Examples:
   linewarden attest group roll-out pumps --reference pumps-2.conf --for 86400 --config gateway.toml
@@ -114,7 +114,7 @@ pub struct SetArgs {
 pub enum ReleaseModeName {
     /// By its next proof of the reference value
     Automatic,
-    /// Only by `attest release`
+    /// Only by `attest release` or `device release`
     Manual,
 }
 
@@ -217,16 +217,16 @@ fn set(args: &SetArgs, output: Output) -> Result<(), Failure> {
     let mut set = None;
     args.registry.with(async |registry| {
         registry
-            .change_group(&args.name, now_s, |known| -> Result<NewGroup, Failure> {
-                let known = match known {
+            .change_group(&args.name, now_s, |existing| -> Result<NewGroup, Failure> {
+                let existing = match existing {
                     Err(error) => {
                         tracing::warn!(%error, "group record is damaged; creating the group again");
                         None
                     }
-                    Ok(known) => known,
+                    Ok(existing) => existing,
                 };
-                let is_new = known.is_none();
-                let group = args.apply(known, encoding);
+                let is_new = existing.is_none();
+                let group = args.apply(existing, encoding);
                 set = Some((group.clone(), is_new));
                 Ok(group)
             })
@@ -264,8 +264,8 @@ fn set(args: &SetArgs, output: Output) -> Result<(), Failure> {
 
 impl SetArgs {
     /// The group with the given options applied; a new group starts with the defaults.
-    fn apply(&self, known: Option<Group>, reference: Option<Vec<u8>>) -> NewGroup {
-        let group = known.map_or_else(
+    fn apply(&self, existing: Option<Group>, reference: Option<Vec<u8>>) -> NewGroup {
+        let group = existing.map_or_else(
             || NewGroup {
                 name: self.name.clone(),
                 policy: GroupPolicy::default(),
@@ -283,19 +283,20 @@ impl SetArgs {
 
     fn policy(&self, before: GroupPolicy) -> GroupPolicy {
         let every_s = self.every.unwrap_or(before.every_s);
-        let (usual, fitting) = (default_policy(before.every_s), default_policy(every_s));
-        // A value that equals the default of the previous interval was not set by the user: it follows the interval.
-        let follow = |was: u32, usual: u32, fitting: u32| if was == usual { fitting } else { was };
-        let jitter_s = follow(before.jitter_s, usual.jitter_s, fitting.jitter_s);
-        let answer_ms = follow(
+        let (old_default, new_default) = (default_policy(before.every_s), default_policy(every_s));
+        // A value that equals the default of the previous interval counts as not set by the user, and becomes the
+        // default of the new interval.
+        let follow = |value: u32, old: u32, new: u32| if value == old { new } else { value };
+        let jitter_s = follow(before.jitter_s, old_default.jitter_s, new_default.jitter_s);
+        let proof_timeout_ms = follow(
             before.proof_timeout_ms,
-            usual.proof_timeout_ms,
-            fitting.proof_timeout_ms,
+            old_default.proof_timeout_ms,
+            new_default.proof_timeout_ms,
         );
         GroupPolicy {
             every_s,
             jitter_s: self.jitter.unwrap_or(jitter_s),
-            proof_timeout_ms: self.proof_timeout_ms.unwrap_or(answer_ms),
+            proof_timeout_ms: self.proof_timeout_ms.unwrap_or(proof_timeout_ms),
             missed_limit: self.missed_limit.unwrap_or(before.missed_limit),
             window_rounds: self.window_rounds.unwrap_or(before.window_rounds),
             late_is_missed: self.late_is_missed.unwrap_or(before.late_is_missed),
@@ -387,7 +388,7 @@ fn show(args: &NamedArgs, output: Output) -> Result<(), Failure> {
     let values = row(&group, devices, now_s);
     let mut fields: Vec<(&str, String)> = COLUMNS.into_iter().zip(values).collect();
     fields.push(("jitter", format!("{} s", group.policy.jitter_s)));
-    // In full, for comparison with other hashes.
+    // The full hash, for comparison with other hashes.
     if let (Some(reference), Some(field)) = (
         group.reference.as_deref(),
         fields.iter_mut().find(|(name, _)| *name == "reference"),
@@ -493,7 +494,7 @@ fn roll_out(args: &RollOutArgs, output: Output) -> Result<(), Failure> {
     let reference = reference::read(&args.reference)?;
     let now_s = now_s()?;
     let until_s = now_s.saturating_add(args.for_s);
-    let is_in_place_of = change(&args.registry, &args.name, now_s, |group| {
+    let replaced = change(&args.registry, &args.name, now_s, |group| {
         if group.reference.is_none() {
             return Err(Failure::input(format!(
                 "group {0} has no reference value, which a roll-out needs: set one with `attest group set {0} --reference FILE`",
@@ -510,7 +511,7 @@ fn roll_out(args: &RollOutArgs, output: Output) -> Result<(), Failure> {
         "group": args.name.as_str(),
         "roll_out": { "reference": reference.hash(), "until_s": until_s },
     }))?;
-    if let Some(before) = is_in_place_of {
+    if let Some(before) = replaced {
         output.line(format_args!(
             "replaces the roll-out of {}",
             reference::hash_of(&before.reference)
@@ -572,14 +573,15 @@ fn change<T>(
     registry.with(async |registry| {
         let mut changed = None;
         registry
-            .change_group(name, now_s, |known| -> Result<NewGroup, Failure> {
-                let known = known?.ok_or_else(|| RegistryError::UnknownGroup { group: name.clone() })?;
-                let mut group = to_new_group(known);
+            .change_group(name, now_s, |existing| -> Result<NewGroup, Failure> {
+                let existing =
+                    existing?.ok_or_else(|| RegistryError::UnknownGroup { group: name.clone() })?;
+                let mut group = to_new_group(existing);
                 changed = Some(change(&mut group)?);
                 Ok(group)
             })
             .await?;
-        // Without an error the closure has run.
+        // Without an error, `change_group` has run the closure.
         changed.ok_or_else(|| RegistryError::UnknownGroup { group: name.clone() }.into())
     })
 }

@@ -16,10 +16,10 @@ use super::read;
 /// Arguments of `linewarden attest measure`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Measures the files and PCRs of [attest], as the agent does at the start of a period, and prints the hash h and its parts. The event \
-log must replay to the PCRs, if it covers them; warnings name events whose data do not match their digest, and PCRs that differ \
-between devices of the same configuration. With --out the configuration is written in canonical encoding: the reference value of all \
-devices with this configuration. No key is needed.
+Measures the files and PCRs of [attest], as the agent does at the start of a period, and prints the measured values and their hash h. The \
+TCG event log must replay to the PCRs that it covers; warnings name events whose data do not match their digest, and PCRs that differ \
+between devices of the same configuration. --out writes the configuration in canonical encoding: the reference value of all devices \
+with this configuration. No key is needed.
 
 Examples:
   linewarden attest measure --config agent.toml
@@ -29,7 +29,7 @@ pub struct MeasureArgs {
     /// Configuration file of the agent (path)
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// Output file for the reference value of the device (path)
+    /// Output file for the measured configuration, which can be a group's reference value or a device's overlay (path)
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Overwrite an existing file (flag)
@@ -58,13 +58,13 @@ struct MeasurementOutput<'a> {
 /// Measures the configuration.
 pub fn run(args: &MeasureArgs, output: Output) -> Result<(), Failure> {
     let (file, section) = read(&args.config)?;
-    let subject = section
+    let scope = section
         .scope()
         .map_err(|error| file.field_failure(&error.path, &error.problem))?;
     if let Some(path) = &args.out {
         results::check_new(path, args.force)?;
     }
-    let measured = subject.measure().map_err(|error| match &error {
+    let measured = scope.measure().map_err(|error| match &error {
         MeasureError::Key(_) => file.field_failure(&["attest", "tpm"], &error.to_string()),
         _ => Failure::failed(error),
     })?;
@@ -98,7 +98,7 @@ pub fn run(args: &MeasureArgs, output: Output) -> Result<(), Failure> {
     if events > 0 {
         let events = u64::try_from(events).unwrap_or(u64::MAX);
         output.line(format_args!(
-            "the event log replays to the PCRs with {}",
+            "the TCG event log replays to the PCRs with {}",
             counted(events, "event")
         ))?;
     }

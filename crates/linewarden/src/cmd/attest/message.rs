@@ -7,16 +7,16 @@ use linewarden_files::read_bounded;
 use linewarden_tpm::enroll::{MESSAGE_BYTES_MAX, from_json};
 use serde::de::DeserializeOwned;
 
-/// Reads a message; `what` names the expected message in errors.
+/// Reads a message; `expected` names the message in errors.
 ///
 /// # Errors
 /// The file cannot be read, is damaged, or is another message.
-pub fn read<M: DeserializeOwned>(path: &Path, what: &str) -> Result<M, Failure> {
+pub fn read<M: DeserializeOwned>(path: &Path, expected: &str) -> Result<M, Failure> {
     let bytes = read_bounded(path, MESSAGE_BYTES_MAX)
         .map_err(|error| Failure::input(format!("{}: cannot be read: {error}", path.display())))?;
     from_json(&bytes).map_err(|error| {
         Failure::input(format!(
-            "{}: expected {what}: {error}; transfer the right file again",
+            "{}: expected {expected}: {error}; transfer the right file again",
             path.display()
         ))
     })

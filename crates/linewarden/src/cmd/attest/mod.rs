@@ -39,7 +39,7 @@ Examples:
     Group(group::GroupCommand),
     /// Enroll devices for attestation: store a key in the registry and on the device
     Enroll(Box<enroll::EnrollArgs>),
-    /// Delete the attestation of devices
+    /// Delete the attestation keys and results of devices
     Delete(devices::DeleteArgs),
     /// Change the gateway, address or port at which a device is attested
     Move(devices::MoveArgs),

@@ -16,15 +16,15 @@ use super::status;
 use crate::cmd::now_s;
 use crate::registry::RegistryArgs;
 
-/// Number of rounds that are read, the newest of all gateways.
+/// Number of rounds that are read: the newest rounds of all gateways.
 const ROUNDS: u32 = 4_096;
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Arguments of `linewarden attest round`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Every running gateway that attests ([attest] in its configuration) starts a round of these groups as soon as it reads the request, \
-in addition to scheduled rounds. Exit code 1 if a gateway completes no round in time.
+Every running gateway with [attest] in its configuration starts a round of each requested group as soon as the gateway reads the request, in \
+addition to scheduled rounds. Exit code 1 if a gateway that is expected to attest a group completes no round within --wait.
 
 Examples:
   linewarden attest round --config gateway.toml
@@ -72,7 +72,7 @@ struct RoundLine<'a> {
 /// A group and a gateway ID.
 type GroupAtGateway = (GroupName, u32);
 
-/// A requested round of some groups.
+/// A request for a round of groups.
 struct RoundRequest {
     groups: Vec<Group>,
     at_s: u64,
@@ -80,28 +80,28 @@ struct RoundRequest {
     newest: HashMap<u32, u32>,
     /// Groups and gateways that are expected to run a round.
     expected: BTreeSet<GroupAtGateway>,
-    found: BTreeMap<GroupAtGateway, RoundRecord>,
+    completed: BTreeMap<GroupAtGateway, RoundRecord>,
 }
 
 /// Requests rounds and waits for them.
 pub fn run(args: &RoundArgs, output: Output) -> Result<(), Failure> {
-    let (order, fleet) = args.registry.with(async |registry| {
+    let (request, fleet) = args.registry.with(async |registry| {
         let RoundTargets { groups, skipped } = select_groups(registry, &args.groups).await?;
-        let mut order = RoundRequest::submit(registry, groups).await?;
+        let mut request = RoundRequest::submit(registry, groups).await?;
         let bar = output.spinner();
-        let waited = order.wait(registry, Duration::from_secs(args.wait), &bar).await;
+        let result = request.wait(registry, Duration::from_secs(args.wait), &bar).await;
         bar.finish_and_clear();
-        waited?;
-        let requested = order.groups.iter().map(|group| group.name.clone());
+        result?;
+        let requested = request.groups.iter().map(|group| group.name.clone());
         let names: Vec<GroupName> = requested.chain(skipped).collect();
         let fleet = FleetStatus::read(registry, DeviceSelection::Groups(&names), now_s()?).await?;
-        Ok((order, fleet))
+        Ok((request, fleet))
     })?;
-    order.print_rounds(output)?;
-    if !order.found.is_empty() {
+    request.print_rounds(output)?;
+    if !request.completed.is_empty() {
         print_failing_devices(&fleet, output)?;
     }
-    order.result(args.wait)
+    request.result(args.wait)
 }
 
 /// The groups to attest, and those that cannot be attested.
@@ -178,10 +178,10 @@ impl RoundRequest {
         for round in registry.rounds(None, ROUNDS).await? {
             let number = newest.entry(round.gateway.0).or_default();
             *number = round.number.max(*number);
-            let of_group = groups.iter().find(|group| group.name == round.group);
-            let is_alive =
-                of_group.is_some_and(|group| at_s.abs_diff(round.ended_at_s) <= group.policy.validity_s());
-            if is_alive {
+            let requested_group = groups.iter().find(|group| group.name == round.group);
+            let is_attesting = requested_group
+                .is_some_and(|group| at_s.abs_diff(round.ended_at_s) <= group.policy.validity_s());
+            if is_attesting {
                 expected.insert((round.group, round.gateway.0));
             }
         }
@@ -193,31 +193,32 @@ impl RoundRequest {
             at_s,
             newest,
             expected,
-            found: BTreeMap::new(),
+            completed: BTreeMap::new(),
         })
     }
 
     async fn wait(&mut self, registry: &Registry, wait: Duration, bar: &ProgressBar) -> Result<(), Failure> {
-        let until = Instant::now() + wait;
+        let deadline = Instant::now() + wait;
         loop {
             for round in registry.rounds(None, ROUNDS).await? {
                 self.record(round);
             }
             let missing = self.missing();
-            if missing.is_empty() || Instant::now() >= until {
+            if missing.is_empty() || Instant::now() >= deadline {
                 return Ok(());
             }
             bar.set_message(format!(
                 "{} of {} done, waiting for {}",
-                counted(self.found.len() as u64, "round"),
-                self.found.len() + missing.len(),
+                counted(self.completed.len() as u64, "round"),
+                self.completed.len() + missing.len(),
                 missing.join(", ")
             ));
             tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// Records a round. One that began before the request does not count. Its times are whole seconds.
+    /// Records a round, unless it started before the request. Start times are whole seconds, so a start in the second before the request
+    /// counts.
     fn record(&mut self, round: RoundRecord) {
         let gateway = round.gateway.0;
         let is_requested = self.groups.iter().any(|group| group.name == round.group);
@@ -226,21 +227,23 @@ impl RoundRequest {
             .get(&gateway)
             .is_none_or(|newest| round.number > *newest);
         if is_requested && is_new && round.started_at_s.saturating_add(1) >= self.at_s {
-            self.found.entry((round.group.clone(), gateway)).or_insert(round);
+            self.completed
+                .entry((round.group.clone(), gateway))
+                .or_insert(round);
         }
     }
 
     /// Describes the rounds that are missing.
     fn missing(&self) -> Vec<String> {
-        let of_gateway = |(group, gateway): &GroupAtGateway| format!("gateway {gateway} with group {group}");
+        let describe = |(group, gateway): &GroupAtGateway| format!("gateway {gateway} with group {group}");
         let expected = self
             .expected
             .iter()
-            .filter(|place| !self.found.contains_key(*place))
-            .map(of_gateway);
+            .filter(|group_at_gateway| !self.completed.contains_key(*group_at_gateway))
+            .map(describe);
         let unassigned = self.groups.iter().filter(|group| {
-            let is_of = |place: &GroupAtGateway| place.0 == group.name;
-            !self.found.keys().any(is_of) && !self.expected.iter().any(is_of)
+            let is_of_group = |group_at_gateway: &GroupAtGateway| group_at_gateway.0 == group.name;
+            !self.completed.keys().any(is_of_group) && !self.expected.iter().any(is_of_group)
         });
         expected
             .chain(unassigned.map(|group| format!("any gateway with group {}", group.name)))
@@ -248,8 +251,8 @@ impl RoundRequest {
     }
 
     fn print_rounds(&self, output: Output) -> Result<(), Failure> {
-        let mut rows = Vec::with_capacity(self.found.len());
-        for round in self.found.values() {
+        let mut rows = Vec::with_capacity(self.completed.len());
+        for round in self.completed.values() {
             let line = RoundLine {
                 gateway_id: round.gateway.0,
                 round: round.number,
@@ -297,7 +300,7 @@ impl RoundRequest {
             return Ok(());
         }
         let within = counted(wait_s, "second");
-        Err(match self.found.is_empty() {
+        Err(match self.completed.is_empty() {
             true => Failure::failed(format!(
                 "no gateway completed a round within {within}: check that a gateway runs with [attest]"
             )),
@@ -360,8 +363,8 @@ mod tests {
         }
     }
 
-    /// A request for two groups; gateway 5 has recently attested the first one.
-    fn order() -> RoundRequest {
+    /// Returns a request for two groups; gateway 5 has recently attested the first group.
+    fn request() -> RoundRequest {
         let group = |group: &str| Group {
             name: name(group),
             policy: GroupPolicy::default(),
@@ -375,37 +378,37 @@ mod tests {
             at_s: NOW_S,
             newest: HashMap::from([(5, 9)]),
             expected: BTreeSet::from([(name("pumps"), 5)]),
-            found: BTreeMap::new(),
+            completed: BTreeMap::new(),
         }
     }
 
     #[test]
     fn earlier_rounds_and_rounds_of_other_groups_are_ignored() {
-        let mut order = order();
-        for other in [
+        let mut request = request();
+        for ignored in [
             round(5, "pumps", 9, NOW_S),
             round(5, "pumps", 10, NOW_S - 2),
             round(5, "doors", 11, NOW_S),
         ] {
-            order.record(other);
+            request.record(ignored);
         }
-        assert!(order.found.is_empty());
-        order.record(round(5, "pumps", 12, NOW_S));
-        assert_eq!(order.missing(), ["any gateway with group valves"]);
-        assert!(order.result(30).is_err());
+        assert!(request.completed.is_empty());
+        request.record(round(5, "pumps", 12, NOW_S));
+        assert_eq!(request.missing(), ["any gateway with group valves"]);
+        assert!(request.result(30).is_err());
         // A gateway without earlier rounds.
-        order.record(round(6, "valves", 1, NOW_S + 1));
-        assert!(order.missing().is_empty() && order.result(30).is_ok());
+        request.record(round(6, "valves", 1, NOW_S + 1));
+        assert!(request.missing().is_empty() && request.result(30).is_ok());
     }
 
     #[test]
     fn a_round_waits_for_gateways_with_recent_rounds() {
-        let mut order = order();
-        order.record(round(6, "pumps", 1, NOW_S));
-        order.record(round(6, "valves", 2, NOW_S));
-        assert_eq!(order.missing(), ["gateway 5 with group pumps"]);
+        let mut request = request();
+        request.record(round(6, "pumps", 1, NOW_S));
+        request.record(round(6, "valves", 2, NOW_S));
+        assert_eq!(request.missing(), ["gateway 5 with group pumps"]);
         assert_eq!(
-            order.result(30).unwrap_err().to_string(),
+            request.result(30).unwrap_err().to_string(),
             "rounds not completed within 30 seconds: gateway 5 with group pumps"
         );
     }

@@ -22,13 +22,13 @@ use crate::secret_file;
 /// Arguments of `linewarden attest status`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-States. ok: proves its reference value. late: proves it after the timeout of its group. missed: no proof, or a wrong one. \
-quarantined: in quarantine. awaiting_first_round: no gateway has attested it since its enrollment. unproven: no valid proof since its \
-enrollment; missed rounds put it into quarantine only after its first proof. stale: no round for two intervals, so the last result \
-is no longer valid. Revoked devices are omitted unless named.
+States of a device. ok: the device proves its reference value. late: the proof arrives after the timeout of the group. missed: no valid \
+proof in the last round. quarantined: the device is in quarantine. awaiting_first_round: no gateway has attested the device since its \
+enrollment. unproven: no valid proof since the enrollment of the device; missed rounds put the device into quarantine only after its \
+first proof. stale: no round for two intervals, so the last result is no longer valid. Revoked devices are omitted unless named.
 
---ear prints attestation results (EAR, draft-ietf-rats-ear) as signed tokens, one per hundred devices: devices without a current \
-proof are not affirmed, and devices that were never attested are omitted.
+--ear prints attestation results (EAR, draft-ietf-rats-ear) as signed tokens of up to 100 devices each. Devices without a current proof \
+are not affirmed; devices that were never attested are omitted.
 
 Examples:
   linewarden attest status --config gateway.toml
@@ -169,7 +169,7 @@ pub fn log_warnings(fleet: &FleetStatus) {
     }
 }
 
-/// Prints the devices in these states, or all, and a summary of all.
+/// Prints the devices in these states, or all devices if `states` is empty, and a summary of all devices.
 fn print_devices(fleet: &FleetStatus, states: &[DisplayState], output: Output) -> Result<(), Failure> {
     let is_selected = |device: &&DeviceStatus| states.is_empty() || states.contains(&device.state);
     let selected: Vec<&DeviceStatus> = fleet.devices.iter().filter(is_selected).collect();
@@ -183,10 +183,10 @@ fn print_devices(fleet: &FleetStatus, states: &[DisplayState], output: Output) -
         .filter(|(_, count)| *count > 0)
         .map(|(state, count)| format!("{count} {}", state.name()))
         .collect();
-    let all = counted(fleet.devices.len() as u64, "device");
+    let total = counted(fleet.devices.len() as u64, "device");
     output.line(match counts.is_empty() {
-        true => all,
-        false => format!("{all}: {}", counts.join(", ")),
+        true => total,
+        false => format!("{total}: {}", counts.join(", ")),
     })
 }
 
@@ -209,7 +209,7 @@ pub fn print_table(devices: &[&DeviceStatus], output: Output) -> Result<(), Fail
     output.table(&header, &[6], devices.iter().map(row).collect())
 }
 
-/// Damaged records hide devices, so the result cannot be ok.
+/// Returns the result of the command. Damaged records hide devices, so with damaged records the result is a failure.
 fn exit_result(fleet: &FleetStatus, all_must_be_ok: bool) -> Result<(), Failure> {
     if !fleet.damaged.is_empty() {
         return Err(damaged_records_failure(fleet.damaged.len() as u64));
@@ -217,15 +217,15 @@ fn exit_result(fleet: &FleetStatus, all_must_be_ok: bool) -> Result<(), Failure>
     if !all_must_be_ok {
         return Ok(());
     }
-    let (all, ok) = (fleet.devices.len() as u64, fleet.count(DisplayState::Ok));
-    if all == 0 {
+    let (total, ok) = (fleet.devices.len() as u64, fleet.count(DisplayState::Ok));
+    if total == 0 {
         return Err(Failure::failed("no device is enrolled for attestation"));
     }
-    if ok < all {
+    if ok < total {
         return Err(Failure::failed(format!(
             "not ok: {} of {}",
-            all - ok,
-            counted(all, "device")
+            total - ok,
+            counted(total, "device")
         )));
     }
     match fleet.incomplete.first() {
@@ -245,17 +245,17 @@ fn print_results(fleet: &FleetStatus, signing_key: &Path, now_s: u64, output: Ou
         .filter_map(|device| Some((device, outcome(device)?)))
         .collect();
     if results.len() < fleet.devices.len() {
-        let without = fleet.devices.len() - results.len();
+        let omitted = fleet.devices.len() - results.len();
         tracing::warn!(
-            count = without,
+            count = omitted,
             "devices omitted from the results: never attested, or revoked"
         );
     }
-    for part in results.chunks(SUBMODULES_MAX) {
-        let good_until_s = part.iter().filter_map(|(device, _)| device.valid_until_s).min();
+    for batch in results.chunks(SUBMODULES_MAX) {
+        let valid_until_s = batch.iter().filter_map(|(device, _)| device.valid_until_s).min();
         let expires_s =
-            good_until_s.unwrap_or_else(|| now_s.saturating_add(GroupPolicy::default().validity_s()));
-        let outcomes: Vec<DeviceResult> = part.iter().map(|(_, outcome)| outcome.clone()).collect();
+            valid_until_s.unwrap_or_else(|| now_s.saturating_add(GroupPolicy::default().validity_s()));
+        let outcomes: Vec<DeviceResult> = batch.iter().map(|(_, outcome)| outcome.clone()).collect();
         let token = signer
             .sign(&outcomes, now_s, expires_s)
             .map_err(Failure::failed)?;
@@ -267,7 +267,7 @@ fn print_results(fleet: &FleetStatus, signing_key: &Path, now_s: u64, output: Ou
     Ok(())
 }
 
-/// The signed outcome of a device; `None` if it was never attested.
+/// The result of a device for signing; `None` if the device was never attested or is revoked.
 fn outcome(device: &DeviceStatus) -> Option<DeviceResult> {
     let mut appraisal = device.appraisal.clone()?;
     match device.state {

@@ -13,7 +13,7 @@ use crate::registry_access::{RegistryAccessArgs, for_each_item};
 
 /// Maximum number of rows that a restore of the registry loses: twice the default lease of a gateway.
 const RESTORE_LOSS_ROWS_MAX: u32 = 32;
-/// Maximum number of journal entries that `--history` prints.
+/// Maximum number of events that `--history` prints.
 const HISTORY_MAX: u64 = 1_000;
 
 /// Arguments of `linewarden device list`.
@@ -120,8 +120,8 @@ pub fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
         ..DeviceQuery::default()
     };
     let mut rows = Vec::new();
-    let damaged = args.access.with(async |site| {
-        let read_page = async |limit, after| site.devices(&query, limit, after).await;
+    let damaged = args.access.with(async |access| {
+        let read_page = async |limit, after| access.devices(&query, limit, after).await;
         for_each_item(args.limit, output, read_page, |device| {
             output.object(&DeviceLine::from(&device))?;
             if !output.is_json() {
@@ -165,14 +165,14 @@ fn row(device: &Device) -> Vec<String> {
 /// Prints a device.
 pub fn show(args: &ShowArgs, output: Output) -> Result<(), Failure> {
     let mut history = Vec::new();
-    let device = args.access.with(async |site| {
-        let device = site.device(args.device).await?;
+    let device = args.access.with(async |access| {
+        let device = access.device(args.device).await?;
         if args.history {
             let query = EventHistoryQuery {
                 device: Some(device.id.clone()),
                 ..EventHistoryQuery::default()
             };
-            let read_page = async |limit, after| site.history(&query, limit, after).await;
+            let read_page = async |limit, after| access.history(&query, limit, after).await;
             for_each_item(Some(HISTORY_MAX), output, read_page, |entry| {
                 history.push(entry);
                 Ok(())
@@ -217,7 +217,7 @@ fn fields(device: &Device) -> Vec<(&'static str, String)> {
     fields
 }
 
-/// The number of rows left, with a remedy if it is low. Rows that are leased to gateways are not included.
+/// The number of rows left, with a remedy if this number is low. Rows that are leased to gateways are not included.
 fn rows_left(remaining: u32) -> String {
     match remaining {
         0 => "0; enroll the device again with --replace, unless its agent renews rows".to_owned(),

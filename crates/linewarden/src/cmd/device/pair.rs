@@ -12,14 +12,14 @@ use crate::registry::RegistryArgs;
 /// Subcommands of `linewarden device pair`.
 #[derive(Subcommand, Debug)]
 pub enum PairCommand {
-    /// Permit two devices to communicate; connected devices start within about 10 seconds
+    /// Permit two devices to communicate; connected devices can communicate within about 10 seconds
     #[command(after_help = "\
-Each of the two devices also needs the other as a [[peer]] in its agent's configuration.
+The agent's configuration of each device must also list the other device as a [[peer]].
 
 Examples:
   linewarden device pair create d1 d2 --config gateway.toml")]
     Create(PairArgs),
-    /// Delete a pair; connected devices stop within about 10 seconds, others when their key expires
+    /// Delete a pair; connected devices stop communicating within about 10 seconds, other devices when the pair's key expires
     #[command(after_help = "\
 Examples:
   linewarden device pair delete d1 d2 --config gateway.toml")]
@@ -80,18 +80,18 @@ pub fn run(command: &PairCommand, output: Output) -> Result<(), Failure> {
     }
 }
 
-fn change(args: &PairArgs, allow: bool, output: Output) -> Result<(), Failure> {
+fn change(args: &PairArgs, is_allowed: bool, output: Output) -> Result<(), Failure> {
     let PairArgs { device, peer, .. } = args;
     let changed = args.registry.with(async |registry| {
-        Ok(match allow {
+        Ok(match is_allowed {
             true => registry.allow_pair(*device, *peer).await?,
             false => registry.disallow_pair(*device, *peer).await?,
         })
     })?;
     output.object(&serde_json::json!({
-        "device_id": device.to_string(), "peer_id": peer.to_string(), "allowed": allow, "changed": changed,
+        "device_id": device.to_string(), "peer_id": peer.to_string(), "allowed": is_allowed, "changed": changed,
     }))?;
-    output.line(match (allow, changed) {
+    output.line(match (is_allowed, changed) {
         (true, true) => format!("created pair {device} and {peer}"),
         (true, false) => format!("pair {device} and {peer} already exists"),
         (false, true) => {

@@ -12,7 +12,8 @@ use crate::registry_access::{ReasonArgs, RegistryAccessArgs};
 /// Arguments of `linewarden device quarantine`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Gateways drop the devices' packets within a tenth of a second. Proofs do not end this quarantine, only `device release`.
+Gateways drop the devices' packets within a tenth of a second. Proofs do not end this quarantine; `device \
+release` does.
 
 Examples:
   linewarden device quarantine d1 --reason \"odd traffic\" --config gateway.toml
@@ -61,20 +62,20 @@ pub fn release(args: &ReleaseArgs, output: Output) -> Result<(), Failure> {
     change_state(&args.access, &args.devices, &args.reason.reason, change, output)
 }
 
-/// Changes the state of devices, one by one; all are looked up first.
+/// Changes the state of devices, one by one; all devices are looked up first.
 fn change_state(
-    site: &RegistryAccessArgs,
+    access: &RegistryAccessArgs,
     devices: &[DeviceId],
     reason: &str,
     (action, status, message): (DeviceAction, &str, &str),
     output: Output,
 ) -> Result<(), Failure> {
-    site.with(async |site| {
+    access.with(async |access| {
         for device in devices {
-            site.device(*device).await?;
+            access.device(*device).await?;
         }
         for device in devices {
-            let revision = site.change_state(*device, action, reason).await?;
+            let revision = access.change_state(*device, action, reason).await?;
             output.object(&serde_json::json!({
                 "device_id": device.to_string(), "status": status, "revision": revision,
             }))?;

@@ -31,20 +31,20 @@ pub struct RevokeArgs {
     pub json: bool,
 }
 
-/// Revokes devices, one by one; all are looked up first.
+/// Revokes devices, one by one; all devices are looked up first.
 pub fn run(args: &RevokeArgs, output: Output) -> Result<(), Failure> {
-    args.access.with(async |site| {
-        let mut known = Vec::with_capacity(args.devices.len());
+    args.access.with(async |access| {
+        let mut records = Vec::with_capacity(args.devices.len());
         for device in &args.devices {
-            known.push(site.find_even_damaged(*device).await?);
+            records.push(access.find_even_damaged(*device).await?);
         }
-        for (device, known) in args.devices.iter().zip(known) {
-            if let Some(known) = known.filter(|known| known.status == "revoked") {
-                let reason = known.reason.as_deref().unwrap_or_default();
-                print_already_revoked(output, *device, known.since_s.unwrap_or_default(), reason)?;
+        for (device, record) in args.devices.iter().zip(records) {
+            if let Some(record) = record.filter(|record| record.status == "revoked") {
+                let reason = record.reason.as_deref().unwrap_or_default();
+                print_already_revoked(output, *device, record.since_s.unwrap_or_default(), reason)?;
                 continue;
             }
-            let revision = site
+            let revision = access
                 .change_state(*device, DeviceAction::Revoke, &args.reason.reason)
                 .await?;
             output.object(&serde_json::json!({
@@ -56,18 +56,18 @@ pub fn run(args: &RevokeArgs, output: Output) -> Result<(), Failure> {
     })
 }
 
-/// Reports an earlier revocation, which is not changed.
+/// Reports that the device was revoked earlier, and that the command has changed nothing.
 fn print_already_revoked(output: Output, device: DeviceId, at_s: u64, reason: &str) -> Result<(), Failure> {
     output.object(&serde_json::json!({
         "device_id": device.to_string(), "status": "revoked", "already": true, "revoked_at_s": at_s,
         "revoked_reason": reason,
     }))?;
-    let stays = match reason {
+    let detail = match reason {
         "" => "without a reason; not changed".to_owned(),
         reason => format!("with the reason: {reason}; not changed"),
     };
     output.line(format_args!(
-        "device {device} was already revoked on {}, {stays}",
+        "device {device} was already revoked on {}, {detail}",
         date(at_s)
     ))
 }

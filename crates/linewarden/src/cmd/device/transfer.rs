@@ -14,8 +14,8 @@ use crate::registry_access::{ReasonArgs, RegistryAccessArgs};
 /// Arguments of `linewarden device export`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-With a key the file contains the devices' credentials, encrypted under that key, and can be imported elsewhere. With --public \
-it contains no credentials and cannot be imported.
+With --export-key the file contains the devices' credentials, encrypted under this key, and can be imported into another registry. With \
+--public the file contains no credentials and cannot be imported.
 
 Examples:
   linewarden device export fleet.jsonl --export-key export.key --config gateway.toml
@@ -42,7 +42,7 @@ pub struct ExportArgs {
 /// Arguments of `linewarden device import`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The whole file is verified before anything is stored. It includes marks and revocations.
+The command verifies the whole file before it stores the first device. The file includes the marks and revocations of the devices.
 
 Examples:
   linewarden device import fleet.jsonl --export-key export.key --config gateway.toml
@@ -71,8 +71,8 @@ pub struct ImportArgs {
 
 /// Exports devices.
 pub fn export(args: &ExportArgs, output: Output) -> Result<(), Failure> {
-    let (ExportSummary { devices, damaged }, key_made) = args.registry.with(async |registry| {
-        let (key, key_made) = match &args.export_key {
+    let (ExportSummary { devices, damaged }, is_key_created) = args.registry.with(async |registry| {
+        let (key, is_key_created) = match &args.export_key {
             None => (None, false),
             Some(file) if file.symlink_metadata().is_ok() => (Some(ExportKey::from_file(file)?), false),
             Some(file) => (Some(ExportKey::generate_file(file)?), true),
@@ -88,10 +88,10 @@ pub fn export(args: &ExportArgs, output: Output) -> Result<(), Failure> {
             })
             .await?;
         bar.finish_and_clear();
-        Ok((exported, key_made))
+        Ok((exported, is_key_created))
     })?;
-    output.object(&serde_json::json!({ "exported": devices, "damaged": damaged.len(), "file": args.file, "key_created": key_made }))?;
-    if let (true, Some(file)) = (key_made, &args.export_key) {
+    output.object(&serde_json::json!({ "exported": devices, "damaged": damaged.len(), "file": args.file, "key_created": is_key_created }))?;
+    if let (true, Some(file)) = (is_key_created, &args.export_key) {
         output.line(format_args!("created export key {}", file.display()))?;
     }
     output.line(format_args!(
@@ -119,9 +119,9 @@ pub fn import(args: &ImportArgs, output: Output) -> Result<(), Failure> {
         },
         ..BulkOptions::default()
     };
-    let devices = args.access.with(async |site| {
+    let devices = args.access.with(async |access| {
         let bar = output.progress(0, "importing");
-        let imported = site
+        let imported = access
             .import_file(&args.file, &key, options, &args.reason.reason, |progress| {
                 update_bar(&bar, progress)
             })

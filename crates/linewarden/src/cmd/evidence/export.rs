@@ -15,9 +15,9 @@ use crate::cmd::random_u64;
 /// Arguments of `linewarden evidence export`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Requests a statement from the gateway with this socket in its configuration (`[evidence] socket`): the state of its data plane, signed, \
-with a nonce. The verifier should choose the nonce; without --nonce a random one is used and printed. --inventory also writes the \
-entries behind the statement's digests, with which `appraise` names differences.
+Requests a statement from the gateway whose configuration names this socket (`[evidence] socket`). A statement is the state of the data \
+plane and a nonce, signed. The verifier should choose the nonce; without --nonce the command uses and prints a random nonce. --inventory \
+also writes the entries that the statement contains as digests; `appraise` needs them to report entries that differ.
 
 Examples:
   linewarden evidence export --socket evidence.sock --out s.cose --inventory s.inventory

@@ -12,9 +12,9 @@ use crate::{evidence_key, secret_file};
 /// Arguments of `linewarden evidence key`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-A data plane signs statements with this key (`[evidence] key`), and an operator reference values (`appraise --make-reference \
---signing-key`). The command prints the public key in PEM, for verifiers; the file is secret. With --tpm the key never leaves the TPM, \
-and the file is only usable with that TPM.
+A data plane signs statements with such a key (`[evidence] key`); an operator signs reference values with another one (`appraise \
+--make-reference --signing-key`). The command prints the public key in PEM, for verifiers; the file is secret. With --tpm the key never \
+leaves the TPM, and the file is only usable with this TPM.
 
 Examples:
   linewarden evidence key --out gateway.evidence-key > gateway.pub

@@ -29,7 +29,7 @@ pub fn evidence_source(
     }
 }
 
-/// Creates the attester for this boot, which is counted, if evidence is configured.
+/// Creates the attester for this start of the gateway, if evidence is configured; increments the boot count.
 ///
 /// # Errors
 /// The key or the boot count is unusable.
@@ -57,7 +57,11 @@ pub fn start_in_packets(
     attester: Option<&Arc<Mutex<Attester>>>,
     key: &MasterKey,
 ) -> Result<Option<PacketStamper>, Failure> {
-    let form = file.value.evidence.as_ref().and_then(EvidenceSection::form);
+    let form = file
+        .value
+        .evidence
+        .as_ref()
+        .and_then(EvidenceSection::content_format);
     let (Some(form), Some(attester)) = (form, attester) else {
         return Ok(None);
     };

@@ -27,27 +27,27 @@ const LOG_LEVEL: &str = "info";
 /// Arguments of `linewarden serve`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Checks the configuration as `linewarden check --machine` does, attaches the data plane, restores the devices that it held before, and \
-prints its state on change. Stops on SIGINT and SIGTERM: pending handshakes may complete, used rows are stored in the registry, and \
-the data plane is detached. A gate stays on its interfaces after the gateway has ended (`gate_on_exit`), and the next start \
-continues its sessions; on a P4 switch devices authenticate again. SIGHUP reloads the configuration: all changeable settings change \
-together, or none after an error. SIGUSR1 prints all counters. Exits with code 1 if the data plane fails, so that a service manager \
-restarts the gateway.
+Checks the configuration as `linewarden check --machine` does, attaches the data plane, restores the devices that the gateway had before \
+it ended, and prints its state on change. Stops on SIGINT and SIGTERM: pending handshakes may complete, used rows are stored in the \
+registry, and the data plane is detached. Unless gate_on_exit is \"remove\", a gate stays on its interfaces after the gateway has ended, \
+and the next start continues the sessions; on a P4 switch, devices must authenticate again. SIGHUP reloads the configuration: all \
+changeable settings change together, or none after an error. SIGUSR1 prints all counters. Exits with code 1 if the data plane fails, so \
+that a service manager restarts the gateway.
 
 Examples:
   linewarden config example > gateway.toml
   linewarden serve --config gateway.toml
-  linewarden serve --config gateway.toml --release")]
+  linewarden serve --config gateway.toml --remove-gate")]
 pub struct ServeArgs {
     /// Configuration file of the gateway (path)
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
     /// Remove the gates that an ended gateway with this configuration left; all traffic passes again (flag)
     #[arg(long)]
-    release: bool,
+    remove_gate: bool,
     /// Minimum interval between two status lines; a status line is printed only after a change (integer, seconds)
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    every: u64,
+    status_interval: u64,
     /// Print JSON instead of text (flag)
     #[arg(long)]
     pub json: bool,
@@ -56,9 +56,9 @@ pub struct ServeArgs {
 /// Runs the gateway until a signal stops it.
 pub fn run(args: &ServeArgs, log_flag: Option<&str>) -> Result<(), Failure> {
     let output = Output::new(args.json);
-    if args.release {
+    if args.remove_gate {
         log::start(log_flag, None, LOG_LEVEL)?;
-        return release(output, args);
+        return remove_gates(output, args);
     }
     let file = gateway_config::read(&args.config)?;
     let config = &file.value;
@@ -67,12 +67,12 @@ pub fn run(args: &ServeArgs, log_flag: Option<&str>) -> Result<(), Failure> {
         .resolve([cmd::random_u64()?, cmd::random_u64()?], cmd::random_u64()?)
         .map_err(|errors| crate::config_file::failure(&gateway_config::field_problems(&file, &errors)))?;
     warn_about_classic_profile(config);
-    // Before the first thread starts, so that only this thread receives signals.
+    // Signals are blocked before the first thread starts, so that only this thread receives them.
     let signals = Signals::for_service()?;
     let (running, reloader) = start::start(file, &resolved, output)?;
     service_manager::notify(service_manager::READY);
-    let every = Duration::from_secs(args.every);
-    let result = GatewayMonitor::new(output, &running.gateway, reloader, every).run(&signals);
+    let interval = Duration::from_secs(args.status_interval);
+    let result = GatewayMonitor::new(output, &running.gateway, reloader, interval).run(&signals);
     service_manager::notify(service_manager::STOPPING);
     output.line("stopping")?;
     let stopped = running.stop()?;
@@ -80,14 +80,15 @@ pub fn run(args: &ServeArgs, log_flag: Option<&str>) -> Result<(), Failure> {
     print_end(output, &stopped)
 }
 
-/// Removes gates. Needs interfaces, pin directory and ID only: other mistakes in the configuration must not keep a gate.
-fn release(output: Output, args: &ServeArgs) -> Result<(), Failure> {
-    let (file, mistakes) = gateway_config::read_for_release(&args.config)?;
+/// Removes gates. Only interfaces, pin directory and ID of the configuration are needed: a mistake in another field must not prevent the
+/// removal.
+fn remove_gates(output: Output, args: &ServeArgs) -> Result<(), Failure> {
+    let (file, mistakes) = gateway_config::read_for_gate_removal(&args.config)?;
     for mistake in mistakes {
         tracing::warn!(reason = %mistake, "configuration error ignored: removing a gate does not need the field");
     }
-    let interfaces = data_plane::release(&file.value.gateway)?;
-    output.object(&ServeOutput::Released { interfaces })?;
+    let interfaces = data_plane::remove_gates(&file.value.gateway)?;
+    output.object(&ServeOutput::GatesRemoved { interfaces })?;
     output.line(match interfaces {
         0 => "no gate of an ended gateway found".to_owned(),
         1 => "gate removed: all traffic passes on 1 interface".to_owned(),

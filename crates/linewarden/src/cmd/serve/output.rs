@@ -12,7 +12,7 @@ use serde::Serialize;
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum ServeOutput<'a> {
     /// Gates that an ended gateway left were removed.
-    Released { interfaces: usize },
+    GatesRemoved { interfaces: usize },
     /// The data plane is attached.
     Started {
         gateway_id: u32,
@@ -50,7 +50,7 @@ pub fn dataplane_name(config: &GatewayConfig) -> &'static str {
 pub fn gate_name(config: &GatewayConfig) -> &'static str {
     match config.gateway.gate {
         Gate::Off => "off",
-        Gate::Open => "open",
+        Gate::Bound => "bound",
         Gate::Sealed => "sealed",
     }
 }
@@ -106,7 +106,7 @@ fn describe(status: &Status) -> String {
         ("session reports refused", status.reports_refused),
         ("session reports dropped", status.reports_dropped),
         ("first messages dropped (queue full)", status.admissions_dropped),
-        ("message replays failed", status.replays_failed),
+        ("first messages failed after admission", status.replays_failed),
         ("reloads", status.reloads),
         ("reloads refused", status.reloads_refused),
         ("audit records lost", status.audit_lost),
@@ -124,8 +124,8 @@ fn describe(status: &Status) -> String {
         text.push_str(&describe_p4dra(p4dra));
     }
     if !status.loaded {
-        let (done, all) = status.resumed;
-        text.push_str(&format!(", loading {done} of {all}"));
+        let (done, total) = status.resumed;
+        text.push_str(&format!(", loading {done} of {total}"));
     }
     if let LinkState::Lost { error } = &status.link {
         text.push_str(&format!(", LINK LOST: {error}"));
@@ -149,7 +149,7 @@ fn describe(status: &Status) -> String {
         (status.events_failing, ", reading events fails"),
         (status.audit_failing, ", writing the gateway audit log fails"),
     ];
-    for (_, state) in states.iter().filter(|(is_so, _)| *is_so) {
+    for (_, state) in states.iter().filter(|(is_active, _)| *is_active) {
         text.push_str(state);
     }
     text
@@ -204,7 +204,7 @@ pub fn print_end(output: Output, stopped: &StopReport) -> Result<(), Failure> {
     output.line("stopped")
 }
 
-/// Prints a table of counters by verdict, and one of frames that the gate dropped, by EtherType.
+/// Prints a table of counters by verdict, and a table of the frames that the gate dropped, by EtherType.
 pub fn print_counters(output: Output, status: &Status, counters: &Counters) -> Result<(), Failure> {
     let row = |(verdict, count): (linewarden_protocol::verdict::Verdict, u64)| {
         vec![

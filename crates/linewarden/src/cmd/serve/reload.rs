@@ -16,7 +16,7 @@ use crate::gateway_config;
 /// Holds the configuration in force.
 pub struct Reloader {
     file: ConfigFile<GatewayConfig>,
-    /// In-packet evidence, which includes settings.
+    /// In-packet evidence; it covers the settings, so a reload requests a new measurement.
     in_packets: Option<PacketStamper>,
     /// Local addresses of the gateway: constants of the data plane.
     local: Vec<IpAddr>,
@@ -39,7 +39,8 @@ impl Reloader {
             in_packets,
             local: config.local.clone(),
             sources: config.sources(),
-            // Sessions of the previous process may be at addresses that the machine got since.
+            // Sessions of the previous process may be at addresses that the machine has acquired since that process
+            // ended.
             must_resend_sources: true,
             logged_problems: Vec::new(),
         }
@@ -73,7 +74,7 @@ impl Reloader {
     fn find_sources(&mut self) -> Option<DeviceSources> {
         let is_new = |problem: &&FieldError| !self.logged_problems.contains(problem);
         let (sources, warnings, errors) = match self.file.value.detect_sources(&self.local, &self.sources) {
-            Ok(found) => (found.sources, found.without_subnet, found.overflow),
+            Ok(detected) => (detected.sources, detected.without_subnet, detected.overflow),
             Err(problem) => {
                 if is_new(&&problem) {
                     tracing::error!(error = %problem, "reading the addresses of this machine failed; the data plane keeps the previous addresses; retrying");
@@ -115,13 +116,14 @@ impl Reloader {
 
     fn change(&mut self, gateway: &Gateway) -> Result<(), Failure> {
         let next = gateway_config::read(self.file.path())?;
-        let fixed = self.file.value.needing_restart(&next.value);
-        if !fixed.is_empty() {
+        let needs_restart = self.file.value.needing_restart(&next.value);
+        if !needs_restart.is_empty() {
             return Err(crate::config_file::failure(&gateway_config::field_problems(
-                &next, &fixed,
+                &next,
+                &needs_restart,
             )));
         }
-        // Seeds stay those of the running data plane.
+        // These seeds are not used: the running data plane keeps its seeds.
         let resolved = next
             .value
             .resolve([0; 2], 0)
@@ -137,7 +139,7 @@ impl Reloader {
         };
         gateway
             .reconfigure(change)
-            .map_err(|error| refused(&next, &error))?;
+            .map_err(|error| reconfigure_failure(&next, &error))?;
         self.sources = sources;
         self.must_resend_sources = true;
         if let Some(in_packets) = &self.in_packets {
@@ -146,8 +148,8 @@ impl Reloader {
         log::set_level(next.value.log.level.as_deref(), LOG_LEVEL);
         if self.file.value.gateway.forward_to != next.value.gateway.forward_to {
             let forward_to = gateway_config::check_veths(&next);
-            let is_of = |problem: &&Problem| problem.field.as_deref() == Some("gateway.forward_to");
-            let forward_to = forward_to.iter().filter(is_of);
+            let is_forward_to = |problem: &&Problem| problem.field.as_deref() == Some("gateway.forward_to");
+            let forward_to = forward_to.iter().filter(is_forward_to);
             forward_to.for_each(|warning| tracing::warn!(reason = %warning, "configuration warning"));
         }
         self.file = next;
@@ -155,8 +157,9 @@ impl Reloader {
     }
 }
 
-/// A refusal by the data plane concerns the one setting that the kernel checks.
-fn refused(next: &ConfigFile<GatewayConfig>, error: &GatewayError) -> Failure {
+/// Converts an error to a failure. If the data plane has refused the change, the cause is `forward_to`, the only setting that the kernel
+/// checks.
+fn reconfigure_failure(next: &ConfigFile<GatewayConfig>, error: &GatewayError) -> Failure {
     let problem: Problem = match error {
         GatewayError::Reconfigure(_) => next.problem(&["gateway", "forward_to"], &error.to_string()),
         _ => return Failure::failed(error),

@@ -33,7 +33,7 @@ pub struct Running {
     evidence_server: Option<EvidenceServer>,
     pub gateway: Gateway,
     registry: Option<Registry>,
-    /// Dropped last.
+    /// The runtime is dropped last.
     runtime: Runtime,
 }
 
@@ -49,15 +49,15 @@ struct Parts {
 
 impl Parts {
     fn read(file: &ConfigFile<GatewayConfig>, retained: &RetainedCapabilities) -> Result<Self, Failure> {
-        let all = |problem| crate::config_file::failure(&[problem]);
+        let failure = |problem| crate::config_file::failure(&[problem]);
         Ok(Self {
-            audit: retained.run_confined(|| open_audit(file))?.map_err(all)?,
-            signer: gateway_config::read_result_signer(file).map_err(all)?,
-            trust: gateway_config::read_trust_policy(file).map_err(all)?,
-            packet_key: gateway_config::read_packet_key(file).map_err(all)?,
-            // After all checks: a failed start does not count as a boot.
-            attester: evidence::create_attester(file).map_err(all)?,
-            client: gateway_config::controller_client(file).map_err(all)?,
+            audit: retained.run_confined(|| open_audit(file))?.map_err(failure)?,
+            signer: gateway_config::read_result_signer(file).map_err(failure)?,
+            trust: gateway_config::read_trust_policy(file).map_err(failure)?,
+            packet_key: gateway_config::read_packet_key(file).map_err(failure)?,
+            // The boot count increments only after the machine has been checked, so a refused start does not count.
+            attester: evidence::create_attester(file).map_err(failure)?,
+            client: gateway_config::controller_client(file).map_err(failure)?,
         })
     }
 }
@@ -77,7 +77,7 @@ pub fn start(
         Some(section) => Some(retained.run_confined(|| runtime.block_on(registry::open(section)))??),
         None => None,
     };
-    // Before the data plane is attached: a port in use prevents the start.
+    // The sockets are bound before the data plane is attached, because a port in use prevents the start.
     let ticket_sockets = bind_ticket_sockets(resolved)?;
     let data_plane = match config.gateway.dataplane {
         // The P4 data plane has its own threads and needs no privilege.
@@ -92,7 +92,7 @@ pub fn start(
     let controller = match (in_process, parts.client) {
         (Some(controller), _) => ControllerLink::from(controller),
         (None, Some(client)) => ControllerLink::Remote(client, gateway_info(config)),
-        // Excluded by the check of the configuration.
+        // The check of the configuration excludes this case.
         (None, None) => {
             return Err(Failure::input(
                 "configuration has neither [registry] nor [controller]: set one of them",
@@ -108,7 +108,7 @@ pub fn start(
     let evidence_server = evidence::open_socket(&file, &gateway, attester)
         .map_err(|problem| crate::config_file::failure(&[problem]))?;
     gateway.set_audit(parts.audit)?;
-    gateway.record(started(config, resolved));
+    gateway.record(started_event(config, resolved));
     let handle = gateway.data_plane_handle();
     let ticket_relay = ticket_sockets
         .map(|sockets| TicketRelay::open(sockets, handle, controller, id))
@@ -145,7 +145,7 @@ impl Running {
                 "ticket relay counters"
             );
         }
-        // The gateway first: a slow client of the evidence socket must not delay the commit.
+        // The gateway stops first: a slow client of the evidence socket must not delay the commit.
         let stopped = self.gateway.stop();
         drop(self.evidence_server);
         let stopped = stopped?;
@@ -160,7 +160,7 @@ fn runtime(retained: &RetainedCapabilities) -> Result<Runtime, Failure> {
     let runtime = retained.run_confined(|| {
         tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
-            .on_thread_start(confiner(retained))
+            .on_thread_start(capability_dropper(retained))
             .enable_all()
             .build()
     })?;
@@ -193,8 +193,8 @@ fn gateway_info(config: &GatewayConfig) -> DataPlaneInfo {
     }
 }
 
-/// Drops capabilities in every thread that the runtime starts later.
-fn confiner(retained: &RetainedCapabilities) -> impl Fn() + Send + Sync + 'static {
+/// Returns a function that drops the capabilities of a new thread of the runtime.
+fn capability_dropper(retained: &RetainedCapabilities) -> impl Fn() + Send + Sync + 'static {
     let retained = retained.clone();
     move || {
         if let Err(failure) = retained.enforce() {
@@ -232,7 +232,7 @@ pub fn open_audit(file: &ConfigFile<GatewayConfig>) -> Result<Option<(AuditLog, 
     }
 }
 
-fn started(config: &GatewayConfig, resolved: &ResolvedConfig) -> AuditEvent {
+fn started_event(config: &GatewayConfig, resolved: &ResolvedConfig) -> AuditEvent {
     let names = config.gateway.interfaces.iter().cloned();
     AuditEvent::Started {
         program: env!("CARGO_PKG_VERSION"),

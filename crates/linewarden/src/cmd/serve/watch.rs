@@ -14,29 +14,30 @@ use super::reload::Reloader;
 use crate::service_manager;
 
 /// Interval at which the addresses of the machine's interfaces are checked.
-const FOLLOW_EVERY: Duration = Duration::from_secs(1);
+const ADDRESS_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A running gateway, and what was printed about it.
+/// Prints the status of a running gateway, and handles signals.
 pub struct GatewayMonitor<'a> {
     output: Output,
     gateway: &'a Gateway,
     reloader: Reloader,
     interval: Duration,
-    /// When the addresses are checked again.
-    follow_at: Instant,
+    /// Time of the next check of the addresses.
+    address_check_at: Instant,
+    /// Status and counters that were printed last.
     last: Option<(Status, Counters)>,
     /// Progress bar of loading devices.
     bar: Option<ProgressBar>,
 }
 
 impl<'a> GatewayMonitor<'a> {
-    pub fn new(output: Output, gateway: &'a Gateway, reloader: Reloader, every: Duration) -> Self {
+    pub fn new(output: Output, gateway: &'a Gateway, reloader: Reloader, interval: Duration) -> Self {
         Self {
             output,
             gateway,
             reloader,
-            interval: every,
-            follow_at: Instant::now(),
+            interval,
+            address_check_at: Instant::now(),
             last: None,
             bar: None,
         }
@@ -58,9 +59,9 @@ impl<'a> GatewayMonitor<'a> {
                 self.print_changes(status)?;
                 next = Instant::now() + self.interval;
             }
-            if Instant::now() >= self.follow_at {
+            if Instant::now() >= self.address_check_at {
                 self.reloader.follow_addresses(self.gateway)?;
-                self.follow_at = Instant::now() + FOLLOW_EVERY;
+                self.address_check_at = Instant::now() + ADDRESS_CHECK_INTERVAL;
             }
             match signals.wait(Duration::from_millis(100))? {
                 None => {}
@@ -71,7 +72,7 @@ impl<'a> GatewayMonitor<'a> {
         }
     }
 
-    /// The end of loading, a change of the link to the controller, and a change of the trust state are printed at once.
+    /// Whether the status must be printed at once: loading has ended, or the link to the controller or the trust state has changed.
     fn must_print_now(&self, status: &Status) -> bool {
         (status.loaded || status.trust.is_some())
             && self.last.as_ref().is_none_or(|(before, _)| {
@@ -83,16 +84,16 @@ impl<'a> GatewayMonitor<'a> {
     }
 
     fn show_loading(&mut self, status: &Status) {
-        let (done, all) = status.resumed;
+        let (done, total) = status.resumed;
         if status.loaded {
             if let Some(bar) = self.bar.take() {
                 bar.finish_and_clear();
             }
-        } else if all > 0 {
+        } else if total > 0 {
             let bar = self
                 .bar
-                .get_or_insert_with(|| self.output.progress(all, "loading"));
-            bar.set_length(all);
+                .get_or_insert_with(|| self.output.progress(total, "loading"));
+            bar.set_length(total);
             bar.set_position(done);
         }
     }

@@ -22,9 +22,10 @@ pub struct Counters {
     reported_counts: SigningCounts,
 }
 
-/// A snapshot of the sender's counters.
+/// The sender's counters at one moment.
 pub struct CounterSnapshot<'a> {
-    /// Number of signed messages.
+    /// Numbers of signed messages by method (plain, RA with a mask, RA without a mask), and of messages that were not
+    /// signed.
     pub counts: SigningCounts,
     /// Number of messages that the kernel did not accept.
     pub unsent: u64,
@@ -60,10 +61,11 @@ impl Counters {
         })
     }
 
-    /// Prints a notice if messages were signed without masks; repeated only if masks were available in between.
+    /// Prints a notice if messages were signed without masks. The notice is repeated only if masks were available in the meantime.
     pub fn warn_without_masks(&mut self, counts: SigningCounts) {
-        let again = self.reported_counts.unmasked == 0 || counts.masked > self.reported_counts.masked;
-        if counts.unmasked > self.reported_counts.unmasked && again {
+        let is_new_shortage =
+            self.reported_counts.unmasked == 0 || counts.masked > self.reported_counts.masked;
+        if counts.unmasked > self.reported_counts.unmasked && is_new_shortage {
             self.reported_counts = counts;
             self.print_error("no masks left: messages without a mask need a full RSA signature each");
         }
@@ -85,7 +87,7 @@ impl Counters {
         }
     }
 
-    /// Waits a short time for the reader.
+    /// Waits at most [`FINAL_FLUSH`] for the reader of each output.
     ///
     /// # Errors
     /// The counters were not read; a closed standard output is no error, as in every command.
@@ -106,7 +108,7 @@ impl Counters {
 
 impl CounterSnapshot<'_> {
     fn sent(&self) -> u64 {
-        self.counts.total().saturating_sub(self.unsent)
+        self.counts.signed().saturating_sub(self.unsent)
     }
 
     fn json(&self, event: &str) -> serde_json::Value {
@@ -122,16 +124,12 @@ impl CounterSnapshot<'_> {
     }
 
     fn lines(&self) -> Vec<String> {
-        let SigningCounts {
-            masked,
-            unmasked: dry,
-            ..
-        } = self.counts;
+        let SigningCounts { masked, unmasked, .. } = self.counts;
         let mut lines = vec![format!("sent {}", counted(self.sent(), "message"))];
-        if masked + dry > 0 {
+        if masked + unmasked > 0 {
             let remaining = self.masks;
             lines.push(format!(
-                "{masked} with masks, {dry} without; {remaining} masks left in the file"
+                "{masked} with masks, {unmasked} without; {remaining} masks left in the file"
             ));
         }
         lines.extend(latency::lines(self.latencies));

@@ -22,8 +22,8 @@ use super::masks;
 /// Arguments of `linewarden signed keygen`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Creates DIR with signer.json, the public key for receivers, and the encrypted secrets. The secrets are encrypted under DIR/seal.key, or \
-under the file of --seal-key, which may be elsewhere, and is created if it does not exist.
+Creates DIR with the public key for receivers, in signer.json, and with the encrypted secrets. The key that encrypts them is in \
+DIR/seal.key, or in the file of --seal-key, which may be elsewhere and is created if it does not exist.
 
 Schemes: ra-rsa2048, ra-rsa3072 (Rapid Authentication: messages of one layout, signed with products of precomputed signatures), \
 rsa-pss2048, rsa-pss3072, ecdsa-p256, ed25519 (any payload).
@@ -71,21 +71,26 @@ pub fn run(args: &KeygenArgs, output: Output) -> Result<(), Failure> {
     }
     let signals = Signals::for_stop()?;
     make_directory(&args.out)?;
-    let made = make(args, layout, &signals, output);
-    if made.is_err() {
+    let result = create_signer(args, layout, &signals, output);
+    if result.is_err() {
         // An incomplete signer is useless, and would block the next attempt.
         let _ = std::fs::remove_dir_all(&args.out);
     }
-    made
+    result
 }
 
-fn make(args: &KeygenArgs, layout: Option<Layout>, signals: &Signals, output: Output) -> Result<(), Failure> {
+fn create_signer(
+    args: &KeygenArgs,
+    layout: Option<Layout>,
+    signals: &Signals,
+    output: Output,
+) -> Result<(), Failure> {
     let directory = SignerDirectory::at(&args.out);
     let sealing_key = sealing_key(args.seal_key.as_deref(), &directory)?;
     let key = PrivateKey::generate(args.scheme, layout).map_err(Failure::failed)?;
     let table = table(&key, signals, output)?;
     directory.create(&key, table.as_ref(), &sealing_key)?;
-    let masks = masks::make(&directory, &key, &sealing_key, args.masks, output, || {
+    let masks = masks::create(&directory, &key, &sealing_key, args.masks, output, || {
         check_not_stopped(signals)
     })?;
     let public = directory.public_path();
@@ -125,24 +130,26 @@ fn layout(args: &KeygenArgs) -> Result<Option<Layout>, Failure> {
             args.scheme
         )));
     }
-    let wrong = |reason: &dyn std::fmt::Display| Failure::input(format!("--layout {text}: {reason}"));
+    let invalid = |reason: &dyn std::fmt::Display| Failure::input(format!("--layout {text}: {reason}"));
     let layout = match text.strip_prefix("bytes:") {
         Some(bytes) => LayoutDocument::Opaque {
-            bytes: bytes.parse().map_err(|error| wrong(&error))?,
+            bytes: bytes.parse().map_err(|error| invalid(&error))?,
         },
         None if text == "bsm" => LayoutDocument::Bsm,
         None => {
             let json = read_text_bounded(text, PUBLIC_KEY_BYTES_MAX)
-                .map_err(|error| wrong(&format_args!("{error}; use bsm, bytes:N or a file")))?;
-            serde_json::from_str(&json).map_err(|error| wrong(&error))?
+                .map_err(|error| invalid(&format_args!("{error}; use bsm, bytes:N or a file")))?;
+            serde_json::from_str(&json).map_err(|error| invalid(&error))?
         }
     };
-    Layout::try_from(layout).map(Some).map_err(|error| wrong(&error))
+    Layout::try_from(layout)
+        .map(Some)
+        .map_err(|error| invalid(&error))
 }
 
 fn make_directory(path: &Path) -> Result<(), Failure> {
-    let made = DirBuilder::new().mode(0o700).create(path);
-    made.map_err(|error| match error.kind() {
+    let result = DirBuilder::new().mode(0o700).create(path);
+    result.map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => Failure::input(format!(
             "{} already exists and a signer is not overwritten: name another directory",
             path.display()
@@ -166,8 +173,8 @@ fn table(key: &PrivateKey, signals: &Signals, output: Output) -> Result<Option<T
     };
     let progress = output.progress(ra.public().layout().rows() as u64, "rows of the table");
     let mut result = Ok(());
-    let table = ra.table(|made| {
-        progress.set_position(made as u64);
+    let table = ra.table(|rows| {
+        progress.set_position(rows as u64);
         result = check_not_stopped(signals);
         result.is_ok()
     });

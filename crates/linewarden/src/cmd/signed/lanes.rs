@@ -19,7 +19,7 @@ use linewarden_signatures::scheduler::engine::Lane;
 use linewarden_signatures::scheduler::model::{CostModel, crossover};
 use linewarden_signatures::scheduler::{Class, LaneKind, LaneSpec, Span};
 
-type OneLane = (LaneSpec, Box<dyn Lane<Checked>>);
+type LaneAndSpec = (LaneSpec, Box<dyn Lane<Checked>>);
 
 /// Whether GPUs are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -32,35 +32,37 @@ pub enum UseGpu {
     Require,
 }
 
-/// Number of processors that work on messages: as requested, or all except the one that reads or receives.
+/// Number of processors that verify or sign: as requested, or all processors except one, which reads or receives.
 pub fn count(requested: Option<u16>) -> usize {
-    let there = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    requested.map_or((there - 1).max(1), usize::from)
+    let available = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    requested.map_or((available - 1).max(1), usize::from)
 }
 
 /// One lane per processor, see [`count`].
-pub fn processors(requested: Option<u16>) -> Vec<OneLane> {
+pub fn processors(requested: Option<u16>) -> Vec<LaneAndSpec> {
     (0..count(requested)).map(processor).collect()
 }
 
 /// Measures the lanes' rates for the signers' messages. A GPU that fails is skipped, unless it is required.
 pub fn calibrated(
-    lanes: Vec<OneLane>,
+    lanes: Vec<LaneAndSpec>,
     samples: &Samples,
-    when: UseGpu,
-) -> Result<(Vec<OneLane>, Vec<Calibration>), Failure> {
-    let mut measured: Vec<OneLane> = Vec::new();
+    use_gpu: UseGpu,
+) -> Result<(Vec<LaneAndSpec>, Vec<Calibration>), Failure> {
+    let mut measured: Vec<LaneAndSpec> = Vec::new();
     for (spec, mut lane) in lanes {
         // All processors have the same rate.
-        let alike = measured.iter().find(|(other, _)| other.kind == LaneKind::Cpu);
-        let spec = match (spec.kind, alike) {
-            (LaneKind::Cpu, Some((other, _))) => LaneSpec {
+        let measured_cpu = measured
+            .iter()
+            .find(|(spec_of_cpu, _)| spec_of_cpu.kind == LaneKind::Cpu);
+        let spec = match (spec.kind, measured_cpu) {
+            (LaneKind::Cpu, Some((spec_of_cpu, _))) => LaneSpec {
                 name: spec.name,
-                ..other.clone()
+                ..spec_of_cpu.clone()
             },
             (kind, _) => match samples.measure(spec, &mut *lane) {
                 Ok(spec) => spec,
-                Err(error) if kind == LaneKind::Accelerator && when == UseGpu::Auto => {
+                Err(error) if kind == LaneKind::Accelerator && use_gpu == UseGpu::Auto => {
                     print_error(format_args!("GPU skipped: {error}"));
                     continue;
                 }
@@ -77,32 +79,32 @@ pub fn calibrated(
 pub struct Calibration {
     lane: String,
     class: Class,
-    line: CostModel,
+    cost: CostModel,
     /// Accelerators only: the batch size from which the accelerator is faster than all processors.
     tau: Option<f64>,
 }
 
 impl Calibration {
-    fn of_lanes(lanes: &[OneLane], samples: &Samples) -> Vec<Self> {
-        let mut all = Vec::new();
+    fn of_lanes(lanes: &[LaneAndSpec], samples: &Samples) -> Vec<Self> {
+        let mut calibrations = Vec::new();
         for class in samples.classes() {
-            let lines = lanes
+            let costs = lanes
                 .iter()
                 .filter_map(|(spec, _)| Some((spec, (*spec.costs.of(class))?)));
-            let rates = lines.clone().filter(|(spec, _)| spec.kind == LaneKind::Cpu);
-            let cpu_rate: f64 = rates.map(|(_, line)| line.rate()).sum();
-            all.extend(lines.map(|(spec, line)| {
+            let rates = costs.clone().filter(|(spec, _)| spec.kind == LaneKind::Cpu);
+            let cpu_rate: f64 = rates.map(|(_, cost)| cost.rate()).sum();
+            calibrations.extend(costs.map(|(spec, cost)| {
                 Self {
                     lane: spec.name.clone(),
                     class,
-                    line,
+                    cost,
                     tau: (spec.kind == LaneKind::Accelerator)
-                        .then(|| crossover(cpu_rate, line))
+                        .then(|| crossover(cpu_rate, cost))
                         .flatten(),
                 }
             }));
         }
-        all
+        calibrations
     }
 
     /// The calibration as JSON.
@@ -110,8 +112,8 @@ impl Calibration {
         serde_json::json!({
             "lane": self.lane,
             "class": self.class.name(),
-            "per_s": self.line.rate().round(),
-            "batch_us": (self.line.overhead_s * 1e6).round(),
+            "per_s": self.cost.rate().round(),
+            "batch_us": (self.cost.overhead_s * 1e6).round(),
             "tau": self.tau.map(f64::ceil),
         })
     }
@@ -121,7 +123,7 @@ impl Calibration {
 impl fmt::Display for Calibration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let class = self.class.name().unwrap_or_default();
-        write!(f, "{}: {class} {:.0}/s", self.lane, self.line.rate())?;
+        write!(f, "{}: {class} {:.0}/s", self.lane, self.cost.rate())?;
         match self.tau {
             Some(tau) => write!(f, ", faster than the processors from {:.0} messages", tau.ceil()),
             None => Ok(()),
@@ -129,9 +131,9 @@ impl fmt::Display for Calibration {
     }
 }
 
-/// A processor lane with default rates, which apply until it is measured, or if there are no samples: the engine corrects them at run
-/// time.
-fn processor(number: usize) -> OneLane {
+/// A processor lane with default rates. These rates apply until the lane is measured, or if there are no samples; the
+/// engine corrects the rates at run time.
+fn processor(number: usize) -> LaneAndSpec {
     let rates = [
         (Class::RA_VERIFY, 10_000.0),
         (Class::RA3072_VERIFY, 5_000.0),
@@ -152,18 +154,18 @@ fn processor(number: usize) -> OneLane {
 
 /// The GPU lanes for a receiver, and which signers have their keys in GPU memory.
 pub fn gpu_lanes(
-    when: UseGpu,
+    use_gpu: UseGpu,
     receiver: &Receiver,
-) -> Result<(Vec<OneLane>, Option<Arc<KeyPlacement>>), Failure> {
-    let lane = |gpu: GpuLane| -> OneLane { (gpu.spec(), Box::new(gpu)) };
-    let (gpus, places) = open_gpus(when, receiver.signers(), Options::default())?;
-    Ok((gpus.into_iter().map(lane).collect(), places))
+) -> Result<(Vec<LaneAndSpec>, Option<Arc<KeyPlacement>>), Failure> {
+    let lane = |gpu: GpuLane| -> LaneAndSpec { (gpu.spec(), Box::new(gpu)) };
+    let (gpus, placement) = open_gpus(use_gpu, receiver.signers(), Options::default())?;
+    Ok((gpus.into_iter().map(lane).collect(), placement))
 }
 
-/// Opens the GPUs, and determines which signers have their keys in GPU memory: the same on all GPUs, limited by the smallest memory. The
-/// first start compiles the kernels, which takes some seconds.
+/// Opens the GPUs, and determines which signers have their keys in GPU memory. All GPUs have the keys of the same signers, so the smallest
+/// memory limits their number. The first start compiles the kernels, which takes some seconds.
 pub fn open_gpus<'a>(
-    when: UseGpu,
+    use_gpu: UseGpu,
     signers: impl IntoIterator<Item = &'a Arc<PublicKey>>,
     options: Options,
 ) -> Result<(Vec<GpuLane>, Option<Arc<KeyPlacement>>), Failure> {
@@ -172,18 +174,18 @@ pub fn open_gpus<'a>(
         cache: kernel_cache(),
         ..options
     };
-    let found = match when {
+    let devices = match use_gpu {
         UseGpu::Off => return Ok(none),
         UseGpu::Auto | UseGpu::Require => Gpu::discover(),
     };
-    let opened = found.and_then(|devices| {
+    let opened = devices.and_then(|devices| {
         let memory = devices.iter().map(KeyMemory::of).reduce(KeyMemory::min);
-        let places = memory.map(|memory| Arc::new(KeyPlacement::new(signers, memory)));
-        let gpus = devices.iter().zip(places.iter().cycle());
-        let gpus = gpus.map(|(device, places)| GpuLane::open(device, &options, Arc::clone(places)));
-        Ok((gpus.collect::<Result<Vec<_>, _>>()?, places))
+        let placement = memory.map(|memory| Arc::new(KeyPlacement::new(signers, memory)));
+        let gpus = devices.iter().zip(placement.iter().cycle());
+        let gpus = gpus.map(|(device, placement)| GpuLane::open(device, &options, Arc::clone(placement)));
+        Ok((gpus.collect::<Result<Vec<_>, _>>()?, placement))
     });
-    match (opened, when) {
+    match (opened, use_gpu) {
         (Ok(gpus), _) => Ok(gpus),
         (Err(error), UseGpu::Require) => Err(Failure::failed(format!("--gpu require: {error}"))),
         (Err(GpuUnavailable::DriverMissing | GpuUnavailable::NoDevice), _) => Ok(none),
@@ -205,6 +207,6 @@ fn kernel_cache() -> Option<PathBuf> {
         .or_else(|| Some(directory("XDG_CACHE_HOME")?.join("linewarden")))
         .or_else(|| Some(directory("HOME")?.join(".cache/linewarden")))?;
     let cache = base.join("kernels");
-    let made = DirBuilder::new().recursive(true).mode(0o700).create(&cache);
-    made.is_ok().then_some(cache)
+    let result = DirBuilder::new().recursive(true).mode(0o700).create(&cache);
+    result.is_ok().then_some(cache)
 }

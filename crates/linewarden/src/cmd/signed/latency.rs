@@ -12,20 +12,21 @@ struct Latency {
     within_us: [u64; 3],
 }
 
-/// The priorities with messages.
-fn used(histograms: &LatencyHistograms) -> impl Iterator<Item = Latency> {
-    let used = Priority::all().filter(|priority| histograms.count(*priority) > 0);
-    used.map(|priority| Latency {
+/// Latencies of all priorities that have messages.
+fn non_empty(histograms: &LatencyHistograms) -> impl Iterator<Item = Latency> {
+    let priorities = Priority::all().filter(|priority| histograms.count(*priority) > 0);
+    priorities.map(|priority| Latency {
         priority,
         count: histograms.count(priority),
         late: histograms.missed_deadlines(priority),
-        within_us: [0.5, 0.99, 0.999].map(|part| histograms.quantile(priority, part).as_nanos() / 1000),
+        within_us: [0.5, 0.99, 0.999]
+            .map(|quantile| histograms.quantile(priority, quantile).as_nanos() / 1000),
     })
 }
 
 /// The latencies as JSON, keyed by priority.
 pub fn json(histograms: &LatencyHistograms) -> Map<String, Value> {
-    let one = |latency: Latency| {
+    let entry = |latency: Latency| {
         let [p50_us, p99_us, p999_us] = latency.within_us;
         let value = serde_json::json!({
             "count": latency.count,
@@ -36,15 +37,15 @@ pub fn json(histograms: &LatencyHistograms) -> Map<String, Value> {
         });
         (latency.priority.number().to_string(), value)
     };
-    used(histograms).map(one).collect()
+    non_empty(histograms).map(entry).collect()
 }
 
 /// The latencies as text, one line per priority.
 pub fn lines(histograms: &LatencyHistograms) -> impl Iterator<Item = String> {
-    used(histograms).map(|latency| {
-        let [half, most, _] = latency.within_us;
+    non_empty(histograms).map(|latency| {
+        let [median_us, p99_us, _] = latency.within_us;
         format!(
-            "priority {}: {} messages, median {half} us, 99 % within {most} us, {} late",
+            "priority {}: {} messages, median {median_us} us, 99 % within {p99_us} us, {} late",
             latency.priority.number(),
             latency.count,
             latency.late

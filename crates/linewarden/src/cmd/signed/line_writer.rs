@@ -14,7 +14,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 /// A destination of lines.
 pub enum LineWriter {
-    /// Standard output, standard error, a file or a FIFO: each line with a line break; and whether the last line was truncated.
+    /// Standard output, standard error, a file or a FIFO, to which each line is written with a line break; and whether the last line was
+    /// truncated.
     Stream(File, bool),
     /// One UDP datagram per line.
     Udp(UdpSocket),
@@ -28,7 +29,7 @@ impl LineWriter {
         Self::Stream(file, false)
     }
 
-    /// Standard output through a separate descriptor: a blocked write holds no lock that the end of the program needs.
+    /// Standard output through a separate descriptor, because a blocked write must not hold a lock that the end of the program needs.
     pub fn stdout() -> Result<Self, Failure> {
         Ok(Self::stream(io::stdout().as_fd().try_clone_to_owned()?.into()))
     }
@@ -39,44 +40,46 @@ impl LineWriter {
     }
 
     /// Opens the value of `--out`: `-`, `udp:ADDRESS:PORT`, `unix:PATH`, or a file.
-    pub fn open(to: &str) -> Result<Self, Failure> {
-        let wrong = |error: &dyn std::fmt::Display| Failure::input(format!("--out {to}: {error}"));
-        if to == "-" {
+    pub fn open(destination: &str) -> Result<Self, Failure> {
+        let invalid = |error: &dyn std::fmt::Display| Failure::input(format!("--out {destination}: {error}"));
+        if destination == "-" {
             return Self::stdout();
         }
-        if let Some(address) = to.strip_prefix("udp:") {
-            let address: SocketAddr = address.parse().map_err(|error| wrong(&error))?;
-            return udp(address).map_err(|error| wrong(&error));
+        if let Some(address) = destination.strip_prefix("udp:") {
+            let address: SocketAddr = address.parse().map_err(|error| invalid(&error))?;
+            return udp(address).map_err(|error| invalid(&error));
         }
-        if let Some(path) = to.strip_prefix("unix:") {
-            return unix(path).map_err(|error| wrong(&error));
+        if let Some(path) = destination.strip_prefix("unix:") {
+            return unix(path).map_err(|error| invalid(&error));
         }
-        let word = to.split_once(':').map(|(word, _)| word);
-        if word.is_some_and(|word| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase())) {
-            return Err(wrong(&format_args!(
-                "unknown destination: use udp:ADDRESS:PORT or unix:PATH; for a file of this name use ./{to}"
+        let scheme = destination.split_once(':').map(|(scheme, _)| scheme);
+        if scheme
+            .is_some_and(|scheme| !scheme.is_empty() && scheme.bytes().all(|byte| byte.is_ascii_lowercase()))
+        {
+            return Err(invalid(&format_args!(
+                "unknown destination: use udp:ADDRESS:PORT or unix:PATH; for a file of this name use ./{destination}"
             )));
         }
-        file(to).map_err(|error| match error.raw_os_error() == Some(Errno::ENXIO as i32) {
-            true => wrong(&"FIFO has no reader"),
-            false => wrong(&error),
+        file(destination).map_err(|error| match error.raw_os_error() == Some(Errno::ENXIO as i32) {
+            true => invalid(&"FIFO has no reader"),
+            false => invalid(&error),
         })
     }
 
-    /// Writes a line, given without line break; blocks while there is no room.
+    /// Writes a line; `line` has no line break. Blocks while the destination accepts no data.
     pub fn write(&mut self, mut line: Vec<u8>) -> io::Result<()> {
         match self {
             Self::Udp(socket) => {
                 let send = || retry_when_writable(socket, || socket.send(&line));
-                let sent = send();
-                if let Err(error) = &sent
+                let result = send();
+                if let Err(error) = &result
                     && error.kind() == ErrorKind::ConnectionRefused
                 {
-                    // The error is of the previous datagram, so this one is sent again. A refusal of this one is reported by the next
-                    // call.
+                    // The error belongs to the previous datagram, so this datagram is sent again. If this datagram is refused, too, the
+                    // next call reports the error.
                     let _ = send();
                 }
-                sent.map(drop)
+                result.map(drop)
             }
             Self::Unix(socket, path) => {
                 let send = || retry_when_writable(socket, || socket.send(&line));
@@ -85,13 +88,13 @@ impl LineWriter {
                     Err((ErrorKind::ConnectionRefused | ErrorKind::NotConnected, _)) => {
                         socket.connect(path).and_then(|()| send())
                     }
-                    sent => sent.map_err(|(_, error)| error),
+                    result => result.map_err(|(_, error)| error),
                 }
                 .map(drop)
             }
-            Self::Stream(file, cut) => {
+            Self::Stream(file, is_truncated) => {
                 line.push(b'\n');
-                if *cut {
+                if *is_truncated {
                     line.insert(0, b'\n');
                 }
                 let mut rest = line.as_slice();
@@ -100,7 +103,7 @@ impl LineWriter {
                         0 => return Err(ErrorKind::WriteZero.into()),
                         written => rest = rest.get(written..).unwrap_or_default(),
                     }
-                    *cut = !rest.is_empty();
+                    *is_truncated = !rest.is_empty();
                 }
                 Ok(())
             }
@@ -109,11 +112,11 @@ impl LineWriter {
 }
 
 fn udp(address: SocketAddr) -> io::Result<LineWriter> {
-    let any: SocketAddr = match address.is_ipv4() {
+    let local_address: SocketAddr = match address.is_ipv4() {
         true => ([0; 4], 0).into(),
         false => ([0; 16], 0).into(),
     };
-    let socket = UdpSocket::bind(any)?;
+    let socket = UdpSocket::bind(local_address)?;
     socket.connect(address)?;
     socket.set_nonblocking(true)?;
     Ok(LineWriter::Udp(socket))
@@ -126,7 +129,7 @@ fn unix(path: &str) -> io::Result<LineWriter> {
     Ok(LineWriter::Unix(socket, path.to_owned()))
 }
 
-/// A FIFO without a reader is an error, not waited for: until the receiver listens, only SIGKILL would end it.
+/// Opens a file. A FIFO without a reader is an error: while the program waited for a reader, only SIGKILL could end the program.
 fn file(path: &str) -> io::Result<LineWriter> {
     let file = OpenOptions::new()
         .create(true)
@@ -136,7 +139,7 @@ fn file(path: &str) -> io::Result<LineWriter> {
     Ok(LineWriter::stream(file))
 }
 
-/// Repeats an operation until the descriptor is writable.
+/// Repeats a write while the descriptor is not writable.
 fn retry_when_writable(
     descriptor: &impl AsFd,
     mut write: impl FnMut() -> io::Result<usize>,
@@ -145,7 +148,7 @@ fn retry_when_writable(
         match write() {
             Err(error) if error.kind() == ErrorKind::WouldBlock => wait_writable(descriptor.as_fd())?,
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            done => return done,
+            result => return result,
         }
     }
 }

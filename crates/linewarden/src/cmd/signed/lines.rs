@@ -17,7 +17,7 @@ pub const BACKLOG_LINES_DEFAULT: u32 = 65_536;
 /// Maximum number of queued bytes, because a line of sub-messages may have half a mebibyte.
 const BACKLOG_BYTES_MAX: usize = 64 << 20;
 
-/// Time limit for writing the last counters, and then an error message.
+/// Time limit for writing the last counters, and time limit for writing a final error message.
 pub const FINAL_FLUSH: Duration = Duration::from_secs(1);
 
 /// Counters of lines.
@@ -64,15 +64,15 @@ pub struct LineQueue {
 }
 
 impl LineQueue {
-    /// Starts the thread. At most `waiting_max` lines are queued. Errors are reported with `name` through another queue, if
-    /// given.
+    /// Starts the thread. At most `lines_max` lines are queued. If `error_lines` is given, errors are reported with `name` through that
+    /// queue.
     ///
     /// # Errors
     /// The thread cannot be started.
     pub fn start(
         name: String,
         writer: LineWriter,
-        waiting_max: u32,
+        lines_max: u32,
         error_lines: Option<Arc<Self>>,
     ) -> Result<Self, Failure> {
         let shared = Arc::new(Shared {
@@ -80,14 +80,11 @@ impl LineQueue {
             filled: Condvar::new(),
             drained: Condvar::new(),
         });
-        let of_thread = Arc::clone(&shared);
+        let thread_shared = Arc::clone(&shared);
         std::thread::Builder::new()
             .name("lines".to_owned())
-            .spawn(move || write_all(&of_thread, writer, &name, error_lines.as_deref()))?;
-        Ok(Self {
-            shared,
-            lines_max: waiting_max,
-        })
+            .spawn(move || write_all(&thread_shared, writer, &name, error_lines.as_deref()))?;
+        Ok(Self { shared, lines_max })
     }
 
     /// Queues a line, without line break, if there is room. Never blocks.
@@ -109,9 +106,9 @@ impl LineQueue {
         self.shared.lock().counts.clone()
     }
 
-    /// Waits until all lines are written, at most until `until`; then discards the rest and closes the queue. Returns whether all lines
-    /// were written or have failed.
-    pub fn drain(&self, until: Instant) -> bool {
+    /// Waits until all lines are written, at most until `deadline`. At the deadline, discards the remaining lines and closes the queue. Returns
+    /// whether no line was discarded.
+    pub fn drain(&self, deadline: Instant) -> bool {
         let mut queue = self.shared.lock();
         loop {
             if queue.is_closed {
@@ -120,12 +117,12 @@ impl LineQueue {
             if queue.lines.is_empty() && !queue.is_writing {
                 return true;
             }
-            let remaining = until.saturating_duration_since(Instant::now());
+            let remaining = deadline.saturating_duration_since(Instant::now());
             if remaining == Duration::ZERO {
                 break;
             }
-            let waited = self.shared.drained.wait_timeout(queue, remaining);
-            queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let result = self.shared.drained.wait_timeout(queue, remaining);
+            queue = result.unwrap_or_else(PoisonError::into_inner).0;
         }
         queue.is_closed = true;
         queue.counts.lost += queue.lines.len() as u64 + u64::from(queue.is_writing);
@@ -146,14 +143,14 @@ fn write_all(shared: &Shared, mut writer: LineWriter, name: &str, error_lines: O
         queue.bytes -= line.len();
         queue.is_writing = true;
         drop(queue);
-        let written = writer.write(line);
+        let result = writer.write(line);
         queue = shared.lock();
-        // Already counted as lost.
+        // The line is already counted as lost.
         if queue.is_closed {
             return;
         }
         queue.is_writing = false;
-        let Some(error) = count(&mut queue.counts, written) else {
+        let Some(error) = count(&mut queue.counts, result) else {
             continue;
         };
         drop(queue);
@@ -166,8 +163,8 @@ fn write_all(shared: &Shared, mut writer: LineWriter, name: &str, error_lines: O
 }
 
 /// Counts a result; returns an error that is the first of its kind.
-fn count(counts: &mut Counts, written: io::Result<()>) -> Option<io::Error> {
-    let Err(error) = written else {
+fn count(counts: &mut Counts, result: io::Result<()>) -> Option<io::Error> {
+    let Err(error) = result else {
         counts.written += 1;
         return None;
     };
@@ -175,14 +172,15 @@ fn count(counts: &mut Counts, written: io::Result<()>) -> Option<io::Error> {
         Some(number) => Errno::from_raw(number).desc().to_owned(),
         None => error.kind().to_string(),
     };
-    let of_kind = counts.failed.entry(kind).or_default();
-    *of_kind += 1;
-    (*of_kind == 1).then_some(error)
+    let kind_count = counts.failed.entry(kind).or_default();
+    *kind_count += 1;
+    (*kind_count == 1).then_some(error)
 }
 
-/// Ends the process after a delay, if it does not end by itself: the error message is queued for a reader of standard error.
+/// Ends the process after [`FINAL_FLUSH`], if the process has not ended before: a reader of standard error that does not read must not
+/// delay the exit.
 pub fn exit_soon() {
-    // Without the thread the exit may take longer.
+    // If the thread cannot be started, the exit may take longer.
     let _ = thread::Builder::new().spawn(|| {
         thread::sleep(FINAL_FLUSH);
         process::exit(1);
@@ -197,11 +195,10 @@ mod tests {
     use super::*;
 
     /// Lines into a socket whose other end is returned, so that only the test reads it.
-    fn lines(waiting_max: u32) -> (LineQueue, UnixStream) {
+    fn lines(lines_max: u32) -> (LineQueue, UnixStream) {
         let (near, far) = UnixStream::pair().unwrap();
         let file = std::fs::File::from(std::os::fd::OwnedFd::from(near));
-        let lines =
-            LineQueue::start("a test".to_owned(), LineWriter::stream(file), waiting_max, None).unwrap();
+        let lines = LineQueue::start("a test".to_owned(), LineWriter::stream(file), lines_max, None).unwrap();
         (lines, far)
     }
 
@@ -217,9 +214,9 @@ mod tests {
             lines.push(line.as_bytes().to_vec());
         }
         assert!(lines.drain(test_deadline()));
-        let mut read = [0; 9];
-        reader.read_exact(&mut read).unwrap();
-        assert_eq!(&read, b"one\ntwo\n\n");
+        let mut written = [0; 9];
+        reader.read_exact(&mut written).unwrap();
+        assert_eq!(&written, b"one\ntwo\n\n");
         let counts = lines.counts();
         assert_eq!((counts.written, counts.dropped, counts.lost), (3, 0, 0));
     }
@@ -274,9 +271,9 @@ mod tests {
         lines.push(b"line".to_vec());
         assert!(lines.drain(test_deadline()) && errors.drain(test_deadline()));
         assert_eq!(errors.counts().written, 1);
-        let mut read = [0; 9];
-        reader.read_exact(&mut read).unwrap();
-        assert_eq!(&read, b"a test: B");
+        let mut reported = [0; 9];
+        reader.read_exact(&mut reported).unwrap();
+        assert_eq!(&reported, b"a test: B");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The receiver's socket, which joins its multicast group again after the interface was away.
+//! The receiver's socket, which joins its multicast group again after the interface was removed and created again.
 
 use linewarden_cli::failure::Failure;
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ const POLL_TIMEOUT: Duration = Duration::from_millis(50);
 const INTERFACE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const FILTER_REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// A socket; for a group that was joined on an interface, with the interface.
+/// The receiver's socket; with --interface, also the multicast group that was joined on the interface.
 pub struct Listener {
     inbox: UdpReceiver,
     address: SocketAddr,
@@ -28,15 +28,15 @@ pub struct Listener {
 
 struct JoinedGroup {
     interface: String,
-    /// Index of the interface on which the group is joined; 0 while the interface is away.
+    /// Index of the interface on which the group is joined; 0 while the interface does not exist.
     index: u32,
     check_at: Instant,
-    /// The last reported problem, so that it is reported once.
+    /// The last reported problem: each problem is reported once.
     problem: Option<String>,
 }
 
 impl Listener {
-    /// Opens the socket, and joins a group on the named interface, or on one that the kernel chooses.
+    /// Opens the socket. Joins a multicast group on the named interface, or on an interface that the kernel chooses.
     pub fn open(address: SocketAddr, interface: Option<&str>) -> Result<Self, Failure> {
         if interface.is_some() && !address.ip().is_multicast() {
             return Err(Failure::input(format!(
@@ -67,7 +67,8 @@ impl Listener {
         self.inbox.buffer_bytes()
     }
 
-    /// Adds the kernel's drops while a filter was attached to the service's next report. Returns the number of all other kernel drops.
+    /// Counts the datagrams that the kernel dropped while a filter was attached, for the service's next report. Returns the number of all
+    /// other datagrams that the kernel dropped.
     pub fn count_drops(&mut self, service: &mut Service) -> Result<u64, Failure> {
         service.count_filtered(&mut self.inbox).map_err(Failure::failed)?;
         self.inbox.dropped().map_err(Failure::failed)
@@ -90,7 +91,7 @@ impl Listener {
         self.inbox.address().map_err(Failure::failed)
     }
 
-    /// Waits for datagrams, at most for the timeout, and passes each to `each`. The kernel drops the membership when an interface is
+    /// Waits for datagrams, at most for [`POLL_TIMEOUT`], and passes each to `each`. The kernel drops the membership when an interface is
     /// removed, without an error: the group is joined again on a new interface of the same name.
     pub fn receive(&mut self, outputs: &Outputs, each: impl FnMut(Datagram<'_>)) -> Result<(), Failure> {
         if let Some(joined) = &mut self.group
@@ -115,7 +116,7 @@ struct FilterReports {
     /// The last reported state. `None`: no filter.
     state: Option<&'static str>,
     /// Time of the last report of each state.
-    at: HashMap<&'static str, Instant>,
+    reported_at: HashMap<&'static str, Instant>,
 }
 
 impl FilterReports {
@@ -128,10 +129,10 @@ impl FilterReports {
         }
         if let Some(state) = state {
             let is_recent = |at: &Instant| at.elapsed() < FILTER_REPORT_INTERVAL;
-            if self.at.get(state).is_some_and(is_recent) {
+            if self.reported_at.get(state).is_some_and(is_recent) {
                 return;
             }
-            self.at.insert(state, Instant::now());
+            self.reported_at.insert(state, Instant::now());
         }
         self.state = state;
         let filtering = match filter {
@@ -153,13 +154,13 @@ impl FilterReports {
 }
 
 impl JoinedGroup {
-    /// Opens a new socket if another interface has the name now.
+    /// Opens a new socket if the interface has a new index, because the interface was created a second time.
     fn rejoin_if_changed(&mut self, group: SocketAddr, outputs: &Outputs) -> Option<UdpReceiver> {
-        let found = if_nametoindex(self.interface.as_str());
-        if found == Ok(self.index) {
+        let current_index = if_nametoindex(self.interface.as_str());
+        if current_index == Ok(self.index) {
             return None;
         }
-        let opened = found
+        let opened = current_index
             .map_err(std::io::Error::from)
             .and_then(|index| Ok((index, UdpReceiver::open(group, index, POLL_TIMEOUT)?)));
         let (problem, inbox) = match opened {

@@ -15,9 +15,9 @@ use super::signer_args::SignerArgs;
 /// Arguments of `linewarden signed masks`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Each RA message uses one mask, and each mask costs an RSA signature. The masks in the file are precomputed; a sender without masks pays \
-that cost per message. The file is bound to this machine and to its inode: a copy of it is refused, and so is a file into which a backup \
-was written.
+Each RA message uses one mask, and each mask costs an RSA signature. The masks in the file are precomputed; a sender without masks \
+computes one RSA signature per message. The file is bound to this machine and to its inode: a copy of the file is refused. If the file \
+system has user extended attributes, a restored backup of the file is refused, too.
 
 SIGINT and SIGTERM stop the command; masks created until then are in the file.
 
@@ -44,7 +44,7 @@ pub fn run(args: &MasksArgs, output: Output) -> Result<(), Failure> {
             key.public().scheme()
         )));
     }
-    let remaining = make(
+    let remaining = create(
         &args.signer.directory(),
         &key,
         &sealing_key,
@@ -61,14 +61,14 @@ pub fn run(args: &MasksArgs, output: Output) -> Result<(), Failure> {
     output.line(format_args!("{} available", counted(remaining, "mask")))
 }
 
-/// Adds masks to a signer's file, until `go_on` fails; returns the number of masks in the file.
-pub fn make(
+/// Adds masks to a signer's file, until `check_continue` fails; returns the number of masks in the file.
+pub fn create(
     directory: &SignerDirectory,
     key: &PrivateKey,
     sealing_key: &SealingKey,
     count: u64,
     output: Output,
-    go_on: impl Fn() -> Result<(), Failure>,
+    check_continue: impl Fn() -> Result<(), Failure>,
 ) -> Result<u64, Failure> {
     let (Some(ra), 1..) = (key.ra(), count) else {
         return Ok(0);
@@ -84,7 +84,7 @@ pub fn make(
     }
     let progress = output.progress(count, "masks");
     for _ in 0..count.div_ceil(BLOCK_MASKS as u64) {
-        go_on()?;
+        check_continue()?;
         let mut names = [[0; MASK_NAME_BYTES]; BLOCK_MASKS];
         getrandom::fill(names.as_flattened_mut())
             .map_err(|error| Failure::failed(format!("reading random bytes from the kernel failed: {error}; masks created so far are in the file; repeat the command")))?;

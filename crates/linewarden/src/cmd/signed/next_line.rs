@@ -9,25 +9,25 @@ use linewarden_signatures::ra::{COMPONENTS_MAX, SUBMESSAGE_BYTES_MAX};
 /// each byte as `\u00XX`, quotes, commas and some blanks.
 const LINE_BYTES_MAX: usize = COMPONENTS_MAX * (6 * SUBMESSAGE_BYTES_MAX + 16);
 
-/// Reads a line without its line break; `None` after the last line, or if `go_on` returns false before a line is complete. `unreadable`
+/// Reads a line without its line break; `None` after the last line, or if `should_continue` returns false before a line is complete. `unreadable`
 /// builds the error.
 pub fn next_line<R: io::Read>(
     reader: &mut BufReader<R>,
     unreadable: impl Fn(io::Error) -> Failure,
-    mut go_on: impl FnMut(&BufReader<R>) -> Result<bool, Failure>,
+    mut should_continue: impl FnMut(&BufReader<R>) -> Result<bool, Failure>,
 ) -> Result<Option<Vec<u8>>, Failure> {
     let mut line = Vec::new();
-    while go_on(reader)? {
-        let there = match reader.fill_buf() {
+    while should_continue(reader)? {
+        let available = match reader.fill_buf() {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            there => there.map_err(&unreadable)?,
+            available => available.map_err(&unreadable)?,
         };
-        let end = there.iter().position(|byte| *byte == b'\n');
-        let (part, used) = match end {
-            Some(end) => (there.get(..end), end + 1),
-            None => (Some(there), there.len()),
+        let end = available.iter().position(|byte| *byte == b'\n');
+        let (chunk, used) = match end {
+            Some(end) => (available.get(..end), end + 1),
+            None => (Some(available), available.len()),
         };
-        line.extend_from_slice(part.unwrap_or_default());
+        line.extend_from_slice(chunk.unwrap_or_default());
         reader.consume(used);
         if line.len() > LINE_BYTES_MAX {
             let problem = format!("line longer than {LINE_BYTES_MAX} bytes");

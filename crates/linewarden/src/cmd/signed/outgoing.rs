@@ -14,8 +14,8 @@ use nix::errno::Errno;
 /// Interval at which a missing interface is checked.
 const INTERFACE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A socket. If the network fails after messages were sent, messages of that time are lost, as datagrams are, and sending continues. If
-/// sending never worked, or the failure is permanent, it is an error.
+/// The sender's socket. If the network fails after messages were sent, the messages during the failure are lost, and sending continues. A
+/// permanent failure is an error, and so is a failure before the first message was sent.
 pub struct OutgoingSocket {
     outbox: RwLock<UdpSender>,
     to: SocketAddr,
@@ -45,8 +45,8 @@ impl OutgoingSocket {
     /// The interface or address does not exist, or an option requires a multicast group.
     pub fn open(to: SocketAddr, interface: Option<String>, hops: Option<u8>) -> Result<Self, Failure> {
         if !to.ip().is_multicast() {
-            let given = [("--interface", interface.is_some()), ("--hops", hops.is_some())];
-            if let Some((option, _)) = given.into_iter().find(|(_, is_given)| *is_given) {
+            let multicast_options = [("--interface", interface.is_some()), ("--hops", hops.is_some())];
+            if let Some((option, _)) = multicast_options.into_iter().find(|(_, is_given)| *is_given) {
                 return Err(Failure::input(format!(
                     "{option} conflicts with --to: {} is not a multicast group",
                     to.ip()
@@ -68,15 +68,15 @@ impl OutgoingSocket {
         })
     }
 
-    /// Messages that the kernel did not accept, or that were in one batch with such messages.
+    /// Number of messages that the kernel did not accept, or that were in one batch with such messages.
     pub fn unsent(&self) -> u64 {
         self.unsent.load(Ordering::Relaxed)
     }
 
-    /// Checks a missing interface; returns a change since the last call.
+    /// Opens the socket again while sending fails. Returns a notice if sending has failed or recovered since the last call.
     ///
     /// # Errors
-    /// Messages cannot be sent, permanently.
+    /// A permanent failure.
     pub fn check(&self) -> Result<Option<String>, Failure> {
         let mut state = self.state();
         if let Some(problem) = state.problem.take() {
@@ -121,12 +121,12 @@ impl OutgoingSocket {
 
 impl SignedMessageSink for OutgoingSocket {
     fn signed(&self, messages: Vec<Vec<u8>>) {
-        let sent = self
+        let result = self
             .outbox
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .send(&messages);
-        let Err(error) = sent else {
+        let Err(error) = result else {
             if !messages.is_empty() {
                 self.has_sent.store(true, Ordering::Relaxed);
                 self.state().send_error = None;
@@ -144,7 +144,7 @@ impl SignedMessageSink for OutgoingSocket {
 /// Transient errors: link down, missing route or interface, full queue.
 fn transient_error(error: &io::Error) -> Option<Errno> {
     let errno = Errno::from_raw(error.raw_os_error()?);
-    let passes = matches!(
+    let is_transient = matches!(
         errno,
         Errno::ENETUNREACH
             | Errno::EHOSTUNREACH
@@ -153,5 +153,5 @@ fn transient_error(error: &io::Error) -> Option<Errno> {
             | Errno::EADDRNOTAVAIL
             | Errno::ENOBUFS
     );
-    passes.then_some(errno)
+    is_transient.then_some(errno)
 }

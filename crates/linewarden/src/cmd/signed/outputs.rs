@@ -1,4 +1,4 @@
-//! Output of a receiver: verified messages, events and notices. Never blocks on a reader, except for a short time at the end.
+//! Output of a receiver: verified messages, events and notices. A slow reader never blocks the receiver, except for a short time at the end.
 
 use linewarden_cli::failure::Failure;
 use linewarden_cli::output::{Output, counted, printable};
@@ -26,11 +26,12 @@ pub struct Outputs {
     /// Value of `--out`.
     out: String,
     messages: Arc<LineQueue>,
-    /// Standard output in JSON format; the same queue as the messages if they go there too.
+    /// Queue of standard output in JSON format. This is the queue `messages` if the messages go to standard output,
+    /// too.
     events: Option<Arc<LineQueue>>,
     /// Standard error.
     error_lines: Arc<LineQueue>,
-    /// Revocation lists that could not be read.
+    /// Number of revocation lists that could not be read.
     pub failed_reloads: u64,
 }
 
@@ -48,8 +49,8 @@ impl Outputs {
             None,
         )?;
         let error_lines = Arc::new(error_lines);
-        let start = |name: String, writer, waiting_max| {
-            LineQueue::start(name, writer, waiting_max, Some(Arc::clone(&error_lines))).map(Arc::new)
+        let start = |name: String, writer, lines_max| {
+            LineQueue::start(name, writer, lines_max, Some(Arc::clone(&error_lines))).map(Arc::new)
         };
         let messages = start(format!("--out {out}"), LineWriter::open(out)?, backlog)?;
         let events = match (output.is_json(), out) {
@@ -104,17 +105,17 @@ impl Outputs {
     /// Lines were lost.
     pub fn finish(&self, report: &Report, kernel_drops: u64) -> Result<(), Failure> {
         self.messages.drain(Instant::now() + DRAIN_TIMEOUT);
-        let until = Instant::now() + FINAL_FLUSH;
+        let deadline = Instant::now() + FINAL_FLUSH;
         let counts = self.counts(kernel_drops);
-        let last = json(report, &counts, "ended");
-        let written = |events: &Arc<LineQueue>| events.counts().written;
-        let before = self.events.as_ref().map(written);
-        self.event(&last);
-        if self.events.as_ref().is_some_and(|events| !events.drain(until))
-            || before.is_some_and(|before| self.events.as_ref().map(written) == Some(before))
+        let final_report = json(report, &counts, "ended");
+        let written_count = |events: &Arc<LineQueue>| events.counts().written;
+        let before = self.events.as_ref().map(written_count);
+        self.event(&final_report);
+        if self.events.as_ref().is_some_and(|events| !events.drain(deadline))
+            || before.is_some_and(|before| self.events.as_ref().map(written_count) == Some(before))
         {
             // Standard output was not read: use standard error.
-            self.error_lines.push(last.to_string().into_bytes());
+            self.error_lines.push(final_report.to_string().into_bytes());
         }
         for line in lines(report, &counts) {
             self.print(line);
@@ -128,8 +129,9 @@ impl Outputs {
         match self.undelivered_lines(&counts.lines) {
             0 => Ok(()),
             missing => {
-                let most = counts.lines.failed.iter().max_by_key(|(_, count)| **count);
-                let cause = most.map_or("no reader, or a reader that was too slow", |(cause, _)| cause);
+                let most_frequent = counts.lines.failed.iter().max_by_key(|(_, count)| **count);
+                let cause =
+                    most_frequent.map_or("no reader, or a reader that was too slow", |(cause, _)| cause);
                 Err(Failure::failed(format!(
                     "--out {}: {} not delivered: {cause}",
                     self.out,
@@ -147,7 +149,7 @@ impl Outputs {
         }
     }
 
-    /// Lines that were not delivered. A closed standard output is no error, as in every command.
+    /// Number of lines that were not delivered. A closed standard output is no error, as in every command.
     fn undelivered_lines(&self, counts: &Counts) -> u64 {
         let closed_pipe = Errno::EPIPE.desc();
         let failed = counts
@@ -160,9 +162,9 @@ impl Outputs {
 
 /// Counters outside of the service.
 struct Totals {
-    /// Datagrams that the kernel dropped.
+    /// Number of datagrams that the kernel dropped while no flood filter was attached.
     kernel_drops: u64,
-    /// Lines of verified messages.
+    /// Counters of lines of verified messages.
     lines: Counts,
     failed_reloads: u64,
 }

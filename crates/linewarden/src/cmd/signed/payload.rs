@@ -110,16 +110,16 @@ fn submessages(layout: &Layout, line: &[u8]) -> Result<Vec<u8>, String> {
     }
     let mut payload = Vec::new();
     for (index, (part, domain)) in parts.iter().zip(domains).enumerate() {
-        let wrong = |expected: &str| format!("part {index}: {part} is not {expected}");
+        let mismatch = |expected: &str| format!("part {index}: {part} is not {expected}");
         match domain {
             Domain::Byte => {
                 let byte = part.as_u64().and_then(|byte| u8::try_from(byte).ok());
-                payload.push(byte.ok_or_else(|| wrong("a number from 0 to 255"))?);
+                payload.push(byte.ok_or_else(|| mismatch("a number from 0 to 255"))?);
             }
             Domain::Submessages(texts) => {
                 let number = texts.iter().position(|text| part.as_str() == Some(text));
-                let number = number.ok_or_else(|| wrong("a sub-message of the layout"))?;
-                // As a layout numbers them: one byte up to 256 texts, otherwise two; there are at most 2^16.
+                let number = number.ok_or_else(|| mismatch("a sub-message of the layout"))?;
+                // A component with up to 256 texts encodes the index of a text in one byte, otherwise in two; it has at most 2^16 texts.
                 let number = (number as u16).to_be_bytes();
                 payload.extend_from_slice(number.get(usize::from(texts.len() <= 256)..).unwrap_or_default());
             }
@@ -128,7 +128,8 @@ fn submessages(layout: &Layout, line: &[u8]) -> Result<Vec<u8>, String> {
     Ok(payload)
 }
 
-/// Converts a payload to JSON: the fields of a basic safety message, the texts of sub-messages, or hexadecimal digits, and text if valid.
+/// Converts a payload to JSON: the fields of a basic safety message, the texts of sub-messages, or hexadecimal digits and, if the payload is
+/// UTF-8, its text.
 pub fn to_json(key: &PublicKey, kind: PayloadKind, payload: &[u8]) -> Value {
     match kind {
         PayloadKind::Bsm => match CoreData::decode(payload) {

@@ -27,9 +27,9 @@ use super::outputs::Outputs;
 use crate::metrics_file::{MetricsFile, Page};
 
 /// Interval between metrics pages.
-const METRICS_EVERY: Duration = Duration::from_secs(15);
+const METRICS_INTERVAL: Duration = Duration::from_secs(15);
 /// Maximum number of signers that are listed as no longer revoked.
-const NAMED_MAX: usize = 1000;
+const LISTED_MAX: usize = 1000;
 
 /// Arguments of `linewarden signed receive`.
 #[derive(Args, Debug)]
@@ -70,10 +70,10 @@ pub struct ReceiveArgs {
     /// Maximum age of a message's signature (integer, milliseconds)
     #[arg(long, value_name = "MS", default_value_t = Window::DEFAULT.age_ms_max)]
     age_ms_max: u32,
-    /// Maximum deviation of a signer's clock into the future (integer, milliseconds)
+    /// Maximum time by which the time of a message may be in the future, for signers whose clock is fast (integer, milliseconds)
     #[arg(long, value_name = "MS", default_value_t = Window::DEFAULT.ahead_ms_max)]
     ahead_ms_max: u32,
-    /// Refuse ECDSA P-256 signatures whose s is in the upper half of its range; other systems create both forms (flag)
+    /// Refuse ECDSA P-256 signatures whose s is in the upper half of its range; signers of other systems may create them (flag)
     #[arg(long)]
     p256_low_s: bool,
     /// Number of messages that are remembered for replay protection; half of them are divided evenly among the signers (integer)
@@ -85,7 +85,7 @@ pub struct ReceiveArgs {
     /// Number of processors that verify (integer, default: all but one)
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=60))]
     lanes: Option<u16>,
-    /// Whether GPUs verify too
+    /// Whether GPUs verify, in addition to processors
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = UseGpu::Auto)]
     gpu: UseGpu,
     /// Exit after this number of verified messages; messages of the last batch are also delivered (integer, default: unlimited)
@@ -131,7 +131,7 @@ pub fn run(args: &ReceiveArgs, output: Output) -> Result<(), Failure> {
     }
     let metrics = args.metrics_file.as_deref().map(MetricsFile::start).transpose()?;
     prioritize_receiving_thread();
-    let ended = receive(
+    let outcome = receive(
         args,
         &signals,
         &mut listener,
@@ -140,11 +140,11 @@ pub fn run(args: &ReceiveArgs, output: Output) -> Result<(), Failure> {
     );
     let kernel_drops = listener.count_drops(&mut service);
     let report = service.finish().map_err(Failure::failed)?;
-    let ended = ended.and(outputs.finish(&report, kernel_drops?));
-    if ended.is_err() {
+    let outcome = outcome.and(outputs.finish(&report, kernel_drops?));
+    if outcome.is_err() {
         lines::exit_soon();
     }
-    ended
+    outcome
 }
 
 fn receive(
@@ -154,7 +154,7 @@ fn receive(
     service: &mut Service,
     (outputs, metrics): (&mut Outputs, Option<MetricsFile>),
 ) -> Result<(), Failure> {
-    let mut put_at = Instant::now();
+    let mut metrics_at = Instant::now();
     loop {
         listener.receive(outputs, |datagram| service.enqueue(&datagram))?;
         service.submit().map_err(Failure::failed)?;
@@ -169,8 +169,8 @@ fn receive(
             }
             None => {}
         }
-        if let Some(metrics) = metrics.as_ref().filter(|_| put_at <= Instant::now()) {
-            put_at = Instant::now() + METRICS_EVERY;
+        if let Some(metrics) = metrics.as_ref().filter(|_| metrics_at <= Instant::now()) {
+            metrics_at = Instant::now() + METRICS_INTERVAL;
             let kernel_drops = listener.count_drops(service)?;
             let report = service.report().map_err(Failure::failed)?;
             metrics.submit(metrics_page(&report, kernel_drops));
@@ -181,7 +181,7 @@ fn receive(
     }
 }
 
-/// Label values are from this program's own lists.
+/// Creates a metrics page. Label values are from this program's own lists.
 fn metrics_page(report: &Report, kernel_drops: u64) -> Page {
     let mut page = Page::default();
     for (name, help, count) in [
@@ -240,12 +240,12 @@ fn start(
     outputs: &Outputs,
 ) -> Result<(Service, Vec<Calibration>), Failure> {
     let mut lanes = lanes::processors(args.lanes);
-    let (gpus, places) = lanes::gpu_lanes(args.gpu, &receiver)?;
+    let (gpus, placement) = lanes::gpu_lanes(args.gpu, &receiver)?;
     lanes.extend(gpus);
-    let samples = Samples::new(&receiver, places.as_deref(), clock(), random()?);
+    let samples = Samples::new(&receiver, placement.as_deref(), clock(), random()?);
     let (lanes, calibrations) = lanes::calibrated(lanes, &samples, args.gpu)?;
     // A GPU that failed is skipped.
-    let places = places.filter(|_| {
+    let placement = placement.filter(|_| {
         let kinds = lanes.iter().map(|(spec, _)| spec.kind);
         kinds.into_iter().any(|kind| kind == LaneKind::Accelerator)
     });
@@ -253,10 +253,7 @@ fn start(
         receiver,
         Config::default(),
         Box::new(Adaptive::default()),
-        Lanes {
-            lanes,
-            placement: places,
-        },
+        Lanes { lanes, placement },
         outputs.messages(),
         clock,
         [random()?, random()?],
@@ -291,8 +288,8 @@ fn add_signers(signers: &mut Signers, path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// If the new list is unreadable, the previous one stays in force. Signers that are no longer on the list are printed: a truncated list
-/// would not be noticed otherwise.
+/// Reloads the list of revoked signers. If the new list is unreadable, the previous list stays in force. Signers that are no longer on the
+/// list are printed, so that an operator notices a truncated list.
 fn reload(args: &ReceiveArgs, service: &Service, outputs: &mut Outputs) {
     let Some(path) = &args.revoked else {
         let problem = "nothing to reload: --revoked was not given, and signers are read only at the start";
@@ -311,27 +308,27 @@ fn reload(args: &ReceiveArgs, service: &Service, outputs: &mut Outputs) {
         }
     };
     let unrevoked = service.set_revoked(revoked.clone()).without(&revoked);
-    let named: Vec<String> = unrevoked
+    let listed: Vec<String> = unrevoked
         .iter()
-        .take(NAMED_MAX)
+        .take(LISTED_MAX)
         .map(ToString::to_string)
         .collect();
     outputs.event(&serde_json::json!({
         "event": "reloaded",
         "revoked": revoked.len(),
         "unrevoked": unrevoked.len(),
-        "unrevoked_signers": named,
+        "unrevoked_signers": listed,
         "problem": null,
     }));
     outputs.print(format_args!("{}: {} revoked", path.display(), revoked.len()));
     if !unrevoked.is_empty() {
-        let more = match unrevoked.len() - named.len() {
+        let suffix = match unrevoked.len() - listed.len() {
             0 => String::new(),
-            more => format!(" and {more} more"),
+            unlisted => format!(" and {unlisted} more"),
         };
-        let named = named.join(", ");
+        let listed = listed.join(", ");
         outputs.print(format_args!(
-            "{}: no longer revoked: {named}{more}",
+            "{}: no longer revoked: {listed}{suffix}",
             path.display()
         ));
     }
@@ -347,7 +344,7 @@ fn random<const BYTES: usize>() -> Result<[u8; BYTES], Failure> {
     Ok(bytes)
 }
 
-/// A clock before 2020 makes every message appear to be from the future, which is refused.
+/// Returns the present time. If the system clock is before 2020, every message appears to be from the future, and is refused.
 fn clock() -> TimeMs {
     super::send::now().unwrap_or(TimeMs::since_2020(0))
 }

@@ -38,18 +38,19 @@ const INPUT_BYTES_MAX: u64 = 1 << 30;
 /// Arguments of `linewarden signed send`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Signs each line of the input, and sends each as a datagram. A line is text (--hex: hexadecimal digits); with a layout of basic safety \
-messages, or --kind bsm, a JSON object of its fields; with a layout of sub-messages a JSON array, such as [\"open\", 7].
+Signs each line of the input, and sends each signed message as a datagram. A line is text (--hex: hexadecimal digits); with a layout of \
+basic safety messages, or --kind bsm, a JSON object of the message's fields; with a layout of sub-messages a JSON array, such as \
+[\"open\", 7].
 
-Masks come from the signer's file, and idle processors create more for the lifetime of this process. Without masks, each RA message \
-costs an RSA signature. Messages of several processors are sent in the order of completion. Masks are taken from the file in blocks of \
-64, and the unused rest of the last block is lost.
+Masks come from the signer's file, and idle processors create more masks for the lifetime of this process. Without masks, each RA message \
+costs an RSA signature. If several processors sign, a message is sent as soon as its signature is complete, so the order may change. \
+Masks are taken from the file in blocks of 64; the unused masks of the last block are lost.
 
 If the network fails after messages were sent, the messages of that time are lost and reported; the exit code is 1. If sending never \
 worked, the command fails.
 
-An invalid line ends the command, with --input before anything is sent; SIGINT and SIGTERM end it, too. Payloads that were read before \
-are sent and reported. SIGUSR1 prints the counters.
+An invalid line ends the command; with --input, all lines are checked before the first message is sent. SIGINT and SIGTERM also end the \
+command. Payloads that were read before the end are sent and reported. SIGUSR1 prints the counters.
 
 Examples:
   linewarden signed send truck7 --to 192.0.2.1:7447 <<< hello
@@ -108,7 +109,7 @@ pub fn parse_priority(text: &str) -> Result<Priority, String> {
 pub fn run(args: &SendArgs, output: Output) -> Result<(), Failure> {
     let signals = Signals::for_stop_and_counters()?;
     let signer = Arc::new(signer(args)?);
-    let form = LineFormat::of(signer.public(), args.kind, args.hex)?;
+    let line_format = LineFormat::of(signer.public(), args.kind, args.hex)?;
     let outgoing = Arc::new(OutgoingSocket::open(args.to, args.interface.clone(), args.hops)?);
     let settings = SigningSettings {
         lanes: lanes::count(args.lanes),
@@ -127,40 +128,40 @@ pub fn run(args: &SendArgs, output: Output) -> Result<(), Failure> {
         signer: Arc::clone(&signer),
         counters: Counters::start(output)?,
         outgoing,
-        form,
+        line_format,
         priority: args.priority,
         payload_bytes: signer.public().ra().map(|ra| ra.layout().payload_bytes()),
         signals,
         pacer: args.rate.map(Pacer::new),
         timestamps: Timestamps::of(signer.public()),
     };
-    let read = match (&args.input, args.count) {
+    let send_result = match (&args.input, args.count) {
         (Some(path), count) => sender.send_file(path, count),
         (None, _) => {
-            // A separate descriptor without the standard library's buffer, because signals are waited for beside it.
+            // A separate descriptor without the standard library's buffer: the sender waits for input and for signals at the same time.
             let input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
             sender.send_lines(&mut BufReader::new(input))
         }
     };
     // Payloads before an invalid line are sent and reported.
-    let finished = sender.finish();
-    let ended = read.and(finished);
-    if ended.is_err() {
+    let finish_result = sender.finish();
+    let result = send_result.and(finish_result);
+    if result.is_err() {
         lines::exit_soon();
     }
-    ended
+    result
 }
 
 /// Opens GPUs, if the key uses masks.
 fn open_gpus(args: &SendArgs, signer: &Signer) -> Result<Vec<GpuLane>, Failure> {
-    // Messages that are signed again after a device timed out must not be older than the receivers' 5 s; and the first work of a slow
-    // device, created before its rate is known, must not time out.
+    // After a timeout of a GPU, messages are signed a second time, and must then not be older than the 5 s that
+    // receivers accept. The first batch of a slow GPU, whose rate is not known yet, must not time out.
     let options = Options {
         timeout: Duration::from_secs(2),
         ..Options::default()
     };
     match (signer.public().ra().is_some(), args.gpu) {
-        (true, when) => Ok(lanes::open_gpus(when, [], options)?.0),
+        (true, use_gpu) => Ok(lanes::open_gpus(use_gpu, [], options)?.0),
         (false, UseGpu::Require) => Err(Failure::input(
             "--gpu require: GPUs sign only with masks, and this key uses none",
         )),
@@ -187,9 +188,9 @@ struct Sender {
     signer: Arc<Signer>,
     counters: Counters,
     outgoing: Arc<OutgoingSocket>,
-    form: LineFormat,
+    line_format: LineFormat,
     priority: Priority,
-    /// Payload size of the key's layout.
+    /// Payload size of the key's layout, bytes.
     payload_bytes: Option<usize>,
     signals: Signals,
     pacer: Option<Pacer>,
@@ -218,8 +219,8 @@ impl Sender {
         if payloads.is_empty() {
             return Err(Failure::input(format!("{}: file has no lines", path.display())));
         }
-        let all = payloads.iter().cycle();
-        for (payload, _) in all.zip(0..count) {
+        let repeated = payloads.iter().cycle();
+        for (payload, _) in repeated.zip(0..count) {
             self.send(payload)?;
             if self.pacer.as_mut().is_some_and(Pacer::is_slow) {
                 self.counters
@@ -243,8 +244,8 @@ impl Sender {
             if let Some(payload) = self.payload(&line, number)? {
                 self.send(&payload)?;
             }
-            let more = reader.buffer().contains(&b'\n');
-            if !more || self.service.waiting() == BATCH || self.pacer.is_some() {
+            let has_more_lines = reader.buffer().contains(&b'\n');
+            if !has_more_lines || self.service.waiting() == BATCH || self.pacer.is_some() {
                 self.flush()?;
                 if !self.should_continue()? {
                     break;
@@ -292,13 +293,13 @@ impl Sender {
 
     /// Parses a line; `None` for a blank line that is not an empty payload.
     fn payload(&self, line: &[u8], number: usize) -> Result<Option<Vec<u8>>, Failure> {
-        if self.form.is_blank(line) {
+        if self.line_format.is_blank(line) {
             return Ok(None);
         }
-        let wrong = |problem| Failure::input(format!("line {number}: {problem}"));
-        let payload = self.form.parse(line).map_err(wrong)?;
+        let invalid_line = |problem| Failure::input(format!("line {number}: {problem}"));
+        let payload = self.line_format.parse(line).map_err(invalid_line)?;
         match self.payload_bytes {
-            Some(bytes) if bytes != payload.len() => Err(wrong(format!(
+            Some(bytes) if bytes != payload.len() => Err(invalid_line(format!(
                 "payload of {}, but the key's layout has {bytes}",
                 counted(payload.len() as u64, "byte")
             ))),
@@ -307,8 +308,8 @@ impl Sender {
     }
 
     fn send(&mut self, payload: &[u8]) -> Result<(), Failure> {
-        if let Some(pace) = &mut self.pacer {
-            pace.wait();
+        if let Some(pacer) = &mut self.pacer {
+            pacer.wait();
         }
         if self.service.waiting() == 0 {
             self.service.wait_for_capacity(BATCH);
@@ -318,16 +319,17 @@ impl Sender {
             priority: self.priority,
         };
         self.service
-            .enqueue(stamp, self.form.kind(), payload)
+            .enqueue(stamp, self.line_format.kind(), payload)
             .map_err(Failure::failed)
     }
 
-    /// The present time, or the next millisecond if an equal message was signed in this one. The wait is bounded, also if the clock stops.
+    /// Returns the present time. If an equal message was signed in the present millisecond, first waits for the next millisecond; the wait is
+    /// limited, because the clock may stop.
     fn next_timestamp(&mut self, payload: &[u8]) -> Result<TimeMs, Failure> {
         if let Some(time) = self.timestamps.take(payload)? {
             return Ok(time);
         }
-        // Earlier messages need not wait.
+        // Earlier messages are sent before the wait.
         self.flush()?;
         let begin = Instant::now();
         while begin.elapsed() < TIMESTAMP_WAIT_MAX {
@@ -339,7 +341,7 @@ impl Sender {
         now()
     }
 
-    /// Submits queued messages, and checks whether earlier ones were sent.
+    /// Submits queued messages, and checks whether earlier messages were sent.
     fn flush(&mut self) -> Result<(), Failure> {
         self.check_socket()?;
         self.service.submit().map_err(Failure::failed)?;
@@ -352,8 +354,8 @@ impl Sender {
 
     /// Reports whether sending fails or works again.
     fn check_socket(&self) -> Result<(), Failure> {
-        if let Some(news) = self.outgoing.check()? {
-            self.counters.print_error(&news);
+        if let Some(notice) = self.outgoing.check()? {
+            self.counters.print_error(&notice);
         }
         Ok(())
     }
@@ -406,40 +408,42 @@ pub fn now() -> Result<TimeMs, Failure> {
 /// Time limit for waiting for the next millisecond.
 const TIMESTAMP_WAIT_MAX: Duration = Duration::from_millis(10);
 
-/// Timestamps of messages. With a plain scheme, equal payloads of the same millisecond are the same message, which receivers accept once;
-/// RA messages have a mask each.
+/// Timestamps of messages. With a plain scheme, equal payloads of the same millisecond are the same message, which
+/// receivers accept once; each RA message has its own mask.
 struct Timestamps {
     is_plain: bool,
-    at: TimeMs,
-    taken: HashSet<Vec<u8>>,
+    present: TimeMs,
+    /// Payloads of messages that were signed in the millisecond `present`.
+    payloads: HashSet<Vec<u8>>,
 }
 
 impl Timestamps {
     fn of(signer: &PublicKey) -> Self {
         Self {
             is_plain: signer.ra().is_none(),
-            at: TimeMs::since_2020(0),
-            taken: HashSet::new(),
+            present: TimeMs::since_2020(0),
+            payloads: HashSet::new(),
         }
     }
 
-    /// The present time, unless this payload was already sent in this millisecond.
+    /// Returns the present time; `None` if this payload was already signed in the present millisecond.
     fn take(&mut self, payload: &[u8]) -> Result<Option<TimeMs>, Failure> {
         let time = now()?;
         if !self.is_plain {
             return Ok(Some(time));
         }
-        if time != self.at {
-            self.at = time;
-            self.taken.clear();
+        if time != self.present {
+            self.present = time;
+            self.payloads.clear();
         }
-        Ok(self.taken.insert(payload.to_vec()).then_some(time))
+        Ok(self.payloads.insert(payload.to_vec()).then_some(time))
     }
 }
 
-/// A constant rate, counted from the first message: late messages are caught up.
+/// Paces messages at a constant rate, counted from the first message. After a delay, messages are sent without waits until the rate is
+/// reached again.
 struct Pacer {
-    every: Duration,
+    interval: Duration,
     next: Option<Instant>,
     was_slow: bool,
 }
@@ -447,13 +451,13 @@ struct Pacer {
 impl Pacer {
     fn new(rate: u64) -> Self {
         Self {
-            every: Duration::from_nanos(1_000_000_000 / rate),
+            interval: Duration::from_nanos(1_000_000_000 / rate),
             next: None,
             was_slow: false,
         }
     }
 
-    /// Whether sending is a second late; true once.
+    /// Whether sending is more than a second late; true only the first time.
     fn is_slow(&mut self) -> bool {
         let is_slow = self
             .next
@@ -465,6 +469,6 @@ impl Pacer {
         let now = Instant::now();
         let next = self.next.unwrap_or(now);
         std::thread::sleep(next.saturating_duration_since(now));
-        self.next = Some(next + self.every);
+        self.next = Some(next + self.interval);
     }
 }

@@ -69,7 +69,8 @@ pub fn run(args: &ShowArgs, output: Output) -> Result<(), Failure> {
     output.fields(&fields)
 }
 
-/// Number of masks left, also while a sender uses the file; or why they are unusable. Restored content is only detected on opening.
+/// Returns the number of masks left, also while a sender uses the file; or the reason why the masks are unusable. A restored backup is
+/// detected only when a sender opens the file.
 fn masks_left(directory: &SignerDirectory, key: &PublicKey) -> Result<u64, String> {
     let machine = MachineId::of_this_machine().map_err(|error| error.to_string())?;
     directory

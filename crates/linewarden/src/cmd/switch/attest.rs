@@ -19,7 +19,7 @@ use crate::{evidence_key, secret_file};
 enum CarrierName {
     /// Hop-by-hop option of 104 bytes in every IPv6 packet
     Option,
-    /// Frame of EtherType 0x5241 beside every packet
+    /// A separate frame of EtherType 0x5241 for every packet
     Clone,
 }
 
@@ -39,7 +39,7 @@ pub struct AttestArgs {
     /// Measure the switch and provide evidence under this switch ID (integer)
     #[arg(long, value_name = "NUMBER", requires = "boot_count")]
     switch_id: Option<u64>,
-    /// File that counts starts; created if it does not exist (path)
+    /// File with the number of starts of the switch; created if it does not exist (path)
     #[arg(long, value_name = "FILE", requires = "switch_id")]
     boot_count: Option<PathBuf>,
     /// Key that signs statements, created by `linewarden evidence key` (path)
@@ -48,22 +48,22 @@ pub struct AttestArgs {
     /// TPM that holds the evidence key (TCTI, such as device:/dev/tpmrm0)
     #[arg(long, value_name = "TCTI", requires = "evidence_key")]
     evidence_tpm: Option<String>,
-    /// Carry evidence in packets, by this carrier
+    /// Carry evidence in packets, with this carrier (default: no evidence in packets)
     #[arg(long, value_name = "HOW", requires = "switch_id")]
     evidence_in: Option<CarrierName>,
-    /// Port on which frames with evidence leave (integer)
+    /// --evidence-in clone: port to which the frames with evidence are sent (integer)
     #[arg(long, alias = "ra-port", value_name = "PORT", default_value_t = 0)]
     evidence_port: u16,
     /// Content of in-packet evidence
     #[arg(long, value_name = "WHAT", default_value = "default")]
     evidence_content: ContentName,
-    /// File with the secret of packet tags, 32 hexadecimal digits; shared with the appraiser, but not with other switches (path)
+    /// File with the secret of packet tags, 32 hexadecimal digits, which the appraiser also needs; switches that share it need different IDs (path)
     #[arg(long, value_name = "FILE", requires = "switch_id")]
     packet_key: Option<PathBuf>,
     /// Register array to exclude from evidence, such as a packet counter; repeatable (name)
     #[arg(long, value_name = "NAME", requires = "switch_id")]
     volatile: Vec<String>,
-    /// Interval at which memory is compared with the measurement; 0 disables it (integer, seconds)
+    /// Interval at which memory is compared with the measurement; 0 disables the comparison (integer, seconds)
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     evidence_rescan: u64,
 }
@@ -76,11 +76,13 @@ impl AttestArgs {
 
     /// Interval at which memory is compared with the measurement.
     pub fn rescan_every(&self) -> Option<Duration> {
-        let every = self.is_requested().then_some(self.evidence_rescan);
-        every.filter(|every| *every > 0).map(Duration::from_secs)
+        let interval_s = self.is_requested().then_some(self.evidence_rescan);
+        interval_s
+            .filter(|interval_s| *interval_s > 0)
+            .map(Duration::from_secs)
     }
 
-    /// Counts this boot, and reads the keys.
+    /// Reads the keys, and increments the boot count.
     pub fn build(&self, cpu_port: Option<u16>) -> Result<Option<AttestationConfig>, Failure> {
         let (Some(switch), Some(path)) = (self.switch_id, &self.boot_count) else {
             return Ok(None);
@@ -91,12 +93,12 @@ impl AttestArgs {
         };
         let master = self.master()?;
         let volatile: BTreeSet<String> = self.volatile.iter().cloned().collect();
-        // After all checks: a failed start does not count as a boot.
+        // The boot count increments only after all checks, so a refused start does not count.
         let count =
             next_count(path).map_err(|error| Failure::input(format_args!("{}: {error}", path.display())))?;
         let (switch, boot_count) = (SwitchId(switch), BootCount(count));
-        let in_band = self.evidence_in.map(|how| InBand {
-            carrier: match how {
+        let in_band = self.evidence_in.map(|carrier| InBand {
+            carrier: match carrier {
                 CarrierName::Option => Carrier::Option,
                 CarrierName::Clone => Carrier::Clone {
                     port: u32::from(self.evidence_port),
@@ -121,7 +123,7 @@ impl AttestArgs {
         )))
     }
 
-    /// The secret of packet tags; the classic content has none.
+    /// The secret of packet tags; zeros if no tags are created and no secret is given.
     fn master(&self) -> Result<MasterKey, Failure> {
         match (&self.packet_key, self.evidence_in, self.evidence_content) {
             (Some(path), ..) => secret_file::packet_key(path),

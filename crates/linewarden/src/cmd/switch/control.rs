@@ -29,7 +29,7 @@ pub const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST),
 /// Maximum number of queued packet-ins, digests and notifications.
 const EVENTS: usize = 4096;
 
-/// Options of the P4Runtime server. Any of them starts the server.
+/// Options of the P4Runtime server. Each of these options starts the server.
 #[derive(Args, Debug)]
 pub struct ControlArgs {
     /// Start without a program: drop all packets until a controller installs one (flag)
@@ -111,13 +111,13 @@ impl Tls {
 
     /// Warns about an address that only the network protects.
     fn warn_if_exposed(self, address: SocketAddr) {
-        let lacks = match self {
+        let weakness = match self {
             _ if address.ip().is_loopback() => return,
             Self::Mutual => return,
             Self::None => "connections are not encrypted and not authenticated",
             Self::Server => "clients need no certificate (--grpc-server-cacert)",
         };
-        tracing::warn!(%address, action = "set --grpc-server-cert, --grpc-server-key and --grpc-server-cacert", "P4Runtime is exposed: {lacks}");
+        tracing::warn!(%address, action = "set --grpc-server-cert, --grpc-server-key and --grpc-server-cacert", "P4Runtime is exposed: {weakness}");
     }
 }
 
@@ -140,8 +140,8 @@ pub fn start(
     let tls = args.tls.read()?;
     let (sender, receiver) = events(EVENTS);
     let mut control = Control::new(slot.clone(), settings, Box::new(move || clock.now_us()), sender);
-    if let Some(attesting) = attest.build(args.cpu_port)? {
-        control = control.with_evidence(attesting);
+    if let Some(attestation) = attest.build(args.cpu_port)? {
+        control = control.with_evidence(attestation);
     }
     let control = Arc::new(control);
     let pipeline = match program {
@@ -183,7 +183,7 @@ fn listen_hint(error: &std::io::Error) -> &'static str {
     }
 }
 
-/// Installs a program; with its P4Info, controllers can use it at once.
+/// Installs a program; with the P4Info of the program, controllers can use the program at once.
 fn install(
     args: &ControlArgs,
     control: &Control,
@@ -191,26 +191,27 @@ fn install(
     path: &Path,
     json: Vec<u8>,
 ) -> Result<Option<Pipeline>, Failure> {
-    let wrong = |path: &Path, what: &dyn std::fmt::Display| {
-        Failure::input(format_args!("{}: {what}", path.display()))
+    let input_failure = |path: &Path, reason: &dyn std::fmt::Display| {
+        Failure::input(format_args!("{}: {reason}", path.display()))
     };
     let Some(info_path) = &args.p4info else {
         let switch =
-            Switch::new(&json, settings, &HashSeed::random()).map_err(|error| wrong(path, &error))?;
+            Switch::new(&json, settings, &HashSeed::random()).map_err(|error| input_failure(path, &error))?;
         control
             .run_without_p4info(switch)
-            .map_err(|error| wrong(path, &error))?;
+            .map_err(|error| input_failure(path, &error))?;
         return Ok(None);
     };
-    let text = read_text_bounded(info_path, PROGRAM_BYTES_MAX).map_err(|error| wrong(info_path, &error))?;
-    let info = P4Info::from_text(&text).map_err(|error| wrong(info_path, &error))?;
+    let text =
+        read_text_bounded(info_path, PROGRAM_BYTES_MAX).map_err(|error| input_failure(info_path, &error))?;
+    let info = P4Info::from_text(&text).map_err(|error| input_failure(info_path, &error))?;
     let pipeline = Pipeline {
         info: Arc::new(info),
         device_config: json.into(),
         cookie: None,
     };
-    let committed = control.save(&pipeline).and_then(|()| control.commit());
-    committed.map_err(|error| wrong(path, &error))?;
+    let result = control.save(&pipeline).and_then(|()| control.commit());
+    result.map_err(|error| input_failure(path, &error))?;
     Ok(Some(pipeline))
 }
 
@@ -239,7 +240,7 @@ impl ControlServer {
     }
 
     /// The channel for digests of workers.
-    pub fn wire(&self) -> Arc<ControllerChannel> {
+    pub fn digest_channel(&self) -> Arc<ControllerChannel> {
         Arc::clone(self.control.channel())
     }
 

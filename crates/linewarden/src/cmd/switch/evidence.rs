@@ -20,7 +20,7 @@ use crate::cmd::random_u64;
 /// Arguments of `linewarden switch evidence`.
 #[derive(Args, Debug)]
 pub struct EvidenceArgs {
-    /// Address of the switch's P4Runtime server
+    /// Address of the switch's P4Runtime server (ADDRESS:PORT)
     #[arg(long, value_name = "ADDRESS:PORT", default_value_t = super::control::ADDRESS)]
     grpc_addr: SocketAddr,
     #[command(flatten)]
@@ -28,7 +28,7 @@ pub struct EvidenceArgs {
     /// Output file for a signed statement; without --out, the command prints the present digests (path)
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Output file for the inventory, with which `appraise` names differences (path)
+    /// Output file for the inventory, which `appraise` needs to report entries that differ (path)
     #[arg(long, value_name = "FILE", requires = "out")]
     inventory: Option<PathBuf>,
     /// --inventory: omit the objects that a gateway changes constantly in the switch: devices, rows (which are keys), and registers (flag)
@@ -79,18 +79,18 @@ pub fn run(args: &EvidenceArgs) -> Result<(), Failure> {
     };
     let request = async {
         let mut client = Client::connect(args.grpc_addr, tls.as_ref()).await?;
-        let listing = match args.inventory {
+        let scope = match args.inventory {
             Some(_) if args.gateway => InventoryScope::AllExcept(changing_objects()),
             Some(_) => InventoryScope::ALL,
             None => InventoryScope::None,
         };
-        client.attest(nonce.0, listing).await
+        client.attest(nonce.0, scope).await
     };
-    let attested = runtime
+    let response = runtime
         .block_on(request)
         .map_err(|error| failed(&error, &args.tls))?;
-    results::write(out, &attested.statement)?;
-    if let (Some(path), Some(inventory)) = (&args.inventory, &attested.inventory) {
+    results::write(out, &response.statement)?;
+    if let (Some(path), Some(inventory)) = (&args.inventory, &response.inventory) {
         results::write_private(path, inventory)?;
     }
     let nonce = hex::encode(nonce.0);
@@ -99,7 +99,7 @@ pub fn run(args: &EvidenceArgs) -> Result<(), Failure> {
     output.line(format_args!("statement: {}", out.display()))
 }
 
-/// A broken connection may be a refusal by the switch, also during its setup.
+/// Converts an error to a failure, with advice. If the connection breaks, even during its setup, the switch may have refused the client.
 fn failed(error: &EvidenceClientError, args: &ClientTlsArgs) -> Failure {
     let message = error.to_string();
     match error {

@@ -30,7 +30,7 @@ const STOP_WAIT: Duration = Duration::from_millis(200);
 enum Io {
     /// Packet sockets with rings (AF_PACKET): any interface
     Packet,
-    /// AF_XDP: faster; one receive queue, and no other XDP program on the interface
+    /// AF_XDP: faster; the interface must have one receive queue and no other XDP program
     Xdp,
 }
 
@@ -53,10 +53,10 @@ pub struct RunArgs {
     /// How packets are read from interfaces
     #[arg(long, value_name = "HOW", default_value = "packet")]
     io: Io,
-    /// Port number that means "drop" (integer)
+    /// Egress port number that drops a packet (integer)
     #[arg(long, value_name = "PORT", default_value_t = DROP_PORT)]
     drop_port: u32,
-    /// Number of priority queues of a port; packets of a higher priority are dropped (integer)
+    /// Number of priority queues of a port; packets whose priority is this number or higher are dropped (integer)
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     priority_queues: u64,
     #[command(flatten)]
@@ -88,9 +88,9 @@ struct Report {
     assertions: u64,
     queue_full: u64,
     digests: u64,
-    /// Packet-ins, digests and notifications that the server did not accept in time.
+    /// Number of packet-ins, digests and notifications that the server did not accept in time.
     events_lost: u64,
-    /// Packets in which the program forged evidence.
+    /// Number of packets that were dropped because the program forged evidence in them.
     #[serde(skip_serializing_if = "Option::is_none")]
     forged: Option<u64>,
 }
@@ -107,7 +107,7 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     let program = args.program.as_deref().map(read).transpose()?;
     let mut ports = open(args)?;
     let (slot, clock) = (Slot::default(), Clock::start());
-    let controlled = if args.control.is_requested() || args.attest.is_requested() {
+    let server = if args.control.is_requested() || args.attest.is_requested() {
         let run = (&slot, settings, clock);
         Some(control::start(
             &args.control,
@@ -118,63 +118,63 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
         )?)
     } else {
         if let Some((path, json)) = program {
-            let switch =
-                Switch::new(&json, settings, &HashSeed::random()).map_err(|error| wrong(path, &error))?;
+            let switch = Switch::new(&json, settings, &HashSeed::random())
+                .map_err(|error| input_failure(path, &error))?;
             slot.run(&switch);
         }
         None
     };
-    print_start(args, output, controlled.as_ref())?;
+    print_start(args, output, server.as_ref())?;
     let (counters, stop) = (
         Arc::new(WorkerCounters::default()),
         Arc::new(AtomicBool::new(false)),
     );
     let (waker, mut worker) = (ports.waker(), slot.worker());
-    let wire = controlled.as_ref().map(control::ControlServer::wire);
+    let channel = server.as_ref().map(control::ControlServer::digest_channel);
     let thread = {
-        let (counters, stop, wire) = (Arc::clone(&counters), Arc::clone(&stop), wire.clone());
+        let (counters, stop, channel) = (Arc::clone(&counters), Arc::clone(&stop), channel.clone());
         std::thread::spawn(move || {
             let mut digests = |digest| {
-                if let Some(wire) = &wire {
-                    wire.send_digest(digest);
+                if let Some(channel) = &channel {
+                    channel.send_digest(digest);
                 }
             };
-            let ended = serve(&mut worker, &mut ports, &counters, &mut digests, clock, &stop);
-            (ports, ended)
+            let result = serve(&mut worker, &mut ports, &counters, &mut digests, clock, &stop);
+            (ports, result)
         })
     };
-    let mut rescanned = Instant::now();
+    let mut rescanned_at = Instant::now();
     while !thread.is_finished() {
-        if let (Some(every), Some(controlled)) = (args.attest.rescan_every(), &controlled)
-            && rescanned.elapsed() >= every
+        if let (Some(interval), Some(server)) = (args.attest.rescan_every(), &server)
+            && rescanned_at.elapsed() >= interval
         {
-            controlled.rescan();
-            rescanned = Instant::now();
+            server.rescan();
+            rescanned_at = Instant::now();
         }
-        let broken = controlled.as_ref().is_some_and(control::ControlServer::has_ended);
-        if broken || signals.wait(STOP_WAIT)?.is_some() {
+        let has_failed = server.as_ref().is_some_and(control::ControlServer::has_ended);
+        if has_failed || signals.wait(STOP_WAIT)?.is_some() {
             stop.store(true, Ordering::Relaxed);
             waker.wake();
         }
     }
-    let control = controlled.as_ref().map(control::ControlServer::control);
-    let stopped = controlled.map_or(Ok(()), control::ControlServer::stop);
-    let (mut ports, ended) = thread
+    let control = server.as_ref().map(control::ControlServer::control);
+    let stopped = server.map_or(Ok(()), control::ControlServer::stop);
+    let (mut ports, result) = thread
         .join()
         .map_err(|_| Failure::failed("switch worker thread panicked"))?;
-    let events_lost = wire.map_or(0, |wire| wire.lost_events());
+    let events_lost = channel.map_or(0, |channel| channel.lost_events());
     let forged = control.and_then(|control| control.forged_packets());
     report(args, output, &mut ports, &counters, (events_lost, forged))?;
-    ended.map_err(|error: ServeError| Failure::failed(error))?;
+    result.map_err(|error: ServeError| Failure::failed(error))?;
     stopped
 }
 
-fn wrong(path: &Path, what: &dyn std::fmt::Display) -> Failure {
-    Failure::input(format_args!("{}: {what}", path.display()))
+fn input_failure(path: &Path, reason: &dyn std::fmt::Display) -> Failure {
+    Failure::input(format_args!("{}: {reason}", path.display()))
 }
 
 fn read(path: &Path) -> Result<(&Path, Vec<u8>), Failure> {
-    let json = read_bounded(path, PROGRAM_BYTES_MAX).map_err(|error| wrong(path, &error))?;
+    let json = read_bounded(path, PROGRAM_BYTES_MAX).map_err(|error| input_failure(path, &error))?;
     Ok((path, json))
 }
 
@@ -182,7 +182,7 @@ fn read(path: &Path) -> Result<(&Path, Vec<u8>), Failure> {
 fn print_start(
     args: &RunArgs,
     output: Output,
-    controlled: Option<&control::ControlServer>,
+    server: Option<&control::ControlServer>,
 ) -> Result<(), Failure> {
     let interfaces: Vec<String> = args.interfaces.iter().map(ToString::to_string).collect();
     let interfaces = interfaces.join(", ");
@@ -190,16 +190,16 @@ fn print_start(
         Some(program) => output.line(format_args!("running {} on {interfaces}", program.display()))?,
         None => output.line(format_args!("running without a program on {interfaces}"))?,
     }
-    let Some(controlled) = controlled else {
+    let Some(server) = server else {
         return Ok(());
     };
-    let serving = controlled.serving();
-    output.object(&serving)?;
+    let info = server.serving();
+    output.object(&info)?;
     output.line(format_args!(
         "P4Runtime on {}, {}, device ID {}",
-        serving.p4runtime,
-        serving.tls.label(),
-        serving.device_id
+        info.p4runtime,
+        info.tls.label(),
+        info.device_id
     ))
 }
 
@@ -210,18 +210,18 @@ fn open(args: &RunArgs) -> Result<PortSet, Failure> {
         ));
     }
     check_ports(args)?;
-    let failed = |error: PortError| match &error {
+    let port_failure = |error: PortError| match &error {
         PortError::Kernel { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
             Failure::privilege(&error)
         }
         PortError::NoInterface { .. } => Failure::input(&error),
         _ => Failure::failed(&error),
     };
-    let mut set = PortSet::new().map_err(failed)?;
+    let mut set = PortSet::new().map_err(port_failure)?;
     let opened = match args.use_files {
         Some(wait_s) => {
             let start = Instant::now() + Duration::from_secs(wait_s);
-            pcap::open(std::path::Path::new("."), &args.interfaces, start).map_err(failed)?
+            pcap::open(std::path::Path::new("."), &args.interfaces, start).map_err(port_failure)?
         }
         None => {
             let mut opened = Vec::new();
@@ -230,7 +230,7 @@ fn open(args: &RunArgs) -> Result<PortSet, Failure> {
                     Io::Packet => packet::open(&spec.interface, &packet::PacketOptions::default()),
                     Io::Xdp => xdp::open(&spec.interface, &xdp::XdpOptions::default()),
                 };
-                opened.push((spec.port, port.map_err(failed)?));
+                opened.push((spec.port, port.map_err(port_failure)?));
             }
             opened
         }
@@ -254,12 +254,12 @@ fn check_ports(args: &RunArgs) -> Result<(), Failure> {
         if u32::from(port.get()) == args.drop_port {
             tracing::warn!(port = %port, action = "use another port number with -i or --drop-port", "packets to this port are dropped: -i and --drop-port name the same port");
         }
-        if let Some(other) = seen
+        if let Some(conflicting) = seen
             .iter()
-            .find(|other| other.port == port || other.interface == *interface)
+            .find(|conflicting| conflicting.port == port || conflicting.interface == *interface)
         {
             return Err(Failure::input(format_args!(
-                "-i {spec}: conflicts with -i {other}: use each port and each interface once"
+                "-i {spec}: conflicts with -i {conflicting}: use each port and each interface once"
             )));
         }
         seen.push(spec);
@@ -282,12 +282,12 @@ fn report(
     let ports: Vec<PortReport> = interfaces
         .chain(controllers)
         .filter_map(|(port, interface)| {
-            let counted = ports.counters(port)?;
+            let port_counters = ports.counters(port)?;
             Some(PortReport {
                 port: port.get(),
                 interface: interface.to_owned(),
-                received: counted.rx.frames,
-                sent: counted.tx.frames,
+                received: port_counters.rx.frames,
+                sent: port_counters.tx.frames,
             })
         })
         .collect();

@@ -1,5 +1,5 @@
-//! Options of simple_switch and simple_switch_grpc without a function here: options without effect are accepted, so that existing
-//! command lines work, and for the others an error names an alternative.
+//! Options of simple_switch and simple_switch_grpc that this program does not implement. Options without effect are accepted, so that
+//! existing command lines work; all other options are refused with an error that names an alternative.
 
 use linewarden_cli::failure::Failure;
 use std::ffi::OsString;
@@ -132,15 +132,15 @@ impl SimpleSwitchArgs {
     /// # Errors
     /// An unsupported option was given.
     pub fn check(&self) -> Result<(), Failure> {
-        for (name, _, here) in FLAGS.iter().filter(|(name, ..)| self.0.contains(name)) {
-            match here {
+        for (name, _, support) in FLAGS.iter().filter(|(name, ..)| self.0.contains(name)) {
+            match support {
                 FlagSupport::Implied => {}
                 FlagSupport::Ignored => {
                     tracing::warn!(option = *name, "option of simple_switch has no effect")
                 }
-                FlagSupport::Unsupported(instead) => {
+                FlagSupport::Unsupported(alternative) => {
                     return Err(Failure::input(format_args!(
-                        "--{name} is not supported: {instead}"
+                        "--{name} is not supported: {alternative}"
                     )));
                 }
             }
@@ -150,11 +150,15 @@ impl SimpleSwitchArgs {
 }
 
 /// Removes the `--` that simple_switch requires before some of its options.
-pub fn without_separator(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
-    let mut words: Vec<OsString> = words.into_iter().collect();
-    let is_run = words.windows(2).any(|pair| pair == ["switch", "run"]);
-    if let Some(at) = words.iter().position(|word| word == "--").filter(|_| is_run) {
-        words.remove(at);
+pub fn without_separator(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = arguments.into_iter().collect();
+    let is_run = arguments.windows(2).any(|pair| pair == ["switch", "run"]);
+    if let Some(index) = arguments
+        .iter()
+        .position(|argument| argument == "--")
+        .filter(|_| is_run)
+    {
+        arguments.remove(index);
     }
-    words
+    arguments
 }

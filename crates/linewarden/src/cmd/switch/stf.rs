@@ -45,7 +45,7 @@ pub fn run(args: &StfArgs) -> Result<(), Failure> {
     let tests = collect(&args.tests)?;
     let mut failed = 0u64;
     for path in &tests {
-        let error = one(path, args.program.as_deref()).err();
+        let error = run_test(path, args.program.as_deref()).err();
         let name = path.display().to_string();
         if let Some(error) = &error {
             failed += 1;
@@ -74,32 +74,32 @@ pub fn run(args: &StfArgs) -> Result<(), Failure> {
 }
 
 /// The tests, sorted by name.
-fn collect(given: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
+fn collect(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     let mut tests = Vec::new();
-    for path in given {
+    for path in paths {
         if !path.is_dir() {
             tests.push(path.clone());
             continue;
         }
-        let wrong = |error: std::io::Error| Failure::input(format_args!("{}: {error}", path.display()));
-        let mut found = Vec::new();
-        for entry in std::fs::read_dir(path).map_err(wrong)? {
-            found.push(entry.map_err(wrong)?.path());
+        let unreadable = |error: std::io::Error| Failure::input(format_args!("{}: {error}", path.display()));
+        let mut directory_tests = Vec::new();
+        for entry in std::fs::read_dir(path).map_err(unreadable)? {
+            directory_tests.push(entry.map_err(unreadable)?.path());
         }
-        found.retain(|path| path.extension().is_some_and(|extension| extension == "stf"));
-        found.sort();
-        if found.is_empty() {
+        directory_tests.retain(|path| path.extension().is_some_and(|extension| extension == "stf"));
+        directory_tests.sort();
+        if directory_tests.is_empty() {
             return Err(Failure::input(format_args!(
                 "{}: directory contains no packet tests (*.stf)",
                 path.display()
             )));
         }
-        tests.extend(found);
+        tests.extend(directory_tests);
     }
     Ok(tests)
 }
 
-fn one(path: &Path, program: Option<&Path>) -> Result<(), String> {
+fn run_test(path: &Path, program: Option<&Path>) -> Result<(), String> {
     let text = read_text_bounded(path, TEST_BYTES_MAX).map_err(|error| error.to_string())?;
     let test = Test::parse(&path.display().to_string(), &text).map_err(|error| error.to_string())?;
     let program = match program {
@@ -111,22 +111,22 @@ fn one(path: &Path, program: Option<&Path>) -> Result<(), String> {
     runner::run(&json, &test).map_err(|error| error.to_string())
 }
 
-/// The compiled program of a test: the longest prefix of its name, cut at hyphens, that exists.
+/// Finds the compiled program of a test: of all prefixes of the test's name that end at a hyphen, the longest for which a program exists.
 fn find_program(test: &Path) -> Option<PathBuf> {
     let directory = test.parent()?;
-    let mut places = vec![directory.to_path_buf(), directory.join("compiled")];
-    places.extend(directory.parent().map(|above| above.join("compiled")));
+    let mut directories = vec![directory.to_path_buf(), directory.join("compiled")];
+    directories.extend(directory.parent().map(|parent| parent.join("compiled")));
     if directory.as_os_str().is_empty() {
-        places.push(PathBuf::from("../compiled"));
+        directories.push(PathBuf::from("../compiled"));
     }
     let mut name = test.file_stem()?.to_str()?;
     loop {
-        let found = places
+        let program = directories
             .iter()
-            .map(|place| place.join(format!("{name}.json")))
+            .map(|candidate| candidate.join(format!("{name}.json")))
             .find(|json| json.is_file());
-        if found.is_some() {
-            return found;
+        if program.is_some() {
+            return program;
         }
         name = name.rsplit_once('-')?.0;
     }

@@ -17,7 +17,7 @@ pub struct ServerTlsArgs {
     /// Private key of the server certificate, readable by its owner only (path, PEM)
     #[arg(long, value_name = "FILE", requires = "grpc_server_cert")]
     grpc_server_key: Option<PathBuf>,
-    /// CA of client certificates; clients without one are refused (path, PEM)
+    /// CA of client certificates; clients without a certificate of this CA are refused (path, PEM)
     #[arg(long, value_name = "FILE", requires = "grpc_server_cert")]
     grpc_server_cacert: Option<PathBuf>,
     /// Required by simple_switch_grpc beside --grpc-server-cert
@@ -80,8 +80,8 @@ impl ClientTlsArgs {
             tls = tls.with_identity(read_identity(cert, key)?);
         }
         if let Some(name) = &self.domain {
-            let named = tls.with_domain(name);
-            tls = named.map_err(|error| Failure::input(format_args!("--domain: {}", error.reason)))?;
+            let result = tls.with_domain(name);
+            tls = result.map_err(|error| Failure::input(format_args!("--domain: {}", error.reason)))?;
         }
         Ok(Some(tls))
     }
@@ -91,7 +91,9 @@ impl ClientTlsArgs {
         match (&self.ca, &self.cert) {
             (None, _) => "if the switch requires TLS, use --ca",
             (_, None) => "if the switch requires a client certificate, use --cert and --key-file",
-            _ => "if the switch requires a client certificate, this one may have expired or be of another CA",
+            _ => {
+                "if the switch requires a client certificate, the certificate of --cert may have expired or be of another CA"
+            }
         }
     }
 }

@@ -8,12 +8,12 @@ use linewarden_measurement::configuration::Configuration;
 use super::tpm::log_of;
 use super::*;
 
-/// An agent's configuration that measures a file of the site's, with these fields besides.
+/// As [`configured_with`], with the field `key`.
 fn configured(site: &Site, fields: &str) {
     configured_with(site, &format!("key = \"attest.key\"\n{fields}"));
 }
 
-/// The section without the field `files`.
+/// Writes an agent's configuration; `[attest]` has the field `files`, with a file of the site and a missing one, and these fields.
 fn configured_with(site: &Site, fields: &str) {
     site.write("sensord", "first");
     let measured = site.path("sensord");
@@ -51,8 +51,8 @@ fn measure_prints_the_reference_value_and_needs_no_key() {
     let error = site.run("attest measure --config a.toml --out v1").refused(2);
     assert!(error.contains("v1 already exists"), "{error}");
     assert_eq!(fs::read(site.path("v1")).unwrap(), v1.encode());
-    let kept = site.run("attest measure --config a.toml --out v1 --force").ok();
-    assert!(!kept.contains(&v1.hash().to_string()), "{kept}");
+    let unchanged = site.run("attest measure --config a.toml --out v1 --force").ok();
+    assert!(!unchanged.contains(&v1.hash().to_string()), "{unchanged}");
     site.run("attest measure --config a.toml --out v2").ok();
     let v2 = Configuration::decode(&fs::read(site.path("v2")).unwrap()).unwrap();
     assert_ne!(v1, v2);
@@ -79,8 +79,8 @@ fn mistakes_in_the_section_are_reported_with_their_positions() {
     let report = site.run("check a.toml").refused(2);
     assert!(report.contains("did you mean `quote_every`?"), "{report}");
     let text = fs::read_to_string(site.path("a.toml")).unwrap();
-    let (without, _) = text.split_once("[attest]").unwrap();
-    site.write("a.toml", without);
+    let (without_section, _) = text.split_once("[attest]").unwrap();
+    site.write("a.toml", without_section);
     let report = site.run("attest measure --config a.toml").refused(2);
     assert!(report.contains("attest: is missing"), "{report}");
 }
@@ -99,14 +99,14 @@ fn a_key_that_others_can_read_ends_with_the_code_for_it() {
         &format!("{text}\n[attest]\nkey = \"k\"\nfiles = [\"/etc/hostname\"]\n"),
     );
     fs::set_permissions(site.path("devices/k"), fs::Permissions::from_mode(0o644)).unwrap();
-    for words in [
+    for arguments in [
         "check --machine devices/00000000000000d1.toml",
         "agent --config devices/00000000000000d1.toml",
     ] {
-        let error = site.run(words).refused(4);
+        let error = site.run(arguments).refused(4);
         assert!(
             error.contains("attest.key: ") && error.contains("0644"),
-            "{words}: {error}"
+            "{arguments}: {error}"
         );
     }
 }
@@ -124,7 +124,7 @@ fn missing_requirements_of_the_machine_are_reported_with_the_field() {
     assert!(report.contains("mode 0640"), "{report}");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
     let report = site.run("check --machine a.toml").refused(2);
-    // The test's directory may be in a path that the service has privately.
+    // The test's directory may be in a directory of which the service has a private instance.
     let errors = report.lines().filter(|line| !line.starts_with("warning: "));
     assert_eq!(
         errors.filter(|line| line.contains("attest.")).count(),
@@ -170,27 +170,29 @@ fn a_tpm_that_is_not_there_is_named_and_nothing_is_written() {
         .refused(1);
     assert!(report.contains("log.bin: "), "{report}");
     fs::write(site.path("log.bin"), log_of(b"kernel 1")).unwrap();
-    for words in ["identity --out d1.identity", "measure"] {
-        let report = site.run(&format!("attest {words} --config a.toml")).refused(2);
+    for arguments in ["identity --out d1.identity", "measure"] {
+        let report = site
+            .run(&format!("attest {arguments} --config a.toml"))
+            .refused(2);
         assert!(
             report.contains("a.toml:11:1: attest.tpm: opening the TPM")
                 && report.contains("\"swtpm:host=127.0.0.1,port=1\" cannot be opened")
                 && report.contains("check that the TPM exists and that this user has access"),
-            "{words}: {report}"
+            "{arguments}: {report}"
         );
     }
     site.write("d1.offer", "{}");
-    let answer = "attest answer --config a.toml --offer d1.offer --out d1.answer";
-    let report = site.run(answer).refused(2);
+    let command = "attest answer --config a.toml --offer d1.offer --out d1.answer";
+    let report = site.run(command).refused(2);
     assert!(
         report.contains("d1.offer: expected an operator's offer: message damaged or of another type"),
         "{report}"
     );
-    for none in ["d1.identity", "d1.answer", "attest.key"] {
-        assert!(!site.path(none).exists(), "{none}");
+    for file in ["d1.identity", "d1.answer", "attest.key"] {
+        assert!(!site.path(file).exists(), "{file}");
     }
     configured(&site, "");
-    let report = site.run(answer).refused(2);
+    let report = site.run(command).refused(2);
     assert!(report.contains("attest.tpm: is missing"), "{report}");
 }
 
@@ -204,13 +206,13 @@ fn check_looks_at_the_tpms_device_file_and_at_the_event_log() {
         site.run("check --machine a.toml").refused(2)
     };
     let log = log_of(b"kernel 1");
-    let good = check_with("device:/dev/null", &log);
+    let valid_report = check_with("device:/dev/null", &log);
     assert!(
-        !good.contains("attest.tpm") && !good.contains("attest.event_log"),
-        "{good}"
+        !valid_report.contains("attest.tpm") && !valid_report.contains("attest.event_log"),
+        "{valid_report}"
     );
     let key = "attest.key: file not found; create it with `linewarden attest identity`";
-    assert!(good.contains(key), "{good}");
+    assert!(valid_report.contains(key), "{valid_report}");
     for (tpm, cause) in [("none", "No such file"), ("log.bin", "not a device")] {
         let path = site.path(tpm);
         let report = check_with(&format!("device:{}", path.display()), &log);
@@ -230,8 +232,8 @@ fn check_looks_at_the_tpms_device_file_and_at_the_event_log() {
     };
     let empty = check_with("device:/dev/null", b"");
     assert!(!empty.contains("attest.event_log"), "{empty}");
-    let cut = log.split_last().unwrap().1;
-    assert_log_rejected(cut, "the file is truncated, copy it again from the kernel");
+    let truncated = log.split_last().unwrap().1;
+    assert_log_rejected(truncated, "the file is truncated, copy it again from the kernel");
 }
 
 #[test]
@@ -239,8 +241,8 @@ fn a_measurement_of_nothing_is_no_reference_value() {
     let site = Site::empty();
     configured_with(&site, "");
     let text = fs::read_to_string(site.path("a.toml")).unwrap();
-    let (without, _) = text.split_once("files = ").unwrap();
-    site.write("a.toml", without);
+    let (without_files, _) = text.split_once("files = ").unwrap();
+    site.write("a.toml", without_files);
     let report = site.run("attest measure --config a.toml --out v1").refused(2);
     assert!(
         report.contains("attest.files: nothing is measured: name files") && report.contains("`tpm`"),
@@ -251,18 +253,18 @@ fn a_measurement_of_nothing_is_no_reference_value() {
     let site = Site::attesting(0);
     let empty = Configuration::new(PcrValues::new(HashAlgorithm::Sha256), BTreeMap::new()).unwrap();
     site.write_configuration("v1", &empty);
-    let before = site.group("pumps");
-    for words in [
+    let group_before = site.group("pumps");
+    for arguments in [
         "group set pumps --reference v1",
         "group roll-out pumps --reference v1 --for 60",
     ] {
-        let report = site.on_registry(&format!("attest {words}")).refused(2);
+        let report = site.on_registry(&format!("attest {arguments}")).refused(2);
         assert!(
             report.contains("v1: empty configuration: set `files`, or `tpm`"),
-            "{words}: {report}"
+            "{arguments}: {report}"
         );
     }
-    assert_eq!(site.group("pumps"), before);
+    assert_eq!(site.group("pumps"), group_before);
 }
 
 #[test]

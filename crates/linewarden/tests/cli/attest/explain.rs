@@ -45,16 +45,16 @@ fn site() -> Site {
 #[test]
 fn differences_are_reported_by_path() {
     let site = site();
-    let should = files(&[("/usr/bin/sensord", 1), ("/etc/serial", 9)]);
+    let expected = files(&[("/usr/bin/sensord", 1), ("/etc/serial", 9)]);
     let text = site.on_registry("attest explain d1").ok();
     assert!(
-        text.contains(&format!("expected     {} (2 paths)", should.hash()))
+        text.contains(&format!("expected     {} (2 paths)", expected.hash()))
             && text.contains("claimed      no evidence yet")
             && text.contains("send_log = true"),
         "{text}"
     );
 
-    claim(&site, 1, &should);
+    claim(&site, 1, &expected);
     let text = site.on_registry("attest explain d1").ok();
     assert!(
         text.contains("The claimed configuration is the expected one.")
@@ -74,7 +74,7 @@ fn differences_are_reported_by_path() {
     );
     assert_eq!(differs.lines().count(), 2, "{text}");
     let object = json(&site.on_registry("attest explain d1 --json").ok());
-    assert_eq!(object["expected"]["hash"], should.hash().to_string());
+    assert_eq!(object["expected"]["hash"], expected.hash().to_string());
     assert_eq!(object["claimed"]["hash"], other.hash().to_string());
     assert_eq!(object["difference"]["files"].as_array().unwrap().len(), 2);
     assert_eq!(object["device"]["state"], "awaiting_first_round");
@@ -126,8 +126,8 @@ fn a_difference_from_before_the_last_proof_is_not_shown() {
 #[test]
 fn evidence_from_before_a_quarantine_or_enrollment_is_outdated() {
     let site = site();
-    let should = files(&[("/usr/bin/sensord", 1), ("/etc/serial", 9)]);
-    claim_at(&site, 1, &should, super::rounds::now_s() - 7_000);
+    let expected = files(&[("/usr/bin/sensord", 1), ("/etc/serial", 9)]);
+    claim_at(&site, 1, &expected, super::rounds::now_s() - 7_000);
     let text = site.on_registry("attest explain d1").ok();
     assert!(
         text.contains(", 116 min ago, of period 1")
@@ -135,7 +135,7 @@ fn evidence_from_before_a_quarantine_or_enrollment_is_outdated() {
             && text.ends_with("The claimed configuration is the expected one. Outdated: the present configuration is unknown.\n"),
         "{text}"
     );
-    claim(&site, 1, &should);
+    claim(&site, 1, &expected);
     let explanation = json(&site.on_registry("attest explain d1 --json").ok());
     assert_eq!(explanation["outdated"], serde_json::Value::Null);
     site.with_registry(async |registry| {

@@ -10,20 +10,23 @@ use super::*;
 #[test]
 fn a_group_is_made_changed_listed_and_removed() {
     let site = Site::new();
-    let made = site.on_registry("attest group set pumps").ok();
+    let created = site.on_registry("attest group set pumps").ok();
     assert!(
-        made.starts_with("created group pumps: round every 60 s, quarantine after 3 missed rounds in 5 rounds, released by the next proof")
-            && made.contains("no reference value"),
-        "{made}"
+        created.starts_with("created group pumps: round every 60 s, quarantine after 3 missed rounds in 5 rounds, released by the next proof")
+            && created.contains("no reference value"),
+        "{created}"
     );
     site.write_configuration("pumps.conf", &configuration(1));
     let h = configuration(1).hash().to_string();
-    let set = site
+    let updated = site
         .on_registry("attest group set pumps --reference pumps.conf")
         .ok();
-    assert!(set.contains(&format!("reference value {h}: 1 path")), "{set}");
+    assert!(
+        updated.contains(&format!("reference value {h}: 1 path")),
+        "{updated}"
+    );
 
-    // Unnamed settings stay.
+    // Settings that are not named do not change.
     site.on_registry("attest group set pumps --every 20 --jitter 3 --proof-timeout-ms 700 --missed-limit 1 --window-rounds 4 --release-mode manual --late-is-missed")
         .ok();
     site.on_registry("attest group set pumps --missed-limit 2 --late-is-missed=false")
@@ -49,23 +52,23 @@ fn a_group_is_made_changed_listed_and_removed() {
         group
     );
     // Defaults fit a short interval.
-    let quick = json(&site.on_registry("attest group set quick --every 1 --json").ok());
+    let quick_group = json(&site.on_registry("attest group set quick --every 1 --json").ok());
     assert_eq!(
         (
-            quick["jitter_s"].as_u64(),
-            quick["proof_timeout_ms"].as_u64(),
-            quick["created"].as_bool()
+            quick_group["jitter_s"].as_u64(),
+            quick_group["proof_timeout_ms"].as_u64(),
+            quick_group["created"].as_bool()
         ),
         (Some(0), Some(500), Some(true))
     );
     // Defaults follow a changed interval of an existing group in both directions; explicit values stay.
-    let policy = |words: &str| {
-        let set = json(
+    let policy = |arguments: &str| {
+        let updated = json(
             &site
-                .on_registry(&format!("attest group set quick {words} --json"))
+                .on_registry(&format!("attest group set quick {arguments} --json"))
                 .ok(),
         );
-        (set["jitter_s"].as_u64(), set["proof_timeout_ms"].as_u64())
+        (updated["jitter_s"].as_u64(), updated["proof_timeout_ms"].as_u64())
     };
     assert_eq!(policy("--every 3600"), (Some(5), Some(2_000)));
     assert_eq!(policy("--every 2"), (Some(1), Some(1_000)));
@@ -82,7 +85,7 @@ fn a_group_is_made_changed_listed_and_removed() {
 fn mistakes_in_groups_are_reported() {
     let site = Site::attesting(1);
     site.write("text", "text that is not a configuration");
-    for (words, cause) in [
+    for (arguments, cause) in [
         ("group set Pumps", "invalid group name \"Pumps\""),
         (
             "group set pumps --reference none",
@@ -127,8 +130,8 @@ fn mistakes_in_groups_are_reported() {
         ("round valves", "group valves does not exist"),
         ("round", "group pumps has no devices"),
     ] {
-        let error = site.on_registry(&format!("attest {words}")).refused(2);
-        assert!(error.contains(cause), "{words}: {error}");
+        let error = site.on_registry(&format!("attest {arguments}")).refused(2);
+        assert!(error.contains(cause), "{arguments}: {error}");
     }
     // A roll-out needs a reference value.
     site.on_registry("attest group set bare").ok();
@@ -203,14 +206,14 @@ fn a_reference_value_that_a_device_cannot_be_laid_over_is_refused() {
         site.write_configuration(name, &Configuration::new(pcrs, BTreeMap::new()).unwrap());
     }
     let enroll = "attest enroll d1 --group pumps --software --overlay sha256.conf --key-out";
-    let refused = |words: &str, field: &str| {
-        let error = site.on_registry(&format!("attest group {words}")).refused(2);
+    let refused = |arguments: &str, field: &str| {
+        let error = site.on_registry(&format!("attest group {arguments}")).refused(2);
         let expected = format!(
             "group pumps: field {field}: the overlay of device 00000000000000d1 does not fit: overlay rejected: its PCR bank"
         );
-        assert!(error.contains(&expected), "{words}: {error}");
+        assert!(error.contains(&expected), "{arguments}: {error}");
     };
-    // Rolled out before the device was enrolled: it cannot be accepted afterwards.
+    // A device whose overlay does not fit a running roll-out is not enrolled: the roll-out could not be accepted.
     site.on_registry("attest group roll-out pumps --reference sha384.conf --for 60")
         .ok();
     let error = site.on_registry(&format!("{enroll} k")).refused(2);
@@ -275,20 +278,25 @@ fn a_software_key_is_in_its_file_and_in_the_registry() {
     );
 
     // A second enrollment is rejected, and the valid key file is never overwritten.
-    let again = "attest enroll d1 --group pumps --software --key-out";
-    let error = site.on_registry(&format!("{again} other.key")).refused(1);
+    let enroll_command = "attest enroll d1 --group pumps --software --key-out";
+    let error = site
+        .on_registry(&format!("{enroll_command} other.key"))
+        .refused(1);
     assert!(
         error.contains("already enrolled for attestation: use --replace"),
         "{error}"
     );
-    let error = site.on_registry(&format!("{again} d1.key --replace")).refused(2);
+    let error = site
+        .on_registry(&format!("{enroll_command} d1.key --replace"))
+        .refused(2);
     assert!(
         error.contains("d1.key already exists and is not overwritten"),
         "{error}"
     );
     assert_eq!(fs::read_to_string(site.path("d1.key")).unwrap(), text);
     assert!(!site.path("other.key").exists());
-    site.on_registry(&format!("{again} other.key --replace")).ok();
+    site.on_registry(&format!("{enroll_command} other.key --replace"))
+        .ok();
     assert_ne!(fs::read_to_string(site.path("other.key")).unwrap(), text);
 }
 
@@ -299,10 +307,10 @@ fn a_device_is_attested_at_another_address_with_its_key() {
         .ok();
     let prover =
         || site.with_registry(async |registry| registry.prover(DeviceId(0xd1)).await.unwrap().unwrap());
-    let before = prover();
+    let prover_before = prover();
     let text = site.on_registry("attest explain d1").ok();
     assert!(
-        text.contains("enrolled at  UDP port 7000, not attested before its first session"),
+        text.contains("attested at  UDP port 7000, not attested before its first session"),
         "{text}"
     );
     let text = site
@@ -310,17 +318,17 @@ fn a_device_is_attested_at_another_address_with_its_key() {
         .ok();
     assert_eq!(
         text,
-        "device 00000000000000d1 is attested at UDP port 7000, without a session by gateway 5 at 192.0.2.7\n"
+        "device 00000000000000d1 is attested at UDP port 7000; while the device has no session, gateway 5 attests it at 192.0.2.7\n"
     );
     site.on_registry("attest move d1 --port 7001").ok();
     let after = prover();
-    assert_eq!(after.key.as_bytes(), before.key.as_bytes());
+    assert_eq!(after.key.as_bytes(), prover_before.key.as_bytes());
     assert_eq!(
         (after.port, after.group, after.enrolled_period),
-        (7001, before.group, before.enrolled_period)
+        (7001, prover_before.group, prover_before.enrolled_period)
     );
-    // Within one second, too.
-    assert!(after.enrolled_at_s >= before.enrolled_at_s + 2);
+    // Each of the two moves advances the time of enrollment, even if all happen within one second.
+    assert!(after.enrolled_at_s >= prover_before.enrolled_at_s + 2);
     let status = site.status("d1");
     assert_eq!(
         (&status["port"], &status["location"]),
@@ -380,11 +388,11 @@ fn many_devices_are_enrolled_at_once_or_none() {
         error.contains("00000000000000d1 is not enrolled for attestation: `attest status`"),
         "{error}"
     );
-    for words in ["status d1", "explain d1", "move d1 --port 9"] {
-        let error = site.on_registry(&format!("attest {words}")).refused(2);
+    for arguments in ["status d1", "explain d1", "move d1 --port 9"] {
+        let error = site.on_registry(&format!("attest {arguments}")).refused(2);
         assert!(
             error.contains("00000000000000d1 is not enrolled for attestation"),
-            "{words}: {error}"
+            "{arguments}: {error}"
         );
     }
 }
@@ -394,7 +402,7 @@ fn mistakes_in_enrollments_are_reported() {
     let site = Site::attesting(2);
     site.write("file", "");
     let enroll = "enroll --group pumps";
-    for (words, cause) in [
+    for (arguments, cause) in [
         ("d1", "required arguments were not provided"),
         ("d1 --software", "use --key-out FILE or --key-dir DIR"),
         (
@@ -435,8 +443,10 @@ fn mistakes_in_enrollments_are_reported() {
             "--identity and --answer enroll one device",
         ),
     ] {
-        let error = site.on_registry(&format!("attest {enroll} {words}")).refused(2);
-        assert!(error.contains(cause), "{words}: {error}");
+        let error = site
+            .on_registry(&format!("attest {enroll} {arguments}"))
+            .refused(2);
+        assert!(error.contains(cause), "{arguments}: {error}");
     }
     for (name, bank) in [
         ("group.conf", HashAlgorithm::Sha256),
@@ -459,11 +469,11 @@ fn mistakes_in_enrollments_are_reported() {
         "{error}"
     );
     // The registry rejects the enrollment after the key file was written: the file is removed.
-    let many: Vec<String> = (0..3_000)
+    let paths: Vec<String> = (0..3_000)
         .map(|number| format!("/etc/a-long-name/{number}"))
         .collect();
-    let many: Vec<(&str, u8)> = many.iter().map(|path| (path.as_str(), 1)).collect();
-    site.write_configuration("many.conf", &files(&many));
+    let paths: Vec<(&str, u8)> = paths.iter().map(|path| (path.as_str(), 1)).collect();
+    site.write_configuration("many.conf", &files(&paths));
     let error = site
         .on_registry("attest enroll d1 --group pumps --software --key-out k --overlay many.conf")
         .refused(2);
@@ -495,24 +505,24 @@ fn revoked_devices_are_omitted_unless_they_are_named() {
 #[test]
 fn a_key_that_signs_is_made_once_and_shown() {
     let site = Site::new();
-    let made = site.run("attest key --out results.pem").ok();
-    assert_eq!(json(&made)["crv"], "P-256");
+    let created = site.run("attest key --out results.pem").ok();
+    assert_eq!(json(&created)["crv"], "P-256");
     assert_eq!(
         fs::metadata(site.path("results.pem")).unwrap().mode() & 0o7777,
         0o600
     );
-    assert_eq!(site.run("attest key --show results.pem").ok(), made);
+    assert_eq!(site.run("attest key --show results.pem").ok(), created);
     let key = json(&site.run("attest key --show results.pem --json").ok());
     assert_eq!(
         (key["created"].as_bool(), &key["jwk"]),
-        (Some(false), &json(&made))
+        (Some(false), &json(&created))
     );
 
     let error = site.run("attest key --out results.pem").refused(2);
     assert!(error.contains("results.pem already exists"), "{error}");
     site.write("text", "no key");
     fs::set_permissions(site.path("text"), fs::Permissions::from_mode(0o600)).unwrap();
-    for (words, code, cause) in [
+    for (arguments, code, cause) in [
         ("key", 2, "--out"),
         ("key --show none", 2, "none: cannot be read"),
         (
@@ -527,8 +537,8 @@ fn a_key_that_signs_is_made_once_and_shown() {
         ),
         ("key --out no/results.pem", 2, "no/results.pem: cannot be written"),
     ] {
-        let error = site.run(&format!("attest {words}")).refused(code);
-        assert!(error.contains(cause), "{words}: {error}");
+        let error = site.run(&format!("attest {arguments}")).refused(code);
+        assert!(error.contains(cause), "{arguments}: {error}");
     }
     fs::set_permissions(site.path("results.pem"), fs::Permissions::from_mode(0o640)).unwrap();
     let error = site.run("attest key --show results.pem").refused(4);
@@ -545,11 +555,11 @@ fn an_invalid_signing_key_is_reported_with_its_line() {
          master_key_file = \"master.key\"\n[attest]\nsigning_key = \"results.pem\"\n",
     );
     let refused = |code: i32, cause: &str| {
-        for words in ["check --machine gateway.toml", "serve --config gateway.toml"] {
-            let error = site.run(words).refused(code);
+        for arguments in ["check --machine gateway.toml", "serve --config gateway.toml"] {
+            let error = site.run(arguments).refused(code);
             assert!(
                 error.contains("gateway.toml:9:1: attest.signing_key: ") && error.contains(cause),
-                "{words}: {error}"
+                "{arguments}: {error}"
             );
         }
     };

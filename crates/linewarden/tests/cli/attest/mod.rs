@@ -34,7 +34,7 @@ fn files(files: &[(&str, u8)]) -> Configuration {
 }
 
 impl Site {
-    /// A site with these devices, d1 and so on, and a group with the reference value of content 1.
+    /// A site with this number of devices, d1 and so on, and a group with the reference value of content 1.
     fn attesting(devices: usize) -> Self {
         let site = Self::new();
         for number in 1..=devices {
@@ -74,9 +74,9 @@ impl Site {
         runtime.block_on(async {
             let key = MasterKey::from_file(self.path("master.key")).unwrap();
             let registry = Registry::open(self.path("fleet.registry"), &key).await.unwrap();
-            let done = act(&registry).await;
+            let result = act(&registry).await;
             registry.close().await;
-            done
+            result
         })
     }
 

@@ -38,7 +38,7 @@ fn verified(jwk: &str, token: &str) -> serde_json::Value {
     serde_json::from_slice(&bytes(claims)).unwrap()
 }
 
-/// A device that proves content 1, without a session, with the key that was made for it.
+/// A device that proves content 1 with the key of its enrollment, without a session.
 struct Device {
     port: u16,
     is_mute: Arc<AtomicBool>,
@@ -123,15 +123,15 @@ fn answer(
     else {
         return;
     };
-    let answer = match prover.respond(request) {
+    let outcome = match prover.respond(request) {
         ProofOutcome::MeasurementNeeded(start, request) => {
             let h = ConfigurationHash(configuration(1).hash().0);
             prover.begin_period(&request, &key.for_period(device, &start, &h));
             prover.respond(request)
         }
-        answer => answer,
+        outcome => outcome,
     };
-    if let Some(proof) = answer.bytes() {
+    if let Some(proof) = outcome.bytes() {
         socket.send_to(proof, from).unwrap();
     }
 }
@@ -143,7 +143,7 @@ struct Field {
 }
 
 impl Field {
-    /// `policy` are words of `group set`.
+    /// `policy`: options of `group set`.
     fn new(count: u64, policy: &str) -> Self {
         let site = Site::attesting(count as usize);
         site.on_registry(&format!("attest group set pumps {policy}")).ok();
@@ -174,9 +174,9 @@ impl Field {
     }
 
     fn serve(&self) -> Process {
-        let words = "serve --config gateway.toml --json --every 1";
-        let gateway = Process::start(linewarden(self.site.directory.path(), words));
-        // The first round is due at once; a requested round is a further one.
+        let arguments = "serve --config gateway.toml --json --status-interval 1";
+        let gateway = Process::start(linewarden(self.site.directory.path(), arguments));
+        // The first round runs at the start: rounds that a test requests come after it.
         gateway.wait_for("first round", |line| {
             line["event"] == "status" && line["attest"]["rounds"].as_u64() > Some(0)
         });
@@ -215,8 +215,8 @@ fn without_a_gateway_no_round_runs() {
         error,
         "error: no gateway completed a round within 1 second: check that a gateway runs with [attest]\n"
     );
-    let words = "attest round --wait 2 --registry fleet.registry --key-file master.key";
-    match at_terminal(&field.site, words) {
+    let arguments = "attest round --wait 2 --registry fleet.registry --key-file master.key";
+    match at_terminal(&field.site, arguments) {
         None => println!("SKIPPED: there is no script(1)"),
         Some(output) => assert!(
             output.out.contains("waiting for any gateway with group pumps"),
@@ -226,7 +226,7 @@ fn without_a_gateway_no_round_runs() {
     }
 }
 
-/// Devices that cannot be challenged are not ok, and groups without devices lack nothing.
+/// Devices that cannot be challenged are not ok. Groups without devices cause no warning.
 #[test]
 fn devices_without_a_reference_value_are_not_reported_as_ok() {
     let field = Field::new(1, SLOW);
@@ -324,7 +324,7 @@ fn an_incomplete_round_is_reported() {
         "{}",
         output.err
     );
-    // A record from a clock far ahead is stale.
+    // A record with a time far in the future is stale.
     site.with_registry(async |registry| record(registry, &devices, 2, now_s() + 9_999).await);
     assert_eq!(site.status("d1")["state"], "stale");
 }
@@ -449,7 +449,7 @@ fn devices_prove_miss_rounds_are_quarantined_and_released() {
         "quarantined"
     );
 
-    // Released by command, it is quarantined again after further missed rounds.
+    // A device that was released by a command is quarantined again after further missed rounds.
     let text = site.on_registry("attest release d2").ok();
     assert_eq!(
         text,
@@ -526,7 +526,7 @@ fn a_proof_releases_a_device_that_another_process_quarantined() {
     });
     assert_eq!(field.states(), ["ok", "quarantined"]);
     let _gateway = field.serve();
-    until("a proof", || field.states() == ["ok", "ok"]);
+    wait_until("a proof", || field.states() == ["ok", "ok"]);
 }
 
 #[test]
@@ -548,14 +548,14 @@ fn devices_without_rounds_are_stale_and_never_affirmed() {
         };
         devices.map(device_status).collect()
     };
-    let both = |status: &str, claims| vec![(status.to_owned(), claims); 2];
-    until("fresh results", || results() == both("affirming", true));
+    let two_devices = |status: &str, claims| vec![(status.to_owned(), claims); 2];
+    wait_until("fresh results", || results() == two_devices("affirming", true));
     let lines = gateway.terminate();
     let mut statuses = lines.iter().filter(|line| line["event"] == "status");
     assert_eq!(statuses.next_back().unwrap()["attest"]["provers"], 2);
 
-    until("stale devices", || field.states() == ["stale", "stale"]);
-    assert_eq!(results(), both("none", false));
+    wait_until("stale devices", || field.states() == ["stale", "stale"]);
+    assert_eq!(results(), two_devices("none", false));
     let text = site.on_registry("attest status").ok();
     assert!(
         text.contains("stale: last round") && text.ends_with("2 devices: 2 stale\n"),
@@ -568,10 +568,13 @@ fn devices_without_rounds_are_stale_and_never_affirmed() {
     assert!(text.contains("stale: last round"), "{text}");
 }
 
-fn until(what: &str, condition: impl Fn() -> bool) {
-    let until = Instant::now() + TEST_TIMEOUT;
+fn wait_until(condition_name: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + TEST_TIMEOUT;
     while !condition() {
-        assert!(Instant::now() < until, "no {what} after {TEST_TIMEOUT:?}");
+        assert!(
+            Instant::now() < deadline,
+            "no {condition_name} after {TEST_TIMEOUT:?}"
+        );
     }
 }
 

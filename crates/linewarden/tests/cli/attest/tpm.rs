@@ -33,7 +33,7 @@ fn selection() -> PcrSelection {
     "0,16".parse().unwrap()
 }
 
-/// A log in which a boot loader has measured this.
+/// A TCG event log in which a boot loader has measured these bytes.
 pub fn log_of(measured: &[u8]) -> Vec<u8> {
     let mut log = Log::new();
     log.event(16, EventType::EV_IPL, measured, measured);
@@ -53,16 +53,16 @@ impl TpmFixture {
             return None;
         }
         let site = Site::attesting(2);
-        let maker = TpmManufacturer::new();
+        let manufacturer = TpmManufacturer::new();
         fs::create_dir_all(site.path("makers/intermediate")).unwrap();
         // The manufacturer's certificates are created with the first TPM.
-        let emulator = Emulator::made_by(&maker);
+        let emulator = Emulator::made_by(&manufacturer);
         let trusted_certificates = [
             ("swtpm-localca-rootca-cert.pem", "makers/root.pem"),
             ("issuercert.pem", "makers/intermediate/ca.pem"),
         ];
         for (from, to) in trusted_certificates {
-            fs::copy(maker.file(from), site.path(to)).unwrap();
+            fs::copy(manufacturer.file(from), site.path(to)).unwrap();
         }
         let keys = emulator
             .open()
@@ -97,9 +97,9 @@ impl TpmFixture {
         identity
     }
 
-    fn begin(&self, words: &str) -> CommandOutput {
+    fn begin(&self, arguments: &str) -> CommandOutput {
         self.site.on_registry(&format!(
-            "attest enroll d1 --group pumps --identity d1.identity --offer d1.offer --pending d1.pending {words}"
+            "attest enroll d1 --group pumps --identity d1.identity --offer d1.offer --pending d1.pending {arguments}"
         ))
     }
 
@@ -111,9 +111,9 @@ impl TpmFixture {
         fs::write(self.site.path("d1.answer"), serde_json::to_vec(&answer).unwrap()).unwrap();
     }
 
-    fn finish(&self, words: &str) -> CommandOutput {
+    fn finish(&self, arguments: &str) -> CommandOutput {
         self.site.on_registry(&format!(
-            "attest enroll d1 --group pumps --answer d1.answer --pending d1.pending {words}"
+            "attest enroll d1 --group pumps --answer d1.answer --pending d1.pending {arguments}"
         ))
     }
 }
@@ -126,7 +126,7 @@ fn a_device_with_a_tpm_is_enrolled_and_explained() {
     fixture.identity(Some(log_of(b"kernel 1")));
     let text = fixture.begin("--trust makers").ok();
     assert!(
-        text.contains("the event log replays to 2 PCRs with 1 event")
+        text.contains("the TCG event log replays to 2 PCRs with 1 event")
             && text.contains("must answer within 300 s"),
         "{text}"
     );
@@ -174,7 +174,7 @@ fn a_device_with_a_tpm_is_enrolled_and_explained() {
 }
 
 impl TpmFixture {
-    /// A started period.
+    /// A period that has started.
     fn period(&self) -> PeriodStart {
         self.site.with_registry(async |registry| {
             let period = registry.create_period(None, [1; 8], 1).await.unwrap();
@@ -263,7 +263,7 @@ fn a_key_works_in_the_boots_of_its_group_and_in_the_named_ones() {
     state(&fixture, b"kernel 2", "2.conf");
     state(&fixture, b"kernel 3", "3.conf");
     state(&fixture, b"kernel 1", "1.conf");
-    let run = |fixture: &TpmFixture, words: &str| fixture.site.on_registry(words).ok();
+    let run = |fixture: &TpmFixture, arguments: &str| fixture.site.on_registry(arguments).ok();
     run(&fixture, "attest group set pumps --reference 1.conf");
     run(
         &fixture,
@@ -273,7 +273,10 @@ fn a_key_works_in_the_boots_of_its_group_and_in_the_named_ones() {
     let error = fixture.begin("--trust makers --state pumps.conf").refused(2);
     assert!(error.contains("pumps.conf: has PCRs"), "{error}");
     let text = fixture.begin("--trust makers --state 3.conf --state 1.conf").ok();
-    assert!(text.contains("the key works in 3 states of 2 PCRs"), "{text}");
+    assert!(
+        text.contains("the key works in 3 boots (compared: 2 PCRs)"),
+        "{text}"
+    );
     fixture.answer();
     fixture.finish("").ok();
     let key = fixture.keys.key.clone().unwrap();
@@ -285,8 +288,8 @@ fn a_key_works_in_the_boots_of_its_group_and_in_the_named_ones() {
     ] {
         fixture.boot(kernel);
         let loaded = TpmKey::load(fixture.emulator.open(), EndorsementKind::Rsa2048, &key);
-        let made = loaded.unwrap().hmac(b"message");
-        assert_eq!(made.is_ok(), works, "{}: {made:?}", kernel.escape_ascii());
+        let mac = loaded.unwrap().hmac(b"message");
+        assert_eq!(mac.is_ok(), works, "{}: {mac:?}", kernel.escape_ascii());
     }
 }
 
@@ -296,7 +299,7 @@ fn a_tpm_without_a_log_of_its_pcrs_is_enrolled_with_a_notice() {
         return;
     };
     // No log, as the device's agent sends it; an empty log; and a log with SHA-1 digests only.
-    let old = {
+    let sha1_log = {
         let mut log = Log::empty();
         log.legacy(
             16,
@@ -307,10 +310,10 @@ fn a_tpm_without_a_log_of_its_pcrs_is_enrolled_with_a_notice() {
         log.bytes
     };
     let logs = [
-        (None, "the device has no event log that explains its PCRs"),
+        (None, "the device has no TCG event log that explains its PCRs"),
         (Some(Vec::new()), "event log is empty"),
         (
-            Some(old),
+            Some(sha1_log),
             "event log has no digests of the bank sha256, only of sha1",
         ),
     ];
@@ -395,14 +398,14 @@ fn unsuitable_keys_of_a_tpm_are_rejected() {
             .filter(|name| name.ends_with(".offer") || name.ends_with(".pending"));
         made.count()
     };
-    // Logs that are not of this boot, or not logs.
+    // TCG event logs of another boot, and files that are not TCG event logs.
     for (log, cause) in [
         (
             Some(log_of(b"kernel 2")),
             "does not replay to the PCRs: PCR 16 does not match: the event log gives",
         ),
-        (Some(log_of(b"kernel 2")), "its last entry is 1"),
-        (Some(b"a log".to_vec()), "invalid event log: "),
+        (Some(log_of(b"kernel 2")), "the last entry of this PCR is 1"),
+        (Some(b"a log".to_vec()), "invalid TCG event log: "),
     ] {
         fixture.identity(log);
         let error = fixture.begin("--trust makers").refused(2);
@@ -420,12 +423,12 @@ fn unsuitable_keys_of_a_tpm_are_rejected() {
         error.contains("no PCRs, so the key would work after any boot"),
         "{error}"
     );
-    // A key without a trusted certificate, and then one that the operator pins.
+    // A key without a trusted certificate is rejected, unless the operator pins the key.
     let identity = fixture.identity(Some(log_of(b"kernel 1")));
     let hash =
         EkHash::of_key(&EndorsementKey::new(Public::from_sized(&identity.endorsement_key).unwrap()).unwrap());
     fs::create_dir(fixture.site.path("empty")).unwrap();
-    for (words, cause) in [
+    for (arguments, cause) in [
         (
             "--trust empty",
             "empty: directory contains no certificate".to_owned(),
@@ -434,15 +437,16 @@ fn unsuitable_keys_of_a_tpm_are_rejected() {
         ("", "is not trusted: its issuer".to_owned()),
         ("", format!("SHA-256 of the endorsement key: {hash}")),
     ] {
-        let error = fixture.begin(words).refused(2);
-        assert!(error.contains(&cause), "{words}: {error}");
+        let error = fixture.begin(arguments).refused(2);
+        assert!(error.contains(&cause), "{arguments}: {error}");
     }
     fs::write(fixture.site.path("empty/text"), "no certificate").unwrap();
     let error = fixture.begin("--trust empty").refused(2);
     assert!(error.contains("empty/text"), "{error}");
-    let wrong = "11".repeat(32);
-    let error = fixture.begin(&format!("--pin {wrong}")).refused(2);
-    let expected = format!("--pin {wrong} is not the SHA-256 of this endorsement key, which is {hash}");
+    let wrong_digest = "11".repeat(32);
+    let error = fixture.begin(&format!("--pin {wrong_digest}")).refused(2);
+    let expected =
+        format!("--pin {wrong_digest} is not the SHA-256 of this endorsement key, which is {hash}");
     assert!(error.contains(&expected), "{error}");
     assert!(!error.contains("is not trusted: its issuer"), "{error}");
     assert_eq!(pending_files(&fixture), 0);
@@ -493,13 +497,16 @@ fn unsuitable_keys_of_a_tpm_are_rejected() {
 impl TpmFixture {
     /// A truncated answer, an answer of another version, and other files of the enrollment.
     fn rejects_other_files(&self) {
-        let answer = fs::read(self.site.path("d1.answer")).unwrap();
-        let mut newer: serde_json::Value = serde_json::from_slice(&answer).unwrap();
-        newer["version"] = 2.into();
+        let answer_bytes = fs::read(self.site.path("d1.answer")).unwrap();
+        let mut newer_version: serde_json::Value = serde_json::from_slice(&answer_bytes).unwrap();
+        newer_version["version"] = 2.into();
         for (bytes, cause) in [
             (Vec::new(), "message empty or truncated"),
-            (answer[..100].to_vec(), "message empty or truncated"),
-            (newer.to_string().into_bytes(), "unsupported message version 2"),
+            (answer_bytes[..100].to_vec(), "message empty or truncated"),
+            (
+                newer_version.to_string().into_bytes(),
+                "unsupported message version 2",
+            ),
             (
                 b"no message".to_vec(),
                 "message damaged or of another type (line 1, column 2)",

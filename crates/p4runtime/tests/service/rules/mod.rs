@@ -5,36 +5,38 @@ mod rejected;
 use crate::support::{entity, info, update};
 use linewarden_p4runtime::proto::v1;
 use linewarden_p4runtime::translate::Translator;
-use rejected::{ACL, DEFAULTS, MAC, OTHERS, ROUTES, Rejected, TABLES};
+use rejected::{ACL, DEFAULTS, MAC, OTHER_ENTITIES, ROUTES, Rejected, TABLES};
 use v1::update::Type::{self, Delete, Insert, Modify};
 
-fn check(cases: &[Rejected], frame: impl Fn(&str) -> String) {
+fn check(cases: &[Rejected], complete: impl Fn(&str) -> String) {
     let info = info();
-    for (kind, of, code, expected) in cases {
-        let update = update(*kind, &frame(of));
-        let error = Translator::new(&info).decode_update(&update).expect_err(of);
+    for (kind, entity_text, code, expected) in cases {
+        let update = update(*kind, &complete(entity_text));
+        let error = Translator::new(&info)
+            .decode_update(&update)
+            .expect_err(entity_text);
         assert!(
             error.code == *code && error.message.contains(expected),
-            "{of}: {:?}: {}",
+            "{entity_text}: {:?}: {}",
             error.code,
             error.message
         );
     }
 }
 
-fn mac(rest: &str) -> String {
-    let rest = rest.replace("DROP", "action { action { action_id: @In.drop@ } }");
+fn mac(fields: &str) -> String {
+    let fields = fields.replace("DROP", "action { action { action_id: @In.drop@ } }");
     let key = "match { field_id: 1 exact { value: '1' } } match { field_id: 2 exact { value: '1' } }";
-    format!("table_entry {{ table_id: @In.mac@ {key} {rest} }}")
+    format!("table_entry {{ table_id: @In.mac@ {key} {fields} }}")
 }
 
-fn acl(rest: &str) -> String {
-    let rest = rest.replace("PERMIT", "action { action { action_id: @In.permit@ } }");
-    format!("table_entry {{ table_id: @In.acl@ match {{ field_id: 4 exact {{ value: '1' }} }} {rest} }}")
+fn acl(fields: &str) -> String {
+    let fields = fields.replace("PERMIT", "action { action { action_id: @In.permit@ } }");
+    format!("table_entry {{ table_id: @In.acl@ match {{ field_id: 4 exact {{ value: '1' }} }} {fields} }}")
 }
 
-fn routes(rest: &str) -> String {
-    format!("table_entry {{ table_id: @In.routes@ match {{ field_id: 1 exact {{ value: '1' }} }} {rest} }}")
+fn routes(fields: &str) -> String {
+    format!("table_entry {{ table_id: @In.routes@ match {{ field_id: 1 exact {{ value: '1' }} }} {fields} }}")
 }
 
 #[test]
@@ -48,7 +50,7 @@ fn entries_that_contradict_their_table_are_rejected() {
 
 #[test]
 fn entities_that_contradict_the_program_are_rejected() {
-    check(OTHERS, str::to_owned);
+    check(OTHER_ENTITIES, str::to_owned);
 }
 
 /// Valid updates, and their canonical form.
@@ -161,10 +163,10 @@ const CANONICAL: &[(Type, &str, &str)] = &[
 fn valid_updates_are_accepted_and_encoded_canonically() {
     let info = info();
     let translator = Translator::new(&info);
-    for (kind, given, canonical) in CANONICAL {
+    for (kind, input, canonical) in CANONICAL {
         let decoded = translator
-            .decode_update(&update(*kind, given))
-            .unwrap_or_else(|error| panic!("{given}: {error}"));
+            .decode_update(&update(*kind, input))
+            .unwrap_or_else(|error| panic!("{input}: {error}"));
         let encoded = translator.encode_update(&decoded);
         assert_eq!(encoded, update(*kind, canonical));
         assert_eq!(translator.decode_update(&encoded), Ok(decoded));
@@ -260,9 +262,9 @@ fn read_requests_survive_encoding_and_decoding() {
         "value_set_entry { value_set_id: @Parse.tunnel_types@ }",
         "digest_entry { digest_id: @learned_t@ }",
     ] {
-        let read = translator
+        let decoded = translator
             .decode_read(&entity(request))
             .unwrap_or_else(|error| panic!("{request}: {error}"));
-        assert_eq!(translator.encode_read(&read), entity(request));
+        assert_eq!(translator.encode_read(&decoded), entity(request));
     }
 }

@@ -381,7 +381,7 @@ pub const ROUTES: &[Rejected] = &[
     ),
 ];
 
-pub const OTHERS: &[Rejected] = &[
+pub const OTHER_ENTITIES: &[Rejected] = &[
     (
         Insert,
         "table_entry { table_id: @In.indirect@ match { field_id: 1 exact { value: '1' } } action { action_profile_group_id: 1 } }",

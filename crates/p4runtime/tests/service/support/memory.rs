@@ -34,55 +34,55 @@ pub struct State {
 
 #[derive(Default)]
 struct States {
-    live: Option<State>,
+    running: Option<State>,
     saved: Option<State>,
 }
 
 /// Blocks writes, to test concurrent operations.
-pub struct WriteGate {
-    closed: Mutex<bool>,
+pub struct WriteBlocker {
+    blocked: Mutex<bool>,
     waiting: tokio::sync::Semaphore,
-    opened: Condvar,
+    unblocked: Condvar,
 }
 
-impl WriteGate {
+impl WriteBlocker {
     fn new() -> Self {
         Self {
-            closed: Mutex::new(false),
+            blocked: Mutex::new(false),
             waiting: tokio::sync::Semaphore::new(0),
-            opened: Condvar::new(),
+            unblocked: Condvar::new(),
         }
     }
 
-    /// Closes the gate until the returned guard is dropped, also if the test fails.
-    pub fn close(&self) -> ClosedGate<'_> {
-        *self.closed.lock().unwrap() = true;
-        ClosedGate(self)
+    /// Blocks writes until the returned guard is dropped, even if the test fails.
+    pub fn block(&self) -> BlockedWrites<'_> {
+        *self.blocked.lock().unwrap() = true;
+        BlockedWrites(self)
     }
 
-    /// Waits until a write has reached the gate.
-    pub async fn reached(&self) {
+    /// Waits until a write is blocked.
+    pub async fn wait_for_write(&self) {
         self.waiting.acquire().await.unwrap().forget();
     }
 
-    fn pass(&self) {
-        let mut closed = self.closed.lock().unwrap();
-        if *closed {
+    fn wait_until_unblocked(&self) {
+        let mut blocked = self.blocked.lock().unwrap();
+        if *blocked {
             self.waiting.add_permits(1);
         }
-        while *closed {
-            closed = self.opened.wait(closed).unwrap();
+        while *blocked {
+            blocked = self.unblocked.wait(blocked).unwrap();
         }
     }
 }
 
-/// Guard of a closed gate.
-pub struct ClosedGate<'a>(&'a WriteGate);
+/// Blocks writes until it is dropped.
+pub struct BlockedWrites<'a>(&'a WriteBlocker);
 
-impl Drop for ClosedGate<'_> {
+impl Drop for BlockedWrites<'_> {
     fn drop(&mut self) {
-        *self.0.closed.lock().unwrap() = false;
-        self.0.opened.notify_all();
+        *self.0.blocked.lock().unwrap() = false;
+        self.0.unblocked.notify_all();
     }
 }
 
@@ -90,30 +90,30 @@ pub struct Memory {
     states: Mutex<States>,
     initial: v1::WriteRequest,
     pub events: EventSender,
-    pub gate: WriteGate,
+    pub write_blocker: WriteBlocker,
 }
 
 impl Memory {
-    /// Creates the state with the initial entries of the program from p4c.
+    /// Creates a switch without a program. `initial` has the initial entries of the test program, as p4c writes them.
     pub fn new(initial: &str) -> (Arc<Self>, EventReceiver) {
         let (sender, receiver) = events(64);
         let memory = Self {
             states: Mutex::default(),
             initial: super::text("p4.v1.WriteRequest", initial),
             events: sender,
-            gate: WriteGate::new(),
+            write_blocker: WriteBlocker::new(),
         };
         (Arc::new(memory), receiver)
     }
 
     /// Runs a program without a controller.
     pub fn run(&self, pipeline: &Pipeline) {
-        self.states().live = Some(self.state(pipeline));
+        self.states().running = Some(self.state(pipeline));
     }
 
     /// Whether a program runs.
     pub fn has_program(&self) -> bool {
-        self.states().live.is_some()
+        self.states().running.is_some()
     }
 
     pub fn send_event(&self, event: Event) {
@@ -126,7 +126,7 @@ impl Memory {
 
     fn state(&self, pipeline: &Pipeline) -> State {
         let info = pipeline.info.clone();
-        let zero = |of: &Type| match of {
+        let zero = |ty: &Type| match ty {
             Type::Bits(width) => Data::Bits(Bits::zero(*width)),
             other => panic!("the test program has no register of {other:?}"),
         };
@@ -142,21 +142,21 @@ impl Memory {
             counters: info
                 .counters()
                 .iter()
-                .map(|of| (of.id, vec![CounterData::default(); of.size as usize]))
+                .map(|counter| (counter.id, vec![CounterData::default(); counter.size as usize]))
                 .collect(),
             meters: info
                 .meters()
                 .iter()
-                .map(|of| (of.id, vec![None; of.size as usize]))
+                .map(|meter| (meter.id, vec![None; meter.size as usize]))
                 .collect(),
             registers: info
                 .registers()
                 .iter()
-                .map(|of| (of.id, vec![zero(&of.data); of.size as usize]))
+                .map(|register| (register.id, vec![zero(&register.data); register.size as usize]))
                 .collect(),
             multicast: BTreeMap::new(),
             clones: BTreeMap::new(),
-            value_sets: info.value_sets().iter().map(|of| (of.id, Vec::new())).collect(),
+            value_sets: info.value_sets().iter().map(|set| (set.id, Vec::new())).collect(),
             digests: BTreeMap::new(),
             info,
         };
@@ -207,49 +207,55 @@ impl Target for Memory {
 
     fn commit(&self) -> Result<(), EntityError> {
         let mut states = self.states();
-        states.live = states.saved.take();
+        states.running = states.saved.take();
         Ok(())
     }
 
     fn reconcile(&self, pipeline: &Pipeline) -> Result<(), EntityError> {
         self.verify(pipeline)?;
         let mut states = self.states();
-        match &mut states.live {
-            Some(live) if live.info.message() == pipeline.info.message() => live.info = pipeline.info.clone(),
-            Some(_) => return Err(EntityError::invalid("the program's P4Info is another one")),
-            none => *none = Some(self.state(pipeline)),
+        match &mut states.running {
+            Some(running) if running.info.message() == pipeline.info.message() => {
+                running.info = pipeline.info.clone()
+            }
+            Some(_) => {
+                return Err(EntityError::invalid(
+                    "P4Info differs from the P4Info of the running program",
+                ));
+            }
+            absent => *absent = Some(self.state(pipeline)),
         }
         Ok(())
     }
 
     fn write(&self, updates: &[Update], atomicity: Atomicity) -> Result<Vec<UpdateResult>, EntityError> {
-        self.gate.pass();
+        self.write_blocker.wait_until_unblocked();
         let mut states = self.states();
-        let States { live, saved } = &mut *states;
+        let States { running, saved } = &mut *states;
         let state = saved
             .as_mut()
-            .or(live.as_mut())
+            .or(running.as_mut())
             .ok_or_else(|| EntityError::precondition("no program"))?;
-        let before = state.clone();
+        let previous = state.clone();
         let results: Vec<_> = updates.iter().map(|update| state.update(update)).collect();
         if atomicity != Atomicity::ContinueOnError && results.iter().any(Result::is_err) {
-            *state = before;
+            *state = previous;
         }
         Ok(results)
     }
 
-    fn read(&self, query: &Query, found: &mut dyn FnMut(Entity)) -> Result<(), EntityError> {
+    fn read(&self, query: &Query, emit: &mut dyn FnMut(Entity)) -> Result<(), EntityError> {
         let states = self.states();
-        let state = states.saved.as_ref().or(states.live.as_ref());
+        let state = states.saved.as_ref().or(states.running.as_ref());
         state
             .ok_or_else(|| EntityError::precondition("no program"))?
-            .read(query, found)
+            .read(query, emit)
     }
 
-    /// Returns the packet as a packet-in from the port it was sent to; two payloads trigger other events.
+    /// Returns the packet as a packet-in from its egress port. The payloads `learn` and `idle` trigger other events.
     fn packet_out(&self, metadata: Vec<Bits>, payload: Vec<u8>) -> Result<(), EntityError> {
         match payload.as_slice() {
-            b"learn" => self.send_event(self.learned()),
+            b"learn" => self.send_event(self.digest_event()),
             b"idle" => self.send_event(Event::IdleTimeout(self.entries_with_timeout())),
             payload if payload.len() > 1500 => {
                 return Err(EntityError::invalid(format!(
@@ -267,7 +273,7 @@ impl Target for Memory {
 }
 
 impl Memory {
-    fn learned(&self) -> Event {
+    fn digest_event(&self) -> Event {
         let bits = |width, value| Data::Bits(Bits::from_u128(width, value).unwrap());
         let data = Data::Struct(vec![bits(48, 0xaa), bits(9, 3), Data::Bool(true)]);
         Event::Digest {
@@ -279,7 +285,7 @@ impl Memory {
     /// Entries with an idle timeout.
     fn entries_with_timeout(&self) -> Vec<TableEntry> {
         let states = self.states();
-        let entries = states.live.iter().flat_map(|state| state.entries.values());
+        let entries = states.running.iter().flat_map(|state| state.entries.values());
         entries
             .filter(|entry| entry.idle_timeout_ns > 0)
             .cloned()
@@ -302,17 +308,19 @@ impl State {
             }
             Update::Member(change) => self.update_member(change),
             Update::Group(change) => self.update_group(change),
-            Update::Counter { id, index, data } => each(self.counters.get_mut(id).unwrap(), *index, |cell| {
-                *cell = data.unwrap_or(*cell)
-            }),
+            Update::Counter { id, index, data } => {
+                set_cells(self.counters.get_mut(id).unwrap(), *index, |cell| {
+                    *cell = data.unwrap_or(*cell)
+                })
+            }
             Update::Meter {
                 reset_counters: true, ..
-            } => Err(EntityError::unimplemented("no counters of marks")),
+            } => Err(EntityError::unimplemented("meter counters are not supported")),
             Update::Meter {
                 id, index, config, ..
-            } => each(self.meters.get_mut(id).unwrap(), *index, |cell| *cell = *config),
+            } => set_cells(self.meters.get_mut(id).unwrap(), *index, |cell| *cell = *config),
             Update::Register { id, index, data } => {
-                each(self.registers.get_mut(id).unwrap(), *index, |cell| {
+                set_cells(self.registers.get_mut(id).unwrap(), *index, |cell| {
                     *cell = data.clone()
                 })
             }
@@ -343,29 +351,29 @@ impl State {
         if let Some(entry) = entry {
             self.check_action(key.table, entry.action.as_ref())?;
         }
-        let there = self.entries.get(key);
-        let constant = there.is_some_and(|there| there.is_const);
-        if constant && !matches!(change, Change::Modify(TableEntry { action: None, .. })) {
+        let existing = self.entries.get(key);
+        let is_const = existing.is_some_and(|existing| existing.is_const);
+        if is_const && !matches!(change, Change::Modify(TableEntry { action: None, .. })) {
             return Err(EntityError::denied("the entry is constant"));
         }
         if let Change::Modify(entry) = change
-            && let Some(there) = there
+            && let Some(existing) = existing
         {
             let mut entry = entry.clone();
-            entry.action = entry.action.or_else(|| there.action.clone());
-            entry.resources.counter = entry.resources.counter.or(there.resources.counter);
-            entry.is_const = constant;
+            entry.action = entry.action.or_else(|| existing.action.clone());
+            entry.resources.counter = entry.resources.counter.or(existing.resources.counter);
+            entry.is_const = is_const;
             return apply(&mut self.entries, &Change::Modify(entry), |entry| {
                 entry.key.clone()
             });
         }
         let size = self.info.tables().get(key.table).unwrap().size;
-        let of_table = self
+        let entry_count = self
             .entries
             .keys()
-            .filter(|other| other.table == key.table)
+            .filter(|candidate| candidate.table == key.table)
             .count();
-        if matches!(change, Change::Insert(_)) && there.is_none() && of_table as u64 >= size {
+        if matches!(change, Change::Insert(_)) && existing.is_none() && entry_count as u64 >= size {
             return Err(EntityError::exhausted(format!("the table has {size} entries")));
         }
         apply(&mut self.entries, change, |entry| entry.key.clone())
@@ -376,14 +384,14 @@ impl State {
         let Some(profile) = self.info.tables().get(table).unwrap().profile else {
             return Ok(());
         };
-        let one_shots = self.entries.values().any(|entry| {
+        let has_one_shots = self.entries.values().any(|entry| {
             self.info.tables().get(entry.key.table).unwrap().profile == Some(profile)
                 && matches!(entry.action, Some(EntryAction::OneShot(_)))
         });
-        let others = self.members.keys().any(|(of, _)| *of == profile);
+        let has_members = self.members.keys().any(|(owner, _)| *owner == profile);
         match action {
-            Some(EntryAction::OneShot(_)) if others => Err(EntityError::invalid("selector has members")),
-            Some(EntryAction::Member(_) | EntryAction::Group(_)) if one_shots => {
+            Some(EntryAction::OneShot(_)) if has_members => Err(EntityError::invalid("selector has members")),
+            Some(EntryAction::Member(_) | EntryAction::Group(_)) if has_one_shots => {
                 Err(EntityError::invalid("selector has one-shot entries"))
             }
             Some(EntryAction::Member(id)) if !self.members.contains_key(&(profile, *id)) => {
@@ -403,7 +411,7 @@ impl State {
             });
             let in_entry = self.uses(
                 *profile,
-                |action| matches!(action, EntryAction::Member(of) if of == id),
+                |action| matches!(action, EntryAction::Member(used) if used == id),
             );
             if in_group || in_entry {
                 return Err(EntityError::precondition("the member is in use"));
@@ -415,12 +423,12 @@ impl State {
     fn update_group(&mut self, change: &Change<Group, (ProfileId, GroupId)>) -> UpdateResult {
         match change {
             Change::Insert(group) | Change::Modify(group) => {
-                let known = |member: &GroupMember| self.members.contains_key(&(group.profile, member.id));
-                if let Some(unknown) = group.members.iter().find(|member| !known(member)) {
+                let exists = |member: &GroupMember| self.members.contains_key(&(group.profile, member.id));
+                if let Some(unknown) = group.members.iter().find(|member| !exists(member)) {
                     return Err(EntityError::not_found(format!("no member {}", unknown.id)));
                 }
-                let before = self.groups.get(&(group.profile, group.id));
-                if before.is_some_and(|before| before.max_size != group.max_size)
+                let previous = self.groups.get(&(group.profile, group.id));
+                if previous.is_some_and(|previous| previous.max_size != group.max_size)
                     && matches!(change, Change::Modify(_))
                 {
                     return Err(EntityError::invalid("max_size cannot be modified"));
@@ -429,7 +437,7 @@ impl State {
             Change::Delete((profile, id)) => {
                 if self.uses(
                     *profile,
-                    |action| matches!(action, EntryAction::Group(of) if of == id),
+                    |action| matches!(action, EntryAction::Group(used) if used == id),
                 ) {
                     return Err(EntityError::precondition("the group is in use"));
                 }
@@ -453,16 +461,16 @@ impl State {
         resources.ok_or_else(|| EntityError::not_found("no such entry"))
     }
 
-    fn read(&self, query: &Query, found: &mut dyn FnMut(Entity)) -> UpdateResult {
+    fn read(&self, query: &Query, emit: &mut dyn FnMut(Entity)) -> UpdateResult {
         match query {
             Query::Entries { table, key, options } => {
-                let selected = |entry: &&TableEntry| {
+                let is_selected = |entry: &&TableEntry| {
                     entry.key.table == *table && key.as_ref().is_none_or(|key| *key == entry.key)
                 };
-                for entry in self.entries.values().filter(selected) {
+                for entry in self.entries.values().filter(is_selected) {
                     let resources = self.selected_resources(*table, &entry.resources, options);
                     let since_hit_ns = options.since_hit.then_some(5);
-                    found(Entity::TableEntry(Box::new(TableEntry {
+                    emit(Entity::TableEntry(Box::new(TableEntry {
                         resources,
                         since_hit_ns,
                         ..entry.clone()
@@ -472,27 +480,28 @@ impl State {
             Query::DefaultEntry { table, options } => {
                 let entry = &self.defaults[table];
                 let resources = self.selected_resources(*table, &entry.resources, options);
-                found(Entity::DefaultEntry(Box::new(DefaultEntry {
+                emit(Entity::DefaultEntry(Box::new(DefaultEntry {
                     resources,
                     ..entry.clone()
                 })));
             }
             Query::Members { profile, member } => {
-                let selected = |(of, id): &(ProfileId, MemberId)| {
-                    of == profile && member.is_none_or(|member| member == *id)
+                let is_selected = |(owner, id): &(ProfileId, MemberId)| {
+                    owner == profile && member.is_none_or(|member| member == *id)
                 };
-                let members = self.members.iter().filter(|(key, _)| selected(key));
-                members.for_each(|(_, member)| found(Entity::Member(member.clone())));
+                let members = self.members.iter().filter(|(key, _)| is_selected(key));
+                members.for_each(|(_, member)| emit(Entity::Member(member.clone())));
             }
             Query::Groups { profile, group } => {
-                let selected =
-                    |(of, id): &(ProfileId, GroupId)| of == profile && group.is_none_or(|group| group == *id);
-                let groups = self.groups.iter().filter(|(key, _)| selected(key));
-                groups.for_each(|(_, group)| found(Entity::Group(group.clone())));
+                let is_selected = |(owner, id): &(ProfileId, GroupId)| {
+                    owner == profile && group.is_none_or(|group| group == *id)
+                };
+                let groups = self.groups.iter().filter(|(key, _)| is_selected(key));
+                groups.for_each(|(_, group)| emit(Entity::Group(group.clone())));
             }
             Query::Counters { id, index } => {
-                cells(&self.counters[id], *index, |index, data| {
-                    found(Entity::Counter {
+                visit_cells(&self.counters[id], *index, |index, data| {
+                    emit(Entity::Counter {
                         id: *id,
                         index,
                         data: *data,
@@ -500,18 +509,18 @@ impl State {
                 });
             }
             Query::Meters { counters: true, .. } => {
-                return Err(EntityError::unimplemented("no counters of marks"));
+                return Err(EntityError::unimplemented("meter counters are not supported"));
             }
-            Query::Meters { id, index, .. } => cells(&self.meters[id], *index, |index, config| {
-                found(Entity::Meter {
+            Query::Meters { id, index, .. } => visit_cells(&self.meters[id], *index, |index, config| {
+                emit(Entity::Meter {
                     id: *id,
                     index,
                     config: *config,
                     counters: None,
                 });
             }),
-            Query::Registers { id, index } => cells(&self.registers[id], *index, |index, data| {
-                found(Entity::Register {
+            Query::Registers { id, index } => visit_cells(&self.registers[id], *index, |index, data| {
+                emit(Entity::Register {
                     id: *id,
                     index,
                     data: data.clone(),
@@ -522,16 +531,16 @@ impl State {
                     .multicast
                     .values()
                     .filter(|group| id.is_none_or(|id| id == group.id));
-                groups.for_each(|group| found(Entity::MulticastGroup(group.clone())));
+                groups.for_each(|group| emit(Entity::MulticastGroup(group.clone())));
             }
             Query::CloneSessions(id) => {
                 let sessions = self
                     .clones
                     .values()
                     .filter(|session| id.is_none_or(|id| id == session.id));
-                sessions.for_each(|session| found(Entity::CloneSession(session.clone())));
+                sessions.for_each(|session| emit(Entity::CloneSession(session.clone())));
             }
-            Query::ValueSet(id) => found(Entity::ValueSet {
+            Query::ValueSet(id) => emit(Entity::ValueSet {
                 id: *id,
                 members: self.value_sets[id].clone(),
             }),
@@ -539,7 +548,7 @@ impl State {
                 .digests
                 .get(id)
                 .into_iter()
-                .for_each(|digest| found(Entity::Digest(*digest))),
+                .for_each(|digest| emit(Entity::Digest(*digest))),
         }
         Ok(())
     }
@@ -561,29 +570,29 @@ impl State {
 }
 
 fn apply<K: Ord + Clone, E: Clone>(
-    all: &mut BTreeMap<K, E>,
+    entities: &mut BTreeMap<K, E>,
     change: &Change<E, K>,
     key: impl Fn(&E) -> K,
 ) -> UpdateResult {
     match change {
-        Change::Insert(entity) if all.contains_key(&key(entity)) => {
-            Err(EntityError::already_exists("it is there already"))
+        Change::Insert(entity) if entities.contains_key(&key(entity)) => {
+            Err(EntityError::already_exists("entity already exists"))
         }
-        Change::Modify(entity) if !all.contains_key(&key(entity)) => {
-            Err(EntityError::not_found("it is not there"))
+        Change::Modify(entity) if !entities.contains_key(&key(entity)) => {
+            Err(EntityError::not_found("entity does not exist"))
         }
         Change::Insert(entity) | Change::Modify(entity) => {
-            all.insert(key(entity), entity.clone());
+            entities.insert(key(entity), entity.clone());
             Ok(())
         }
-        Change::Delete(key) => all
+        Change::Delete(key) => entities
             .remove(key)
             .map(|_| ())
-            .ok_or_else(|| EntityError::not_found("it is not there")),
+            .ok_or_else(|| EntityError::not_found("entity does not exist")),
     }
 }
 
-fn each<T>(cells: &mut [T], index: Option<u64>, mut set: impl FnMut(&mut T)) -> UpdateResult {
+fn set_cells<T>(cells: &mut [T], index: Option<u64>, mut set: impl FnMut(&mut T)) -> UpdateResult {
     match index {
         Some(index) => set(&mut cells[index as usize]),
         None => cells.iter_mut().for_each(set),
@@ -591,10 +600,10 @@ fn each<T>(cells: &mut [T], index: Option<u64>, mut set: impl FnMut(&mut T)) -> 
     Ok(())
 }
 
-fn cells<T>(cells: &[T], index: Option<u64>, mut found: impl FnMut(u64, &T)) {
-    for (place, cell) in cells.iter().enumerate() {
-        if index.is_none_or(|index| index == place as u64) {
-            found(place as u64, cell);
+fn visit_cells<T>(cells: &[T], index: Option<u64>, mut visit: impl FnMut(u64, &T)) {
+    for (position, cell) in cells.iter().enumerate() {
+        if index.is_none_or(|index| index == position as u64) {
+            visit(position as u64, cell);
         }
     }
 }

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
 use linewarden_p4runtime::arbitration::{ArbitrationStatus, Limits};
-use linewarden_p4runtime::client::{Client, Events, Session};
+use linewarden_p4runtime::client::{Client, ClientIdentity, Events};
 use linewarden_p4runtime::p4info::P4Info;
 use linewarden_p4runtime::proto::{DESCRIPTORS, v1};
 use linewarden_p4runtime::server::Routes;
@@ -58,49 +58,52 @@ pub fn text<M: prost::Message + Default>(name: &str, text: &str) -> M {
     let descriptor = pool
         .get_message_by_name(name)
         .unwrap_or_else(|| panic!("no message {name}"));
-    let mut numbered = String::new();
-    for (place, part) in text.split('@').enumerate() {
-        match place % 2 {
-            0 => numbered.push_str(part),
-            _ => numbered.push_str(&id(part).to_string()),
+    let mut text_with_ids = String::new();
+    for (index, part) in text.split('@').enumerate() {
+        match index % 2 {
+            0 => text_with_ids.push_str(part),
+            _ => text_with_ids.push_str(&id(part).to_string()),
         }
     }
-    let message = DynamicMessage::parse_text_format(descriptor, &numbered);
+    let message = DynamicMessage::parse_text_format(descriptor, &text_with_ids);
     message
-        .unwrap_or_else(|error| panic!("{error} in {numbered}"))
+        .unwrap_or_else(|error| panic!("{error} in {text_with_ids}"))
         .transcode_to()
         .unwrap()
 }
 
-pub fn entity(of: &str) -> v1::Entity {
-    text("p4.v1.Entity", of)
+pub fn entity(entity_text: &str) -> v1::Entity {
+    text("p4.v1.Entity", entity_text)
 }
 
-pub fn update(kind: v1::update::Type, of: &str) -> v1::Update {
+pub fn update(kind: v1::update::Type, entity_text: &str) -> v1::Update {
     v1::Update {
         r#type: kind.into(),
-        entity: Some(entity(of)),
+        entity: Some(entity(entity_text)),
     }
 }
 
 /// Id of the element with this name.
 pub fn id(name: &str) -> u32 {
     let info = info();
-    let found = [
-        info.tables().by_name_or_alias(name).map(|of| of.id.0),
-        info.actions().by_name_or_alias(name).map(|of| of.id.0),
-        info.profiles().by_name_or_alias(name).map(|of| of.id.0),
-        info.counters().by_name_or_alias(name).map(|of| of.id.0),
-        info.meters().by_name_or_alias(name).map(|of| of.id.0),
-        info.registers().by_name_or_alias(name).map(|of| of.id.0),
-        info.digests().by_name_or_alias(name).map(|of| of.id.0),
-        info.value_sets().by_name_or_alias(name).map(|of| of.id.0),
+    let ids = [
+        info.tables().by_name_or_alias(name).map(|element| element.id.0),
+        info.actions().by_name_or_alias(name).map(|element| element.id.0),
+        info.profiles().by_name_or_alias(name).map(|element| element.id.0),
+        info.counters().by_name_or_alias(name).map(|element| element.id.0),
+        info.meters().by_name_or_alias(name).map(|element| element.id.0),
+        info.registers()
+            .by_name_or_alias(name)
+            .map(|element| element.id.0),
+        info.digests().by_name_or_alias(name).map(|element| element.id.0),
+        info.value_sets()
+            .by_name_or_alias(name)
+            .map(|element| element.id.0),
     ];
-    found
-        .into_iter()
+    ids.into_iter()
         .flatten()
         .next()
-        .unwrap_or_else(|| panic!("nothing is named {name}"))
+        .unwrap_or_else(|| panic!("no element has the name {name}"))
 }
 
 pub type Raw = v1::p4_runtime_client::P4RuntimeClient<tonic::transport::Channel>;
@@ -115,9 +118,9 @@ pub fn write_request(updates: Vec<v1::Update>, atomicity: v1::write_request::Ato
     }
 }
 
-pub async fn write(raw: &mut Raw, kind: Type, of: &str) -> Result<(), Status> {
+pub async fn write(raw: &mut Raw, kind: Type, entity_text: &str) -> Result<(), Status> {
     let request = write_request(
-        vec![update(kind, of)],
+        vec![update(kind, entity_text)],
         v1::write_request::Atomicity::ContinueOnError,
     );
     raw.write(request).await.map(|_| ())
@@ -131,29 +134,29 @@ pub async fn read(raw: &mut Raw, requests: &[&str]) -> (Vec<v1::Entity>, Result<
         ..Default::default()
     };
     let mut responses = raw.read(request).await.unwrap().into_inner();
-    let mut found = Vec::new();
+    let mut received = Vec::new();
     loop {
         match responses.message().await {
-            Ok(Some(response)) => found.extend(response.entities),
-            Ok(None) => return (found, Ok(())),
-            Err(status) => return (found, Err(status)),
+            Ok(Some(response)) => received.extend(response.entities),
+            Ok(None) => return (received, Ok(())),
+            Err(status) => return (received, Err(status)),
         }
     }
 }
 
 pub fn counter(index: u64, packets: u64) -> v1::Update {
-    let of = format!(
+    let entity_text = format!(
         "counter_entry {{ counter_id: @In.seen_by_port@ index {{ index: {index} }} data {{ packet_count: {packets} }} }}"
     );
-    update(Type::Modify, &of)
+    update(Type::Modify, &entity_text)
 }
 
 /// Server with an in-memory switch.
 pub struct Server {
     pub endpoint: Endpoint,
     pub switch: Arc<Memory>,
-    until: Option<oneshot::Sender<()>>,
-    pub served: tokio::task::JoinHandle<()>,
+    shutdown: Option<oneshot::Sender<()>>,
+    pub task: tokio::task::JoinHandle<()>,
 }
 
 impl Server {
@@ -163,7 +166,11 @@ impl Server {
     }
 
     /// Starts with further services and TLS; the endpoint has no TLS configuration.
-    pub async fn start_with(pipeline: Option<Pipeline>, others: Routes, tls: Option<ServerTls>) -> Self {
+    pub async fn start_with(
+        pipeline: Option<Pipeline>,
+        other_services: Routes,
+        tls: Option<ServerTls>,
+    ) -> Self {
         let (switch, events) = Memory::new(&data("everything.entries.txtpb"));
         if let Some(pipeline) = &pipeline {
             switch.run(pipeline);
@@ -185,25 +192,27 @@ impl Server {
             .await
             .unwrap();
         let endpoint = Endpoint::from_shared(format!("http://{}", listener.local_addr().unwrap())).unwrap();
-        let (until, ended) = oneshot::channel::<()>();
-        let served = tokio::spawn(async move {
-            let ended = async {
-                let _ = ended.await;
+        let (shutdown, shutdown_receiver) = oneshot::channel::<()>();
+        let task = tokio::spawn(async move {
+            let until_shutdown = async {
+                let _ = shutdown_receiver.await;
             };
-            let served = service.serve(others, listener, tls.as_ref(), ended).await;
-            served.unwrap();
+            let result = service
+                .serve(other_services, listener, tls.as_ref(), until_shutdown)
+                .await;
+            result.unwrap();
         });
         Self {
             endpoint,
             switch,
-            until: Some(until),
-            served,
+            shutdown: Some(shutdown),
+            task,
         }
     }
 
     /// Stops the server, as a signal would.
     pub fn stop(&mut self) {
-        drop(self.until.take());
+        drop(self.shutdown.take());
     }
 
     /// Generated client with the smallest HTTP/2 window: unread messages stay in the server.
@@ -219,12 +228,12 @@ impl Server {
     }
 
     pub async fn client(&self, election_id: u128) -> (Client, Events, ArbitrationStatus) {
-        let session = Session {
+        let identity = ClientIdentity {
             device_id: DEVICE,
             role: String::new(),
             election_id,
         };
-        Client::connect(self.endpoint.clone(), session).await.unwrap()
+        Client::connect(self.endpoint.clone(), identity).await.unwrap()
     }
 
     /// Primary client, with the test program set.

@@ -1,11 +1,12 @@
-//! `p4dra-classic` (LAP/1 3.1): attestation bit-compatible with the published P4DRA, for comparison and interoperation only.
+//! `p4dra-classic` (LAP/1 3.1): attestation bit-compatible with the published P4DRA, for comparison and interoperation
+//! only.
 //!
-//! **Insecure by design.** Only k is secret in a request, the device does not authenticate the gateway, half of h is bound only if the
-//! sender cannot choose r and n, and Forró with d and h in place of its constants has no published analysis (see
-//! `linewarden-forro`). The profile is off unless configured, and never uses a key of `attest/2`. This implementation avoids
-//! the errors of the published code that are not part of its design: frames that the switch sends to itself are rejected from
-//! outside, r and n are chosen by the verifier and compared before any computation, and an unknown prover cannot prove
-//! anything.
+//! **Insecure by design.** Only k is secret in a request, the device does not authenticate the gateway, half of h is
+//! bound only if the prover cannot choose r and n, and Forró with d and h in place of its constants has no published
+//! analysis (see `linewarden-forro`). The profile is off unless configured, and never uses a key of `attest/2`. This
+//! implementation avoids the errors of the published code that are not part of its design: messages that a switch sends
+//! only to itself are rejected if they arrive from outside, the verifier chooses r and n and compares them before any
+//! computation, and an unknown prover cannot prove anything.
 //!
 //! ```text
 //! verifier                               prover
@@ -163,20 +164,20 @@ impl Message {
             operation::REQUEST => Self::Request(round),
             operation::REPLY => Self::Reply(round, fields.id()?, fields.value()?),
             operation::CALCULATING => {
-                let (id, [done]) = (fields.id()?, fields.bytes()?);
+                let (id, [quarter_rounds]) = (fields.id()?, fields.bytes()?);
                 let state: [u8; 64] = fields.bytes()?;
                 let mut words = [0; 16];
                 for (word, bytes) in words.iter_mut().zip(state.as_chunks::<4>().0) {
                     *word = u32::from_be_bytes(*bytes);
                 }
-                Self::Calculating(round, id, done, words, fields.value()?)
+                Self::Calculating(round, id, quarter_rounds, words, fields.value()?)
             }
             operation::VERIFIED => Self::Verified(round, fields.id()?, fields.value()?, fields.value()?),
             _ => Self::Setup(AttestationKey::from_bytes(fields.value()?), fields.id()?),
         })
     }
 
-    /// The first byte.
+    /// The first byte of the message, a constant of [`operation`].
     #[must_use]
     pub fn operation(&self) -> u8 {
         match self {
@@ -208,9 +209,9 @@ impl Message {
                 put_field(&mut rest, swap_word_bytes(id.0))?;
                 put_field(&mut rest, swap_word_bytes(*proof))?;
             }
-            Self::Calculating(_, id, done, words, proof) => {
+            Self::Calculating(_, id, quarter_rounds, words, proof) => {
                 put_field(&mut rest, swap_word_bytes(id.0))?;
-                put_field(&mut rest, [*done])?;
+                put_field(&mut rest, [*quarter_rounds])?;
                 words
                     .iter()
                     .try_for_each(|word| put_field(&mut rest, word.to_be_bytes()))?;
@@ -232,9 +233,9 @@ impl Message {
 
 /// Writes a field to the front of the remaining buffer.
 fn put_field<const BYTES: usize>(rest: &mut &mut [u8], field: [u8; BYTES]) -> Option<()> {
-    let (place, behind) = core::mem::take(rest).split_first_chunk_mut::<BYTES>()?;
-    *place = field;
-    *rest = behind;
+    let (target, remaining) = core::mem::take(rest).split_first_chunk_mut::<BYTES>()?;
+    *target = field;
+    *rest = remaining;
     Some(())
 }
 
@@ -248,7 +249,7 @@ impl fmt::Debug for Template {
     }
 }
 
-/// Little-endian words.
+/// Reads bytes as little-endian words.
 fn words<const WORDS: usize>(bytes: &[u8]) -> [u32; WORDS] {
     let mut words = [0; WORDS];
     for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<4>().0) {

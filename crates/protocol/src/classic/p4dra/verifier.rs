@@ -35,7 +35,8 @@ impl Verifier {
         self.provers.insert(id, Template::new(key, &id, h));
     }
 
-    /// Opens a round and closes the one before the last. `false` if the round is open already; then nothing changes.
+    /// Opens a round. The round opened before stays open, and earlier rounds are closed. Returns `false`, and changes
+    /// nothing, if the round is open already.
     #[must_use]
     pub fn open_round(&mut self, round: Round) -> bool {
         let open = [&self.current, &self.previous].into_iter().flatten();
@@ -75,7 +76,7 @@ impl Verifier {
         }
     }
 
-    /// Checks in the order of LAP/1 3.1.3.
+    /// Checks in the order of LAP/1 3.1.2.
     fn check(&mut self, payload: &[u8]) -> Result<(Round, ProverId, Proof), Verdict> {
         let message = Message::parse(payload).ok_or(Verdict::DropP4draMalformed)?;
         let Message::Reply(round, id, proof) = message else {

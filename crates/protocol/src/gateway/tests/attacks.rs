@@ -4,7 +4,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::support::{GatewayFixture, TestDevice, bent, one_device, verified_ack};
+use super::support::{GatewayFixture, TestDevice, altered, one_device, verified_ack};
 use crate::classic::crc32::Crc32;
 use crate::classic::device::{is_accepted, request, respond};
 use crate::classic::rng::SplitMix64;
@@ -71,9 +71,9 @@ impl Classic {
 
     fn responses(&self, challenge: &Message) -> (Block, Option<Block>) {
         let crps = &self.crps[challenge.identifier as usize - 1];
-        let of = |c: u32| crps.iter().find(|crp| crp.challenge == c).unwrap().response;
-        let second = (self.profile == Profile::Uav).then(|| of(challenge.challenge2));
-        (of(challenge.challenge1), second)
+        let response_to = |c: u32| crps.iter().find(|crp| crp.challenge == c).unwrap().response;
+        let second = (self.profile == Profile::Uav).then(|| response_to(challenge.challenge2));
+        (response_to(challenge.challenge1), second)
     }
 
     fn legitimate_response(&mut self, identifier: u32) -> (Message, Message) {
@@ -152,16 +152,16 @@ fn unknown_and_wrong_messages_get_no_reply_and_are_not_forwarded() {
     }
 }
 
-/// CRC-32 is affine: of one challenge seen twice, the second hash follows from the first.
+/// Forges a RESP: CRC-32 is affine, so for a repeated challenge the second hash follows from the first.
 fn affine_forgery(bits: ResponseBits, sniffed: &(Message, Message), challenge: &Message) -> Message {
     let (old_challenge, old_response) = sniffed;
     let delta = xor(&old_challenge.rn, &challenge.rn);
     let blocks = if challenge.challenge2 == 0 { 1 } else { 2 };
     let zeros = |crc: Crc32| (0..blocks).fold(crc, |crc, _| crc.update(&[0; 32][..bits.bytes()]));
     let with_delta = zeros(Crc32::new()).update(&delta[..bits.bytes()]).finish();
-    let without = zeros(Crc32::new()).update(&[0; 32][..bits.bytes()]).finish();
+    let without_delta = zeros(Crc32::new()).update(&[0; 32][..bits.bytes()]).finish();
     let mut forged = Message::new(message_type::RESP, challenge.identifier);
-    forged.hash = old_response.hash ^ with_delta ^ without;
+    forged.hash = old_response.hash ^ with_delta ^ without_delta;
     forged
 }
 
@@ -172,8 +172,8 @@ fn a_recorded_exchange_allows_no_forgery_if_each_pair_is_used_once() {
         let mut sniffed = Vec::new();
         for _ in 0..PAIRS {
             let (challenge, response) = classic.legitimate_response(5);
-            let seen = |old: &(Message, Message)| old.0.challenge1 == challenge.challenge1;
-            assert!(!sniffed.iter().any(seen), "no challenge is repeated");
+            let is_same = |old: &(Message, Message)| old.0.challenge1 == challenge.challenge1;
+            assert!(!sniffed.iter().any(is_same), "no challenge is repeated");
             for old in &sniffed {
                 let forged = affine_forgery(bits, old, &challenge);
                 assert_eq!(classic.send(&forged).0, Verdict::DropClassicHash);
@@ -196,12 +196,12 @@ fn a_repeated_challenge_of_the_uav_profile_is_forged_as_published() {
     let mut sniffed: Vec<(Message, Message)> = Vec::new();
     let forged = (0..2000).find_map(|_| {
         let (challenge, response) = classic.legitimate_response(5);
-        let same = |old: &&(Message, Message)| {
+        let is_same = |old: &&(Message, Message)| {
             (old.0.challenge1, old.0.challenge2) == (challenge.challenge1, challenge.challenge2)
         };
         let forged = sniffed
             .iter()
-            .find(same)
+            .find(is_same)
             .map(|old| affine_forgery(classic.bits, old, &challenge));
         sniffed.push((challenge, response));
         forged
@@ -209,7 +209,7 @@ fn a_repeated_challenge_of_the_uav_profile_is_forged_as_published() {
     assert_eq!(classic.send(&forged.unwrap()).0, Verdict::ReplyClassicAck);
 }
 
-/// The index was RN mod 500, so the visible challenge revealed RN.
+/// In the earlier verifier the index was RN mod 500, so the visible challenge revealed RN.
 #[test]
 fn the_choice_of_pairs_reveals_nothing_about_the_random_number() {
     let mut classic = Classic::new(Profile::Uav, ResponseBits::B64);
@@ -232,28 +232,28 @@ fn the_choice_of_pairs_reveals_nothing_about_the_random_number() {
 fn lap_accepts_no_zero_tag_and_no_zero_key() {
     for mode in [Mode::Pool, Mode::Key] {
         let mut fixture = GatewayFixture::new();
-        let prover = TestDevice::new(1, mode);
-        fixture.gateway.install(prover.install(0, 1)).unwrap();
-        let zero_tag = bent(&prover.response(0, fixture.fresh), 48, &[0; 16]);
-        assert_eq!(fixture.verdict(&prover, &zero_tag), Verdict::DropTag);
+        let device = TestDevice::new(1, mode);
+        fixture.gateway.install(device.install(0, 1)).unwrap();
+        let zero_tag = altered(&device.response(0, fixture.fresh), 48, &[0; 16]);
+        assert_eq!(fixture.verdict(&device, &zero_tag), Verdict::DropTag);
     }
-    let (mut fixture, prover) = one_device(0);
-    let mut forged = Response::read_from_bytes(&prover.response(0, fixture.fresh)).unwrap();
+    let (mut fixture, device) = one_device(0);
+    let mut forged = Response::read_from_bytes(&device.response(0, fixture.fresh)).unwrap();
     let zero_key = AuthKey::from_bytes([0; 16]);
-    forged.tag = tag::response(&zero_key, &forged, &tag::location(Some(prover.endpoint.mac)));
+    forged.tag = tag::response(&zero_key, &forged, &tag::location(Some(device.endpoint.mac)));
     assert_eq!(
-        fixture.verdict(&prover, forged.as_bytes()),
+        fixture.verdict(&device, forged.as_bytes()),
         Verdict::DropNoRows,
         "an empty line accepts no RESPONSE"
     );
 }
 
-/// A replayed RESPONSE gets at most the same ACK, and only from the origin of the winning one.
+/// A replayed RESPONSE gets at most the same ACK, and only from the origin of the winning RESPONSE.
 #[test]
 fn lap_replays_open_no_session_and_spend_no_row() {
     let (mut fixture, victim) = one_device(4);
     let response = fixture.authenticate(&victim);
-    let line = fixture.gateway.line(victim.device);
+    let line = fixture.gateway.line(victim.id);
     let mut attacker = victim.clone();
     attacker.endpoint.mac = [2, 0xbb, 0, 0, 0, 1];
     attacker.endpoint.ip = [10, 66, 6, 6].into();
@@ -261,12 +261,12 @@ fn lap_replays_open_no_session_and_spend_no_row() {
         assert_eq!(fixture.verdict(&attacker, &response), Verdict::DropReplay);
     }
     assert_eq!(fixture.through_gate(&attacker), Verdict::DropGate);
-    assert_eq!(fixture.gateway.line(victim.device), line);
+    assert_eq!(fixture.gateway.line(victim.id), line);
     fixture.authenticate(&victim);
     assert_eq!(fixture.verdict(&victim, &response), Verdict::DropIndex);
 }
 
-/// A RESPONSE intercepted before it arrived is useless from another MAC address.
+/// A RESPONSE that an attacker intercepts before it reaches the gateway is useless from another MAC address.
 #[test]
 fn lap_binds_an_intercepted_response_to_its_sender() {
     let (mut fixture, victim) = one_device(2);
@@ -274,7 +274,7 @@ fn lap_binds_an_intercepted_response_to_its_sender() {
     let mut attacker = victim.clone();
     attacker.endpoint.mac = [2, 0xbb, 0, 0, 0, 1];
     assert_eq!(fixture.verdict(&attacker, &response), Verdict::DropTag);
-    let unbound = bent(&response, 5, &[0]);
+    let unbound = altered(&response, 5, &[0]);
     assert_eq!(
         fixture.verdict(&attacker, &unbound),
         Verdict::DropTag,
@@ -291,7 +291,7 @@ fn lap_requests_from_others_disturb_nothing() {
     flooder.endpoint.mac = [2, 0xbb, 0, 0, 0, 1];
     flooder.endpoint.ip = [10, 66, 6, 6].into();
     let response = victim.response(0, fixture.fresh);
-    let line = fixture.gateway.line(victim.device);
+    let line = fixture.gateway.line(victim.id);
     for nonce in 0..=255 {
         assert_eq!(
             fixture.verdict(&flooder, &flooder.request(nonce)),
@@ -299,9 +299,9 @@ fn lap_requests_from_others_disturb_nothing() {
         );
     }
     assert_eq!(
-        fixture.gateway.line(victim.device),
+        fixture.gateway.line(victim.id),
         line,
-        "no row is spent, no state made"
+        "no row is spent, and no state is stored"
     );
     let (verdict, payload) = fixture.send(&victim, &response);
     assert_eq!(verdict, Verdict::ReplyAck);
@@ -311,29 +311,29 @@ fn lap_requests_from_others_disturb_nothing() {
 /// No reply to an unknown device, and no amplification.
 #[test]
 fn lap_sends_unknown_devices_nothing_and_does_not_amplify() {
-    let (mut fixture, prover) = one_device(2);
+    let (mut fixture, device) = one_device(2);
     let unknown = TestDevice::new(0x99, Mode::Pool);
     assert_eq!(
         fixture.verdict(&unknown, &unknown.request(1)),
         Verdict::DropUnknownDevice
     );
-    let (_, reply) = fixture.send(&prover, &prover.request(1));
+    let (_, reply) = fixture.send(&device, &device.request(1));
     assert_eq!(
-        fixture.verdict(&prover, &reply),
+        fixture.verdict(&device, &reply),
         Verdict::DropDirection,
         "a reply gets no reply"
     );
-    assert_eq!(reply.len(), prover.request(1).len());
+    assert_eq!(reply.len(), device.request(1).len());
 }
 
 /// The classic port is closed unless it is configured.
 #[test]
 fn the_classic_port_is_closed_by_default() {
-    let (mut fixture, prover) = one_device(2);
+    let (mut fixture, device) = one_device(2);
     let to = crate::frame::write::Endpoint {
         port: crate::classic::CLASSIC_PORT,
         ..super::support::gateway_end()
     };
-    let mut frame = fixture.frame(&prover, to, &[0; 33]);
-    assert_eq!(fixture.handle(prover.ingress, &mut frame), Verdict::DropGate);
+    let mut frame = fixture.frame(&device, to, &[0; 33]);
+    assert_eq!(fixture.handle(device.ingress, &mut frame), Verdict::DropGate);
 }

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use zerocopy::IntoBytes as _;
 
-use super::support::{GATEWAY, TestDevice as Device, bent, gateway_end};
+use super::support::{GATEWAY, TestDevice as Device, altered, gateway_end};
 use crate::attest::{AttestationKey, ConfigurationHash, PeriodStart, ProofKey, Round};
 use crate::frame::Meta;
 use crate::gateway::{
@@ -100,7 +100,7 @@ impl AttestFixture {
     }
 }
 
-/// The correct PROOF of a device with configuration h.
+/// Returns the correct PROOF of a device with configuration h.
 fn proof(round: &Round, h: &ConfigurationHash) -> Vec<u8> {
     let proof = key(DEVICE, &round.start, h).prove(round);
     round.proof_message(DEVICE, proof).as_bytes().to_vec()
@@ -109,22 +109,22 @@ fn proof(round: &Round, h: &ConfigurationHash) -> Vec<u8> {
 /// One scenario for each verdict of this file.
 pub fn reach(verdict: Verdict) -> Verdict {
     let mut fixture = AttestFixture::new();
-    let right = proof(&round(1), &H);
+    let valid = proof(&round(1), &H);
     match verdict {
         Verdict::DropUnsupportedType => {
             fixture.gateway = Gateway::new(GatewayConfig::new(GATEWAY, &[]));
-            fixture.verdict(&right)
+            fixture.verdict(&valid)
         }
-        Verdict::ProofOk => fixture.verdict(&right),
+        Verdict::ProofOk => fixture.verdict(&valid),
         Verdict::DropRound => fixture.verdict(&proof(&round(2), &H)),
         Verdict::DropLate => {
             fixture.now = fixture.now.plus_ms(1001);
-            fixture.verdict(&right)
+            fixture.verdict(&valid)
         }
-        Verdict::DropUnknownProver => fixture.verdict(&bent(&right, 15, &[9])),
+        Verdict::DropUnknownProver => fixture.verdict(&altered(&valid, 15, &[9])),
         Verdict::DropProved => {
-            fixture.verdict(&right);
-            fixture.verdict(&right)
+            fixture.verdict(&valid);
+            fixture.verdict(&valid)
         }
         Verdict::DropNoKey => {
             let later = Period(START.period.0 + 2);
@@ -133,9 +133,9 @@ pub fn reach(verdict: Verdict) -> Verdict {
                 .gateway
                 .install_prover(other, later, keys(other, &START))
                 .unwrap();
-            fixture.verdict(&right)
+            fixture.verdict(&valid)
         }
-        _ => fixture.verdict(&bent(&right, 95, &[right[95] ^ 1])),
+        _ => fixture.verdict(&altered(&valid, 95, &[valid[95] ^ 1])),
     }
 }
 
@@ -145,20 +145,20 @@ fn a_proof_for_another_gateway_is_rejected() {
     let other_gateway_keys = k(DEVICE).for_period(DEVICE, &START, &H).for_gateway(GatewayId(8));
     let forged = round(1).proof_message(DEVICE, other_gateway_keys.prove(&round(1)));
     assert_eq!(fixture.verdict(forged.as_bytes()), Verdict::DropProof);
-    let there = Round {
+    let other_round = Round {
         gateway: GatewayId(8),
         ..round(1)
     };
-    let foreign = there.proof_message(DEVICE, other_gateway_keys.prove(&there));
+    let foreign = other_round.proof_message(DEVICE, other_gateway_keys.prove(&other_round));
     assert_eq!(fixture.verdict(foreign.as_bytes()), Verdict::DropGateway);
 }
 
 #[test]
 fn every_bit_of_a_proof_and_of_the_configuration_counts() {
     let mut fixture = AttestFixture::new();
-    let right = proof(&round(1), &H);
+    let valid = proof(&round(1), &H);
     for bit in 0..64 * 8 {
-        let mut forged = right.clone();
+        let mut forged = valid.clone();
         forged[32 + bit / 8] ^= 1 << (bit % 8);
         assert_eq!(fixture.verdict(&forged), Verdict::DropProof, "bit {bit}");
     }
@@ -176,11 +176,11 @@ fn every_bit_of_a_proof_and_of_the_configuration_counts() {
         None,
         "a wrong proof leaves no record"
     );
-    assert_eq!(fixture.verdict(&right), Verdict::ProofOk);
+    assert_eq!(fixture.verdict(&valid), Verdict::ProofOk);
 }
 
 #[test]
-fn no_later_message_changes_an_ok_verdict() {
+fn no_later_message_changes_a_recorded_proof() {
     let mut fixture = AttestFixture::new();
     fixture.now = fixture.now.plus_ms(7);
     assert_eq!(fixture.verdict(&proof(&round(1), &H)), Verdict::ProofOk);
@@ -193,7 +193,7 @@ fn no_later_message_changes_an_ok_verdict() {
 }
 
 #[test]
-fn two_rounds_are_open_side_by_side_and_no_third() {
+fn only_two_rounds_are_open_at_a_time() {
     let mut fixture = AttestFixture::new();
     fixture.open(round(2));
     assert_eq!(fixture.verdict(&proof(&round(2), &H)), Verdict::ProofOk);
@@ -213,24 +213,24 @@ fn two_rounds_are_open_side_by_side_and_no_third() {
 }
 
 #[test]
-fn old_and_new_are_valid_side_by_side_while_both_are_installed() {
+fn two_configurations_are_valid_while_the_keys_of_both_are_installed() {
     let mut fixture = AttestFixture::new();
-    let both = ProverKeys {
+    let both_keys = ProverKeys {
         alternate: Some(key(DEVICE, &START, &OTHER_H)),
         ..keys(DEVICE, &START)
     };
     assert_eq!(fixture.verdict(&proof(&round(1), &OTHER_H)), Verdict::DropProof);
     fixture
         .gateway
-        .install_prover(DEVICE, START.period, both)
+        .install_prover(DEVICE, START.period, both_keys)
         .unwrap();
     assert_eq!(fixture.verdict(&proof(&round(1), &OTHER_H)), Verdict::ProofOk);
-    let proved = fixture.gateway.proof_record(DEVICE, RoundNumber(1)).unwrap();
-    assert_eq!(proved.configuration, Configuration::Alternate);
+    let record = fixture.gateway.proof_record(DEVICE, RoundNumber(1)).unwrap();
+    assert_eq!(record.configuration, Configuration::Alternate);
 }
 
 #[test]
-fn the_keys_of_the_next_period_are_installed_beside_the_current_ones() {
+fn the_keys_of_the_next_period_are_installed_beside_the_current_keys() {
     let mut fixture = AttestFixture::new();
     let next = PeriodStart {
         period: Period(6),
@@ -257,17 +257,17 @@ fn the_keys_of_the_next_period_are_installed_beside_the_current_ones() {
 #[test]
 fn invalid_provers_and_rounds_are_rejected_without_a_change() {
     let mut fixture = AttestFixture::new();
-    let zero = ProverKeys {
+    let zero_keys = ProverKeys {
         current: ProofKey::from_bytes([0; 32]),
         alternate: None,
     };
     let period = START.period;
     let gateway = &mut fixture.gateway;
-    let unusable = gateway.install_prover(DEVICE, period, zero);
-    assert_eq!(unusable, Err(ProvisionError::UnusableProofKey(DEVICE)));
-    let zero = DeviceId(0);
+    let result = gateway.install_prover(DEVICE, period, zero_keys);
+    assert_eq!(result, Err(ProvisionError::UnusableProofKey(DEVICE)));
+    let device_zero = DeviceId(0);
     assert_eq!(
-        gateway.install_prover(zero, period, keys(zero, &START)),
+        gateway.install_prover(device_zero, period, keys(device_zero, &START)),
         Err(ProvisionError::DeviceZero)
     );
     let (second, third) = (DeviceId(2), DeviceId(3));
@@ -300,7 +300,7 @@ fn invalid_provers_and_rounds_are_rejected_without_a_change() {
     assert_eq!(fixture.verdict(&proof(&round(1), &H)), Verdict::ProofOk);
 }
 
-/// Otherwise a proof of an old round could be used again.
+/// If round numbers could decrease, a proof of an old round could be used again.
 #[test]
 fn round_numbers_only_grow() {
     let mut fixture = AttestFixture::new();
@@ -315,8 +315,8 @@ fn round_numbers_only_grow() {
         })
     };
     for number in [0, 1] {
-        let refused = ProvisionError::RoundNotAbove(RoundNumber(number), RoundNumber(1));
-        assert_eq!(open(&mut fixture, number, START), Err(refused));
+        let expected = ProvisionError::RoundNotAbove(RoundNumber(number), RoundNumber(1));
+        assert_eq!(open(&mut fixture, number, START), Err(expected));
     }
     let unknown = PeriodStart {
         period: Period(7),
@@ -330,8 +330,8 @@ fn round_numbers_only_grow() {
         Verdict::DropRound,
         "round 5 replaced round 1"
     );
-    let refused = ProvisionError::RoundNotAbove(RoundNumber(4), RoundNumber(5));
-    assert_eq!(open(&mut fixture, 4, START), Err(refused));
+    let expected = ProvisionError::RoundNotAbove(RoundNumber(4), RoundNumber(5));
+    assert_eq!(open(&mut fixture, 4, START), Err(expected));
     fixture.gateway.reset_rounds();
     assert_eq!(fixture.verdict(&proof(&round(5), &H)), Verdict::DropRound);
     assert_eq!(open(&mut fixture, 1, START), Ok(()));

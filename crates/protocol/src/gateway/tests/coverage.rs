@@ -4,7 +4,7 @@
 use alloc::vec::Vec;
 
 use super::support::{
-    GatewayFixture, SESSION_LIFETIME_S, TestDevice, bent, data_up, gateway_end, one_device, service_end,
+    GatewayFixture, SESSION_LIFETIME_S, TestDevice, altered, data_up, gateway_end, one_device, service_end,
 };
 use crate::classic::rng::SplitMix64;
 use crate::classic::verifier::{Crp, Verifier};
@@ -24,28 +24,28 @@ fn every_verdict_is_reached() {
     }
 }
 
-/// One arm per verdict, so that none can be forgotten.
+/// Plays the scenario of a verdict. There is one arm per verdict, so no verdict can be forgotten.
 fn reach(verdict: Verdict) -> Verdict {
     match verdict {
         Verdict::PassForeign => gate_off(|builder| builder.udp(b"x"), service_end()),
         Verdict::PassUnparsed => gate_off(|builder| builder.options(&[1]).udp(b"x"), gateway_end()),
-        Verdict::PassAlways => gate_open(|builder| builder.arp_request()),
+        Verdict::PassAlways => bound_gate(|builder| builder.arp_request()),
         Verdict::PassSession => {
-            let (mut fixture, prover) = one_device(2);
-            fixture.authenticate(&prover);
-            fixture.through_gate(&prover)
+            let (mut fixture, device) = one_device(2);
+            fixture.authenticate(&device);
+            fixture.through_gate(&device)
         }
-        Verdict::ReplyChallenge => with_device(1, |prover, _| prover.request(1)),
-        Verdict::ReplyAck => with_device(1, |prover, fresh| prover.response(0, fresh)),
+        Verdict::ReplyChallenge => with_device(1, |device, _| device.request(1)),
+        Verdict::ReplyAck => with_device(1, |device, fresh| device.response(0, fresh)),
         Verdict::ReplyAckRepeated => {
-            let (mut fixture, prover) = one_device(1);
-            let response = fixture.authenticate(&prover);
-            fixture.verdict(&prover, &response)
+            let (mut fixture, device) = one_device(1);
+            let response = fixture.authenticate(&device);
+            fixture.verdict(&device, &response)
         }
-        Verdict::ReplyNak => with_device(0, |prover, _| prover.request(1)),
+        Verdict::ReplyNak => with_device(0, |device, _| device.request(1)),
         Verdict::ReplyClassicChallenge => classic_exchange(Verdict::ReplyClassicChallenge),
         Verdict::ReplyClassicAck => classic_exchange(Verdict::ReplyClassicAck),
-        Verdict::DropLength => with_device(1, |prover, _| prover.request(1)[..63].to_vec()),
+        Verdict::DropLength => with_device(1, |device, _| device.request(1)[..63].to_vec()),
         Verdict::DropMagic => altered_request(0, &[0]),
         Verdict::DropVersion => altered_request(2, &[2]),
         Verdict::DropType => altered_request(3, &[8]),
@@ -78,100 +78,102 @@ fn reach(verdict: Verdict) -> Verdict {
             gate_off(|builder| builder.udp(b"x"), to)
         }
         Verdict::DropSourceNotDevice => {
-            let (mut fixture, mut prover) = one_device(1);
-            prover.endpoint.ip = gateway_end().ip;
-            fixture.verdict(&prover, &prover.request(1))
+            let (mut fixture, mut device) = one_device(1);
+            device.endpoint.ip = gateway_end().ip;
+            fixture.verdict(&device, &device.request(1))
         }
-        Verdict::DropTruncated => gate_open(|builder| builder.udp(b"x")[..30].to_vec()),
+        Verdict::DropTruncated => bound_gate(|builder| builder.udp(b"x")[..30].to_vec()),
         Verdict::DropUnknownDevice => {
             let unknown = TestDevice::new(9, Mode::Pool);
             GatewayFixture::new().verdict(&unknown, &unknown.request(1))
         }
         Verdict::DropRevoked => {
-            let (mut fixture, prover) = one_device(1);
-            fixture.gateway.revoke(prover.device).unwrap();
-            fixture.verdict(&prover, &prover.request(1))
+            let (mut fixture, device) = one_device(1);
+            fixture.gateway.revoke(device.id).unwrap();
+            fixture.verdict(&device, &device.request(1))
         }
         Verdict::DropBusy => {
-            let (mut fixture, prover) = one_device(1);
-            let _at_work = fixture.commit_only(&prover);
-            fixture.verdict(&prover, &prover.request(1))
+            let (mut fixture, device) = one_device(1);
+            let _committed = fixture.commit_only(&device);
+            fixture.verdict(&device, &device.request(1))
         }
-        Verdict::DropNoRows => with_device(0, |prover, fresh| prover.response(0, fresh)),
+        Verdict::DropNoRows => with_device(0, |device, fresh| device.response(0, fresh)),
         Verdict::DropNakLimit => {
-            let (mut fixture, prover) = one_device(0);
+            let (mut fixture, device) = one_device(0);
             (0..100)
-                .for_each(|_| assert_eq!(fixture.verdict(&prover, &prover.request(1)), Verdict::ReplyNak));
-            fixture.verdict(&prover, &prover.request(1))
+                .for_each(|_| assert_eq!(fixture.verdict(&device, &device.request(1)), Verdict::ReplyNak));
+            fixture.verdict(&device, &device.request(1))
         }
-        Verdict::DropIndex => with_device(1, |prover, fresh| prover.response(1, fresh)),
-        Verdict::DropGateway => with_device(1, |prover, fresh| {
-            bent(&prover.response(0, fresh), 36, &[0, 0, 0, 9])
+        Verdict::DropIndex => with_device(1, |device, fresh| device.response(1, fresh)),
+        Verdict::DropGateway => with_device(1, |device, fresh| {
+            altered(&device.response(0, fresh), 36, &[0, 0, 0, 9])
         }),
-        Verdict::DropFresh => with_device(1, |prover, _| prover.response(0, [9; 8])),
+        Verdict::DropFresh => with_device(1, |device, _| device.response(0, [9; 8])),
         Verdict::DropStopped => {
-            let (mut fixture, prover) = one_device(1);
+            let (mut fixture, device) = one_device(1);
             fixture.now = fixture.now.plus_ms(FRESH_MAX_AGE_MS + 1);
-            fixture.verdict(&prover, &prover.request(1))
+            fixture.verdict(&device, &device.request(1))
         }
-        Verdict::DropTag => with_device(1, |prover, fresh| bent(&prover.response(0, fresh), 63, &[0; 1])),
+        Verdict::DropTag => with_device(1, |device, fresh| {
+            altered(&device.response(0, fresh), 63, &[0; 1])
+        }),
         Verdict::SlowPath | Verdict::DropShed => {
-            let (mut fixture, prover) = one_device(1);
-            let slow = GatewayConfig {
+            let (mut fixture, device) = one_device(1);
+            let config = GatewayConfig {
                 miss_per_s: 1,
                 ..fixture.gateway.config().clone()
             };
-            fixture.gateway = Gateway::new(slow);
+            fixture.gateway = Gateway::new(config);
             fixture.rotate_fresh_value();
             if verdict == Verdict::DropShed {
-                fixture.verdict(&prover, &prover.request(1));
+                fixture.verdict(&device, &device.request(1));
             }
-            fixture.verdict(&prover, &prover.request(1))
+            fixture.verdict(&device, &device.request(1))
         }
         Verdict::DropMark => {
             let mut fixture = GatewayFixture::new();
-            let prover = TestDevice::new(1, Mode::Pool);
+            let device = TestDevice::new(1, Mode::Pool);
             let mark = Some(RowIndex(0));
-            let install = prover.install(0, 2);
+            let install = device.install(0, 2);
             fixture
                 .gateway
                 .install(DeviceInstall { mark, ..install })
                 .unwrap();
-            let response = prover.response(0, fixture.fresh);
-            fixture.verdict(&prover, &response)
+            let response = device.response(0, fixture.fresh);
+            fixture.verdict(&device, &response)
         }
         Verdict::DropLostRace => super::races::second_of_two_verified(),
         Verdict::DropAddressOwned => super::ownership::second_device_at_one_address(),
         Verdict::DropReplay => {
-            let (mut fixture, prover) = one_device(2);
-            fixture.authenticate(&prover);
-            fixture.verdict(&prover, &prover.response_with(0, fixture.fresh, 9, None))
+            let (mut fixture, device) = one_device(2);
+            fixture.authenticate(&device);
+            fixture.verdict(&device, &device.response_with(0, fixture.fresh, 9, None))
         }
         Verdict::DropTableFull => super::ownership::one_device_too_many(),
         Verdict::DropSessionZero => crate::gateway::response::tests::commit_of_tag([0; 16]),
-        Verdict::DropGate => gate_open(|builder| builder.udp(b"x")),
-        Verdict::DropGateTag => gate_open(|builder| builder.tag(0x9100, 7).udp(b"x")),
-        Verdict::DropGateRole => gate_open(|builder| builder.ip(1, &[5, 0, 0, 0])),
-        Verdict::DropGateType => gate_open(|builder| builder.ethernet(0x8892, &[0; 46])),
-        Verdict::DropGateFragment => gate_open(|builder| builder.fragment(0, true).udp(b"x")),
-        Verdict::DropGateExtension => gate_open(|builder| builder.options(&[1]).udp(b"x")),
+        Verdict::DropGate => bound_gate(|builder| builder.udp(b"x")),
+        Verdict::DropGateTag => bound_gate(|builder| builder.tag(0x9100, 7).udp(b"x")),
+        Verdict::DropGateRole => bound_gate(|builder| builder.ip(1, &[5, 0, 0, 0])),
+        Verdict::DropGateType => bound_gate(|builder| builder.ethernet(0x8892, &[0; 46])),
+        Verdict::DropGateFragment => bound_gate(|builder| builder.fragment(0, true).udp(b"x")),
+        Verdict::DropGateExtension => bound_gate(|builder| builder.options(&[1]).udp(b"x")),
         Verdict::DropGatePort => {
-            let (mut fixture, prover) = one_device(2);
-            fixture.authenticate(&prover);
+            let (mut fixture, device) = one_device(2);
+            fixture.authenticate(&device);
             let to = Endpoint {
                 port: wire::LAP_PORT,
                 ..service_end()
             };
-            let mut frame = fixture.frame(&prover, to, b"x");
-            fixture.handle(prover.ingress, &mut frame)
+            let mut frame = fixture.frame(&device, to, b"x");
+            fixture.handle(device.ingress, &mut frame)
         }
         Verdict::DropSessionExpired => {
-            let (mut fixture, prover) = one_device(2);
-            fixture.authenticate(&prover);
+            let (mut fixture, device) = one_device(2);
+            fixture.authenticate(&device);
             fixture.pass_s(u64::from(SESSION_LIFETIME_S));
-            fixture.through_gate(&prover)
+            fixture.through_gate(&device)
         }
-        Verdict::DropNotSealed => with_device(1, |prover, _| data_up(prover)),
+        Verdict::DropNotSealed => with_device(1, |device, _| data_up(device)),
         Verdict::PassData | Verdict::DropSession | Verdict::DropSource | Verdict::DropSequence => {
             super::sealed::reach_up(verdict)
         }
@@ -187,13 +189,13 @@ fn reach(verdict: Verdict) -> Verdict {
 }
 
 fn with_device(rows: u32, payload: impl FnOnce(&TestDevice, [u8; 8]) -> Vec<u8>) -> Verdict {
-    let (mut fixture, prover) = one_device(rows);
-    let payload = payload(&prover, fixture.fresh);
-    fixture.verdict(&prover, &payload)
+    let (mut fixture, device) = one_device(rows);
+    let payload = payload(&device, fixture.fresh);
+    fixture.verdict(&device, &payload)
 }
 
 fn altered_request(at: usize, bytes: &[u8]) -> Verdict {
-    with_device(1, |prover, _| bent(&prover.request(1), at, bytes))
+    with_device(1, |device, _| altered(&device.request(1), at, bytes))
 }
 
 fn gate_off(make: impl FnOnce(FrameBuilder) -> Vec<u8>, to: Endpoint) -> Verdict {
@@ -202,7 +204,7 @@ fn gate_off(make: impl FnOnce(FrameBuilder) -> Vec<u8>, to: Endpoint) -> Verdict
     fixture.handle(super::support::INGRESS, &mut frame)
 }
 
-fn gate_open(make: impl FnOnce(FrameBuilder) -> Vec<u8>) -> Verdict {
+fn bound_gate(make: impl FnOnce(FrameBuilder) -> Vec<u8>) -> Verdict {
     let mut frame = make(FrameBuilder::new(
         TestDevice::new(1, Mode::Pool).endpoint,
         service_end(),
@@ -210,7 +212,7 @@ fn gate_open(make: impl FnOnce(FrameBuilder) -> Vec<u8>) -> Verdict {
     GatewayFixture::new().handle(super::support::INGRESS, &mut frame)
 }
 
-/// One exchange, altered as the verdict requires.
+/// Plays one exchange, altered as the verdict requires.
 fn classic_exchange(verdict: Verdict) -> Verdict {
     let bits = ResponseBits::B128;
     let crp = Crp {
@@ -219,7 +221,7 @@ fn classic_exchange(verdict: Verdict) -> Verdict {
     };
     let rng = SplitMix64::from_state(1);
     let verifier = Verifier::new(Profile::Iot, bits, rng, alloc::vec![alloc::vec![crp.clone()]]).unwrap();
-    let (mut fixture, prover) = one_device(0);
+    let (mut fixture, device) = one_device(0);
     fixture.gateway.serve_classic(CLASSIC_PORT, verifier);
     let to = Endpoint {
         port: CLASSIC_PORT,
@@ -228,8 +230,8 @@ fn classic_exchange(verdict: Verdict) -> Verdict {
     let mut send = |message: &classic::Message| {
         let mut payload = alloc::vec![0; bits.message_bytes()];
         message.write(bits, &mut payload).unwrap();
-        let mut frame = fixture.frame(&prover, to, &payload);
-        let verdict = fixture.handle(prover.ingress, &mut frame);
+        let mut frame = fixture.frame(&device, to, &payload);
+        let verdict = fixture.handle(device.ingress, &mut frame);
         (verdict, classic::Message::parse(bits, &frame[42..]).unwrap())
     };
     match verdict {
@@ -239,9 +241,9 @@ fn classic_exchange(verdict: Verdict) -> Verdict {
         Verdict::DropClassicUnknown => return send(&classic::device::request(2)).0,
         _ => {}
     }
-    let (challenged, challenge) = send(&classic::device::request(1));
+    let (challenge_verdict, challenge) = send(&classic::device::request(1));
     if verdict == Verdict::ReplyClassicChallenge {
-        return challenged;
+        return challenge_verdict;
     }
     let mut response = classic::device::respond(&challenge, bits, &crp.response, None).unwrap();
     response.hash ^= u32::from(verdict == Verdict::DropClassicHash);

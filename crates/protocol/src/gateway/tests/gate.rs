@@ -1,4 +1,4 @@
-//! Frames that pass with the gate off and open.
+//! Frames that pass with the gate off and bound.
 
 use alloc::vec::Vec;
 
@@ -34,7 +34,7 @@ fn remote(v6: bool) -> Endpoint {
     end
 }
 
-/// A name, a frame, and its verdicts with the gate off and open.
+/// A name, a frame, and its verdicts with the gate off and bound.
 type Case = (&'static str, Vec<u8>, Verdict, Verdict);
 
 fn cases(v6: bool) -> Vec<Case> {
@@ -206,10 +206,10 @@ fn cases(v6: bool) -> Vec<Case> {
             let routed = to_service().ip_fields(0, 0, 255).icmpv6(kind, body);
             cases.push(("icmpv6 to a service", routed, PassForeign, far));
         }
-        let behind = to_service().extension(0).icmpv6(135, &[0; 20]);
+        let frame = to_service().extension(0).icmpv6(135, &[0; 20]);
         cases.push((
             "discovery behind an extension header",
-            behind,
+            frame,
             PassForeign,
             DropGateExtension,
         ));
@@ -240,7 +240,7 @@ fn to_all(v6: bool) -> FrameBuilder {
     FrameBuilder::new(from, Endpoint { ip: to, ..remote(v6) })
 }
 
-/// The ports of the other family's DHCP.
+/// Returns a frame with the ports of the other family's DHCP.
 fn other_dhcp(v6: bool) -> Vec<u8> {
     let (src, dst) = if v6 { (68, 67) } else { (546, 547) };
     dhcp_like(v6, src, dst)
@@ -266,8 +266,8 @@ fn dhcp_like(v6: bool, src: u16, dst: u16) -> Vec<u8> {
 #[test]
 fn unknown_senders_get_the_listed_verdicts() {
     for v6 in [false, true] {
-        for (name, frame, off, open) in cases(v6) {
-            for (gate, expected) in [(Gate::Off, off), (Gate::Open, open)] {
+        for (name, frame, off, bound) in cases(v6) {
+            for (gate, expected) in [(Gate::Off, off), (Gate::Bound, bound)] {
                 let mut fixture = GatewayFixture::with(|config| config.gate = gate);
                 let verdict = fixture.handle(INGRESS, &mut frame.clone());
                 assert_eq!(verdict, expected, "{name}, v6: {v6}, gate {gate:?}");
@@ -277,46 +277,46 @@ fn unknown_senders_get_the_listed_verdicts() {
 }
 
 #[test]
-fn a_session_opens_the_gate_for_its_port_vlans_and_mac_only() {
-    let (mut fixture, prover) = one_device(3);
-    assert_eq!(fixture.through_gate(&prover), Verdict::DropGate);
-    fixture.authenticate(&prover);
-    assert_eq!(fixture.through_gate(&prover), Verdict::PassSession);
+fn a_session_opens_the_gate_for_its_port_vlans_and_mac_address_only() {
+    let (mut fixture, device) = one_device(3);
+    assert_eq!(fixture.through_gate(&device), Verdict::DropGate);
+    fixture.authenticate(&device);
+    assert_eq!(fixture.through_gate(&device), Verdict::PassSession);
     let changes: [fn(&mut TestDevice); 3] = [
-        |prover| prover.ingress += 1,
-        |prover| prover.vlan = Some(7),
-        |prover| prover.endpoint.mac[0] ^= 4,
+        |device| device.ingress += 1,
+        |device| device.vlan = Some(7),
+        |device| device.endpoint.mac[0] ^= 4,
     ];
     for change in changes {
-        let mut other = prover.clone();
+        let mut other = device.clone();
         change(&mut other);
         assert_eq!(fixture.through_gate(&other), Verdict::DropGate);
     }
-    let mut priority_tagged = prover.clone();
+    let mut priority_tagged = device.clone();
     priority_tagged.vlan = Some(0);
     assert_eq!(fixture.through_gate(&priority_tagged), Verdict::PassSession);
-    let mut other_address = prover.clone();
+    let mut other_address = device.clone();
     other_address.endpoint.ip = [10, 66, 0, 77].into();
     assert_eq!(
         fixture.through_gate(&other_address),
         Verdict::PassSession,
-        "the open gate trusts MAC addresses, as stated in the threat model"
+        "the bound gate trusts MAC addresses, as stated in the threat model"
     );
 }
 
-/// Not even a live session makes these pass towards the service (LAP/1 1.4.9).
+/// Not even a live session makes these frames pass towards the service (LAP/1 1.4.9).
 #[test]
 fn a_session_does_not_open_the_gate_for_frames_that_never_pass() {
-    let (mut fixture, prover) = one_device(3);
-    fixture.authenticate(&prover);
-    let builder = || FrameBuilder::new(prover.endpoint, service_end());
+    let (mut fixture, device) = one_device(3);
+    fixture.authenticate(&device);
+    let builder = || FrameBuilder::new(device.endpoint, service_end());
     let lap = Endpoint {
         port: LAP_PORT,
         ..service_end()
     };
     let cases = [
         (
-            FrameBuilder::new(prover.endpoint, lap).udp(b"x"),
+            FrameBuilder::new(device.endpoint, lap).udp(b"x"),
             Verdict::DropGatePort,
         ),
         (builder().fragment(0, true).udp(b"x"), Verdict::DropGateFragment),
@@ -324,11 +324,11 @@ fn a_session_does_not_open_the_gate_for_frames_that_never_pass() {
         (builder().udp(b"x")[..40].to_vec(), Verdict::DropTruncated),
     ];
     for (mut frame, expected) in cases {
-        assert_eq!(fixture.handle(prover.ingress, &mut frame), expected);
+        assert_eq!(fixture.handle(device.ingress, &mut frame), expected);
     }
     let mut other_protocol = builder().ethernet(0x88cc, &[0; 46]);
     assert_eq!(
-        fixture.handle(prover.ingress, &mut other_protocol),
+        fixture.handle(device.ingress, &mut other_protocol),
         Verdict::PassSession
     );
 }
@@ -344,16 +344,16 @@ fn a_session_ends_at_the_gate_by_expiry_revocation_or_replacement() {
             Verdict::DropSessionExpired,
         ),
         (
-            |fixture, prover| fixture.gateway.revoke(prover.device).unwrap(),
+            |fixture, device| fixture.gateway.revoke(device.id).unwrap(),
             Verdict::DropGate,
         ),
         (
-            |fixture, prover| fixture.gateway.wipe(prover.device).unwrap(),
+            |fixture, device| fixture.gateway.wipe(device.id).unwrap(),
             Verdict::DropGate,
         ),
         (
-            |fixture, prover| {
-                let mut moved = prover.clone();
+            |fixture, device| {
+                let mut moved = device.clone();
                 moved.endpoint.mac[5] = 0xcc;
                 fixture.authenticate(&moved);
                 assert_eq!(fixture.through_gate(&moved), Verdict::PassSession);
@@ -362,10 +362,10 @@ fn a_session_ends_at_the_gate_by_expiry_revocation_or_replacement() {
         ),
     ];
     for (end, expected) in ends {
-        let (mut fixture, prover) = one_device(3);
-        fixture.authenticate(&prover);
-        end(&mut fixture, &prover);
-        assert_eq!(fixture.through_gate(&prover), expected);
+        let (mut fixture, device) = one_device(3);
+        fixture.authenticate(&device);
+        end(&mut fixture, &device);
+        assert_eq!(fixture.through_gate(&device), expected);
     }
 }
 
@@ -379,8 +379,8 @@ fn mapped_addresses_on_the_wire_are_not_the_gateways() {
         },
         core::net::IpAddr::V6(_) => end,
     };
-    let (mut fixture, prover) = one_device(1);
-    let mut frame = FrameBuilder::new(mapped(prover.endpoint), mapped(gateway_end())).udp(&prover.request(1));
+    let (mut fixture, device) = one_device(1);
+    let mut frame = FrameBuilder::new(mapped(device.endpoint), mapped(gateway_end())).udp(&device.request(1));
     assert_eq!(fixture.handle(INGRESS, &mut frame), Verdict::DropGatePort);
 }
 
@@ -388,9 +388,9 @@ fn mapped_addresses_on_the_wire_are_not_the_gateways() {
 #[test]
 fn authentication_works_with_the_gate_off() {
     let mut fixture = GatewayFixture::with(|config| config.gate = Gate::Off);
-    let prover = TestDevice::new(1, Mode::Pool);
-    fixture.gateway.install(prover.install(0, 1)).unwrap();
-    assert_eq!(fixture.through_gate(&prover), Verdict::PassForeign);
-    fixture.authenticate(&prover);
-    assert_eq!(fixture.through_gate(&prover), Verdict::PassForeign);
+    let device = TestDevice::new(1, Mode::Pool);
+    fixture.gateway.install(device.install(0, 1)).unwrap();
+    assert_eq!(fixture.through_gate(&device), Verdict::PassForeign);
+    fixture.authenticate(&device);
+    assert_eq!(fixture.through_gate(&device), Verdict::PassForeign);
 }

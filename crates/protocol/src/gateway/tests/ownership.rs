@@ -1,4 +1,4 @@
-//! One active session per address, and one BOUND session per MAC address behind a port.
+//! One live session per address, and one BOUND session per MAC address behind a port.
 
 use super::support::{GatewayFixture, SESSION_LIFETIME_S, TestDevice};
 use crate::ids::{Mode, SessionId};
@@ -10,8 +10,8 @@ fn two_devices(borrow: fn(&TestDevice, &mut TestDevice)) -> (GatewayFixture, Tes
     let first = TestDevice::new(1, Mode::Pool);
     let mut second = TestDevice::new(2, Mode::Pool);
     borrow(&first, &mut second);
-    for prover in [&first, &second] {
-        fixture.gateway.install(prover.install(0, 3)).unwrap();
+    for device in [&first, &second] {
+        fixture.gateway.install(device.install(0, 3)).unwrap();
     }
     (fixture, first, second)
 }
@@ -27,29 +27,29 @@ fn same_mac(first: &TestDevice, second: &mut TestDevice) {
 pub fn second_device_at_one_address() -> Verdict {
     let (mut fixture, first, second) = two_devices(same_address);
     fixture.authenticate(&first);
-    let line = fixture.gateway.line(second.device);
+    let line = fixture.gateway.line(second.id);
     let verdict = fixture.verdict(&second, &second.response(0, fixture.fresh));
-    assert_eq!(fixture.gateway.line(second.device), line, "no row is spent");
+    assert_eq!(fixture.gateway.line(second.id), line, "no row is spent");
     verdict
 }
 
 pub fn one_device_too_many() -> Verdict {
     let mut fixture = GatewayFixture::with(|config| config.bindings_max = 1);
     let (first, second) = (TestDevice::new(1, Mode::Pool), TestDevice::new(2, Mode::Pool));
-    for prover in [&first, &second] {
-        fixture.gateway.install(prover.install(0, 2)).unwrap();
+    for device in [&first, &second] {
+        fixture.gateway.install(device.install(0, 2)).unwrap();
     }
     fixture.authenticate(&first);
     let verdict = fixture.verdict(&second, &second.response(0, fixture.fresh));
-    let line = fixture.gateway.line(second.device).unwrap();
+    let line = fixture.gateway.line(second.id).unwrap();
     assert_eq!(line.session_id, [0; 8]);
     assert!(
         line.commit.is_valid() && line.commit.idx().0 == 0,
         "nothing is spent"
     );
-    let session = fixture.gateway.line(first.device).unwrap().session_id;
+    let session = fixture.gateway.line(first.id).unwrap().session_id;
     let session = SessionId::from_wire(session).unwrap();
-    assert!(fixture.gateway.close_session(first.device, session).unwrap());
+    assert!(fixture.gateway.close_session(first.id, session).unwrap());
     fixture.gateway.sweep_bindings();
     fixture.authenticate(&second);
     verdict
@@ -59,8 +59,8 @@ pub fn one_device_too_many() -> Verdict {
 fn an_address_is_free_again_when_its_session_ends() {
     let ends: [fn(&mut GatewayFixture, &TestDevice); 4] = [
         |fixture, _| fixture.pass_s(u64::from(SESSION_LIFETIME_S)),
-        |fixture, first| fixture.gateway.revoke(first.device).unwrap(),
-        |fixture, first| fixture.gateway.wipe(first.device).unwrap(),
+        |fixture, first| fixture.gateway.revoke(first.id).unwrap(),
+        |fixture, first| fixture.gateway.wipe(first.id).unwrap(),
         |fixture, first| {
             let mut moved = first.clone();
             moved.endpoint.ip = [10, 66, 9, 9].into();

@@ -146,7 +146,7 @@ fn a_proof_becomes_the_frame_that_the_published_switch_sends() {
 
 #[test]
 fn p4dra_is_served_with_every_gate_setting_and_with_vlan_tags() {
-    for gate in [Gate::Off, Gate::Open, Gate::Sealed] {
+    for gate in [Gate::Off, Gate::Bound, Gate::Sealed] {
         for tags in 0..3 {
             let mut tagged = reply(2);
             let tag = [0x81, 0, 0x60, 7];
@@ -156,13 +156,13 @@ fn p4dra_is_served_with_every_gate_setting_and_with_vlan_tags() {
             assert_eq!(out.len(), 175 + 4 * tags);
             assert_eq!(out[12..14 + 4 * tags], tagged[12..14 + 4 * tags], "tags are kept");
         }
-        let mut other = reply(2);
-        other[13] ^= 1;
+        let mut other_type = reply(2);
+        other_type[13] ^= 1;
         let expected = match gate {
             Gate::Off => Verdict::PassForeign,
             _ => Verdict::DropGateType,
         };
-        assert_eq!(handle_frame(&mut gateway(gate), &other).0, expected);
+        assert_eq!(handle_frame(&mut gateway(gate), &other_type).0, expected);
         let mut third_tag = reply(2);
         (0..3).for_each(|_| drop(third_tag.splice(12..12, [0x81, 0, 0, 7])));
         let expected = match gate {
@@ -174,18 +174,19 @@ fn p4dra_is_served_with_every_gate_setting_and_with_vlan_tags() {
 }
 
 #[test]
-fn each_bit_of_a_reply_counts_but_those_of_its_sender_s_address() {
-    let right = reply(2);
-    for bit in 0..8 * right.len() {
-        let mut frame = right.clone();
+fn each_bit_of_a_reply_counts_except_those_of_the_sender_s_address() {
+    let valid = reply(2);
+    for bit in 0..8 * valid.len() {
+        let mut frame = valid.clone();
         frame[bit / 8] ^= 1 << (bit % 8);
         let expected = match bit / 8 {
             0 | 6 if bit % 8 == 0 => Verdict::DropUnanswerable,
-            // For another station: not handled.
+            // The frame is for another station and is not handled.
             0..6 => Verdict::PassForeign,
             6..12 => Verdict::ReplyP4draVerified,
             12..14 => Verdict::PassForeign,
-            // REQUEST and START are shorter, as are all others; longer messages are malformed.
+            // One flipped bit makes the operation START, CALCULATING or unknown, and the length of the frame fits none
+            // of these.
             14 => Verdict::DropP4draMalformed,
             15..31 => Verdict::DropP4draRound,
             31..47 => Verdict::DropP4draProver,
@@ -200,7 +201,7 @@ fn each_bit_of_a_reply_counts_but_those_of_its_sender_s_address() {
     }
 }
 
-/// A wrong proof changes no verdict, and a correct one after it is accepted.
+/// A wrong proof does not change the verdicts on later proofs: a correct proof after the wrong proof is accepted.
 #[test]
 fn a_wrong_proof_does_not_prevent_a_valid_one() {
     let mut gateway = gateway(Gate::Off);
@@ -232,7 +233,7 @@ fn the_third_round_closes_the_first_and_no_round_opens_twice() {
 }
 
 /// A prover with another configuration that may choose r and n makes the expected proof if the two hashes agree on
-/// bytes 8 to 15 and 24 to 31. So the verifier must choose r and n. The published verifier accepts any.
+/// bytes 8 to 15 and 24 to 31. So the verifier must choose r and n. The published verifier accepts any r and n.
 #[test]
 fn a_prover_that_chooses_r_and_n_is_rejected() {
     let mut other = h();
@@ -249,23 +250,24 @@ fn a_prover_that_chooses_r_and_n_is_rejected() {
     assert_eq!(verdict_on(&genuine), Verdict::DropP4draProof);
 }
 
-/// The published switch accepts both from any port: P = V with the public words of r and n passes for an unknown id,
-/// and a round counter beyond the last one keeps the switch busy for 200 passes.
+/// The published switch accepts VERIFIED and CALCULATING from any port: a VERIFIED with P = V and the public words of r
+/// and n passes for an unknown id, and a CALCULATING whose number of completed quarter rounds is beyond the last
+/// quarter round keeps the switch busy for 200 passes.
 #[test]
 fn frames_that_the_switch_sends_to_itself_are_rejected_from_outside() {
     for id in [D, UNKNOWN_PROVER] {
         let verified = frame(&Message::Verified(round(2), id, [7; 64], [7; 64]));
         assert_eq!(verdict_on(&verified), Verdict::DropP4draOperation);
-        for done in [0, 1, 55, 56, 57, 255] {
-            let calculating = frame(&Message::Calculating(round(2), id, done, [3; 16], [7; 64]));
+        for rounds_done in [0, 1, 55, 56, 57, 255] {
+            let calculating = frame(&Message::Calculating(round(2), id, rounds_done, [3; 16], [7; 64]));
             assert_eq!(verdict_on(&calculating), Verdict::DropP4draOperation);
         }
     }
-    let right: Proof = swap_word_bytes(reply(2)[47..].try_into().unwrap());
-    let with_right = frame(&Message::Verified(round(2), D, right, right));
+    let valid_proof: Proof = swap_word_bytes(reply(2)[47..].try_into().unwrap());
+    let with_valid_proof = frame(&Message::Verified(round(2), D, valid_proof, valid_proof));
     let mut gateway = gateway(Gate::Off);
     assert_eq!(
-        handle_frame(&mut gateway, &with_right).0,
+        handle_frame(&mut gateway, &with_valid_proof).0,
         Verdict::DropP4draOperation
     );
     assert!(!is_proved(&mut gateway, 2));
@@ -278,14 +280,15 @@ fn frames_that_the_switch_sends_to_itself_are_rejected_from_outside() {
     }
 }
 
-/// Exactly the operation's length; only START and REQUEST, which are shorter than the shortest frame, may be padded to that.
+/// A message has exactly the operation's length. Only START and REQUEST, which are shorter than the shortest frame, may
+/// be padded to the length of that frame.
 #[test]
 fn lengths_are_those_on_the_wire() {
     for kind in 0..=255u8 {
         for length in 0..200 {
-            let mut short = reply(2);
-            short.resize(14 + length, 0);
-            if let Some(first) = short.get_mut(14) {
+            let mut message = reply(2);
+            message.resize(14 + length, 0);
+            if let Some(first) = message.get_mut(14) {
                 *first = kind;
             }
             let expected = match (kind, length) {
@@ -297,7 +300,7 @@ fn lengths_are_those_on_the_wire() {
                 (operation::REPLY, 97) => Verdict::ReplyP4draVerified,
                 _ => Verdict::DropP4draMalformed,
             };
-            assert_eq!(verdict_on(&short), expected, "{kind}, {length} B");
+            assert_eq!(verdict_on(&message), expected, "{kind}, {length} B");
         }
     }
 }

@@ -22,7 +22,7 @@ const PORT: u16 = 5683;
 /// A sealed gate, a device with a session, and the values for sealing.
 struct SealedGateFixture {
     fixture: GatewayFixture,
-    prover: TestDevice,
+    device: TestDevice,
     session: SessionId,
     key: SessionKey,
 }
@@ -30,16 +30,16 @@ struct SealedGateFixture {
 impl SealedGateFixture {
     fn new(v6: bool) -> Self {
         let mut fixture = GatewayFixture::with(|config| config.gate = Gate::Sealed);
-        let mut prover = TestDevice::new(1, Mode::Pool);
+        let mut device = TestDevice::new(1, Mode::Pool);
         if v6 {
-            prover.endpoint.ip = [0xfd66, 0, 0, 0, 0, 0, 0, 1].into();
+            device.endpoint.ip = [0xfd66, 0, 0, 0, 0, 0, 0, 1].into();
         }
-        fixture.gateway.install(prover.install(0, 4)).unwrap();
+        fixture.gateway.install(device.install(0, 4)).unwrap();
         let mut site = Self {
             session: SessionId::from_wire([1; 8]).unwrap(),
             key: SessionKey::from_bytes([0; 16]),
             fixture,
-            prover,
+            device,
         };
         site.authenticate();
         site
@@ -47,26 +47,26 @@ impl SealedGateFixture {
 
     fn authenticate(&mut self) {
         let response = self
-            .prover
-            .response(self.fixture.idx(&self.prover), self.fixture.fresh);
+            .device
+            .response(self.fixture.idx(&self.device), self.fixture.fresh);
         let to = Endpoint {
-            ip: if self.prover.endpoint.ip.is_ipv6() {
+            ip: if self.device.endpoint.ip.is_ipv6() {
                 [0xfd66, 0, 0, 0, 0, 0, 0, 0xfe].into()
             } else {
                 gateway_end().ip
             },
             ..gateway_end()
         };
-        let mut frame = self.fixture.frame(&self.prover, to, &response);
+        let mut frame = self.fixture.frame(&self.device, to, &response);
         assert_eq!(
-            self.fixture.handle(self.prover.ingress, &mut frame),
+            self.fixture.handle(self.device.ingress, &mut frame),
             Verdict::ReplyAck
         );
-        (self.session, self.key) = session_of(&self.prover, &response);
+        (self.session, self.key) = session_of(&self.device, &response);
     }
 
     fn service(&self, port: u16) -> Endpoint {
-        let ip = if self.prover.endpoint.ip.is_ipv6() {
+        let ip = if self.device.endpoint.ip.is_ipv6() {
             [0xfd77, 0, 0, 0, 0, 0, 0, 1].into()
         } else {
             service_end().ip
@@ -81,17 +81,17 @@ impl SealedGateFixture {
     fn channel(&self) -> Channel<'_> {
         Channel {
             suite: SUITE,
-            device: self.prover.device,
+            device: self.device.id,
             session: self.session,
-            addr: ip_bytes(self.prover.endpoint.ip),
+            addr: ip_bytes(self.device.endpoint.ip),
             key: &self.key,
         }
     }
 
-    /// The sealed payload.
+    /// Returns the sealed payload.
     fn message(&self, seq: u32, port: u16, payload: &[u8]) -> Vec<u8> {
         let route = Route {
-            source: ip_bytes(self.prover.endpoint.ip),
+            source: ip_bytes(self.device.endpoint.ip),
             destination: ip_bytes(self.service(port).ip),
         };
         let seq = Sequence::from_wire(u64::from(seq)).unwrap();
@@ -110,7 +110,7 @@ impl SealedGateFixture {
     }
 
     fn builder(&self) -> FrameBuilder {
-        FrameBuilder::new(self.prover.endpoint, self.service(LAP_PORT))
+        FrameBuilder::new(self.device.endpoint, self.service(LAP_PORT))
     }
 
     fn up(&self, seq: u32, payload: &[u8]) -> Vec<u8> {
@@ -123,14 +123,14 @@ impl SealedGateFixture {
             .handle_frame(self.fixture.now, INGRESS, &mut frame)
     }
 
-    /// The verdict and the forwarded frame.
+    /// Returns the verdict and the forwarded frame.
     fn handle(&mut self, mut frame: Vec<u8>) -> (Verdict, Vec<u8>) {
         let handled = self.fixture.gateway.handle(self.fixture.now, INGRESS, &mut frame);
         (handled.verdict, frame[handled.frame].to_vec())
     }
 
     fn service_builder(&self) -> FrameBuilder {
-        FrameBuilder::new(self.service(PORT), self.prover.endpoint)
+        FrameBuilder::new(self.service(PORT), self.device.endpoint)
     }
 
     fn seal(&mut self, frame: &mut Vec<u8>) -> Verdict {
@@ -162,7 +162,7 @@ pub fn reach_up(verdict: Verdict) -> Verdict {
     let mut site = SealedGateFixture::new(false);
     match verdict {
         Verdict::DropSession => site.session = SessionId::from_wire([9; 8]).unwrap(),
-        Verdict::DropSource => site.prover.endpoint.ip = [10, 66, 0, 200].into(),
+        Verdict::DropSource => site.device.endpoint.ip = [10, 66, 0, 200].into(),
         Verdict::DropSequence => {
             let frame = site.up(1, b"x");
             site.verdict(frame);
@@ -189,7 +189,7 @@ pub fn reach_down(verdict: Verdict) -> Verdict {
         Verdict::DropExhausted => site
             .fixture
             .gateway
-            .set_down_count(site.prover.device, u64::from(u32::MAX)),
+            .set_down_count(site.device.id, u64::from(u32::MAX)),
         _ => {}
     }
     site.seal(&mut frame)
@@ -208,7 +208,7 @@ fn the_forwarded_frame_is_the_sealed_datagram() {
                 _ => builder.tag(0x88a8, 0xe007).vlan(0),
             };
             let frame = add_headers(site.builder()).udp(&sealed);
-            let plain = add_headers(FrameBuilder::new(site.prover.endpoint, site.service(PORT)));
+            let plain = add_headers(FrameBuilder::new(site.device.endpoint, site.service(PORT)));
             // The bytes after the packet are removed.
             let expected = plain.padding(&[]).udp(&payload);
             assert_eq!(site.handle(frame), (Verdict::PassData, expected), "{bytes} B");
@@ -226,7 +226,7 @@ fn datagrams_to_the_device_are_sealed_and_numbered() {
             let mut frame = plain.clone().padding(&[9; 5]).udp(&payload);
             assert_eq!(site.seal(&mut frame), Verdict::PassSealed);
             let opened = site.open(&frame);
-            assert_eq!(opened, (bytes as u32 + 1, site.prover.endpoint.port, payload));
+            assert_eq!(opened, (bytes as u32 + 1, site.device.endpoint.port, payload));
             // Lengths and checksums equal those of a frame built directly.
             let (_, udp) = parse(&frame).unwrap().datagram().unwrap();
             assert_eq!(frame, plain.udp(&frame[udp.payload()]));
@@ -234,21 +234,21 @@ fn datagrams_to_the_device_are_sealed_and_numbered() {
     }
 }
 
-/// Received checksums are not verified (ADR 3), but a wrong one must not become correct.
+/// Received checksums are not verified (ADR 3), but a wrong checksum must not become correct.
 #[test]
-fn a_wrong_checksum_stays_as_wrong_and_none_stays_none() {
+fn a_wrong_checksum_stays_wrong_and_an_absent_one_stays_absent() {
     for (v6, at) in [(false, 14 + 20 + 6), (true, 14 + 40 + 6)] {
         for change in [1u16, 0x0100, 0xffff] {
             let mut site = SealedGateFixture::new(v6);
-            let right = site.up(1, b"reading");
-            let mut wrong = right.clone();
+            let valid = site.up(1, b"reading");
+            let mut wrong = valid.clone();
             let field = u16::from_be_bytes([wrong[at], wrong[at + 1]]) ^ change;
             wrong[at..at + 2].copy_from_slice(&field.to_be_bytes());
-            let (_, right) = site.handle(right);
+            let (_, valid) = site.handle(valid);
             let mut site = SealedGateFixture::new(v6);
             let (verdict, wrong) = site.handle(wrong);
             assert_eq!(verdict, Verdict::PassData);
-            assert_ne!(right[at..at + 2], wrong[at..at + 2]);
+            assert_ne!(valid[at..at + 2], wrong[at..at + 2]);
         }
     }
     let mut site = SealedGateFixture::new(false);
@@ -265,7 +265,7 @@ fn a_wrong_checksum_stays_as_wrong_and_none_stays_none() {
 #[test]
 fn a_number_passes_once_and_only_inside_the_window() {
     let mut site = SealedGateFixture::new(false);
-    // The same as in the tests of the window; here the gate uses it.
+    // The numbers are those of the window's tests; here the gate checks them.
     for (seq, verdict) in [
         (100, Verdict::PassData),
         (100, Verdict::DropSequence),
@@ -285,9 +285,9 @@ fn a_number_passes_once_and_only_inside_the_window() {
         assert_eq!(site.verdict(frame), Verdict::DropSequence, "{seq:#x}");
     }
     // A new session has a new window, and the old key opens no message.
-    let old = site.up(3, b"x");
+    let old_frame = site.up(3, b"x");
     site.authenticate();
-    assert_eq!(site.verdict(old), Verdict::DropSession);
+    assert_eq!(site.verdict(old_frame), Verdict::DropSession);
     let frame = site.up(1, b"x");
     assert_eq!(site.verdict(frame), Verdict::PassData);
 }
@@ -299,9 +299,9 @@ fn every_byte_that_the_tag_covers_counts() {
         let payload = vec![0x33; bytes];
         let frame = site.up(1, &payload);
         for at in 42..frame.len() {
-            let mut bent = frame.clone();
-            bent[at] ^= 0x40;
-            let (verdict, _) = site.handle(bent);
+            let mut flipped = frame.clone();
+            flipped[at] ^= 0x40;
+            let (verdict, _) = site.handle(flipped);
             assert_ne!(verdict, Verdict::PassData, "byte {at}");
         }
         for at in [30, 33] {
@@ -338,7 +338,7 @@ type SessionEnd = (fn(&mut SealedGateFixture), Verdict, Verdict);
 fn a_session_that_is_not_live_forwards_nothing_in_both_directions() {
     let ends: [SessionEnd; 4] = [
         (
-            |site| site.fixture.gateway.revoke(site.prover.device).unwrap(),
+            |site| site.fixture.gateway.revoke(site.device.id).unwrap(),
             Verdict::DropRevoked,
             Verdict::DropSession,
         ),
@@ -348,12 +348,12 @@ fn a_session_that_is_not_live_forwards_nothing_in_both_directions() {
             Verdict::DropSessionExpired,
         ),
         (
-            |site| drop(site.fixture.commit_only(&site.prover.clone())),
+            |site| drop(site.fixture.commit_only(&site.device.clone())),
             Verdict::DropBusy,
             Verdict::DropSession,
         ),
         (
-            |site| site.fixture.gateway.wipe(site.prover.device).unwrap(),
+            |site| site.fixture.gateway.wipe(site.device.id).unwrap(),
             Verdict::DropUnknownDevice,
             Verdict::DropSession,
         ),
@@ -371,7 +371,7 @@ fn a_session_that_is_not_live_forwards_nothing_in_both_directions() {
 #[test]
 fn no_other_frame_passes_the_sealed_gate_in_either_direction() {
     let mut site = SealedGateFixture::new(false);
-    let builder = FrameBuilder::new(site.prover.endpoint, site.service(80));
+    let builder = FrameBuilder::new(site.device.endpoint, site.service(80));
     for (frame, verdict) in [
         (builder.udp(b"x"), Verdict::DropGate),
         (builder.ip(6, &[0; 20]), Verdict::DropGate),
@@ -387,35 +387,38 @@ fn no_other_frame_passes_the_sealed_gate_in_either_direction() {
         (builder.udp(b"x")[..30].to_vec(), Verdict::DropTruncated),
         (site.builder().udp(b"x"), Verdict::DropGatePort),
         (site.builder().udp(&[0; 64]), Verdict::DropGatePort),
-        (site.builder().udp(&site.prover.request(1)), Verdict::DropGatePort),
+        (site.builder().udp(&site.device.request(1)), Verdict::DropGatePort),
         (builder.arp_request(), Verdict::PassAlways),
         (builder.dhcp(), Verdict::DropGate),
     ] {
         assert_eq!(site.verdict(frame), verdict);
     }
-    let back = site.service_builder();
+    let to_device = site.service_builder();
     let other = FrameBuilder::new(site.service(PORT), TestDevice::new(9, Mode::Pool).endpoint);
     let server = |port| {
         FrameBuilder::new(
             site.service(67),
             Endpoint {
                 port,
-                ..site.prover.endpoint
+                ..site.device.endpoint
             },
         )
     };
     for (mut frame, verdict) in [
-        (back.ip(6, &[0; 20]), Verdict::DropUnsealed),
-        (back.ip(1, &[3, 4, 0, 0]), Verdict::DropUnsealed),
-        (back.ethernet(0x88cc, &[0; 46]), Verdict::DropUnsealed),
+        (to_device.ip(6, &[0; 20]), Verdict::DropUnsealed),
+        (to_device.ip(1, &[3, 4, 0, 0]), Verdict::DropUnsealed),
+        (to_device.ethernet(0x88cc, &[0; 46]), Verdict::DropUnsealed),
         (
-            back.clone().fragment(0, true).udp(b"x"),
+            to_device.clone().fragment(0, true).udp(b"x"),
             Verdict::DropGateFragment,
         ),
-        (back.clone().options(&[1]).udp(b"x"), Verdict::DropGateExtension),
-        (back.udp(b"x")[..30].to_vec(), Verdict::DropTruncated),
+        (
+            to_device.clone().options(&[1]).udp(b"x"),
+            Verdict::DropGateExtension,
+        ),
+        (to_device.udp(b"x")[..30].to_vec(), Verdict::DropTruncated),
         (other.udp(b"x"), Verdict::DropSession),
-        (back.arp_request(), Verdict::PassAlways),
+        (to_device.arp_request(), Verdict::PassAlways),
         (server(68).udp(b"x"), Verdict::PassAlways),
         (server(67).udp(b"x"), Verdict::PassSealed),
     ] {
@@ -441,7 +444,7 @@ fn numbers_towards_the_device_are_never_repeated_under_one_key() {
     let mut frame = site.service_builder().udp(b"x");
     site.fixture
         .gateway
-        .set_down_count(site.prover.device, u64::from(u32::MAX) - 1);
+        .set_down_count(site.device.id, u64::from(u32::MAX) - 1);
     assert_eq!(site.seal(&mut frame.clone()), Verdict::PassSealed);
     for _ in 0..3 {
         assert_eq!(site.seal(&mut frame.clone()), Verdict::DropExhausted);

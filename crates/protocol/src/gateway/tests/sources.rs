@@ -9,20 +9,21 @@ use crate::gateway::{Gate, GatewayConfig, LiveSettings};
 use crate::ids::Mode;
 use crate::verdict::Verdict;
 
-/// Both messages of the device from another address: their verdicts, and a check that the row is unspent.
-fn from_address(fixture: &mut GatewayFixture, prover: &TestDevice, source: &str) -> [Verdict; 2] {
-    let mut moved = prover.clone();
+/// Sends a REQUEST and a RESPONSE of the device from another address; returns their verdicts. If both messages are
+/// rejected, the row must be unspent.
+fn from_address(fixture: &mut GatewayFixture, device: &TestDevice, source: &str) -> [Verdict; 2] {
+    let mut moved = device.clone();
     moved.endpoint.ip = source.parse().unwrap();
-    let idx = fixture.idx(prover);
-    let before = fixture.gateway.line(prover.device).unwrap().session_id;
+    let idx = fixture.idx(device);
+    let session_before = fixture.gateway.line(device.id).unwrap().session_id;
     let request = fixture.verdict(&moved, &moved.request(1));
     let response = moved.response(idx, fixture.fresh);
     let verdicts = [request, fixture.verdict(&moved, &response)];
     if verdicts == [Verdict::DropSourceNotDevice; 2] {
-        assert_eq!(fixture.idx(prover), idx, "{source}");
+        assert_eq!(fixture.idx(device), idx, "{source}");
         assert_eq!(
-            fixture.gateway.line(prover.device).unwrap().session_id,
-            before,
+            fixture.gateway.line(device.id).unwrap().session_id,
+            session_before,
             "{source}"
         );
     }
@@ -31,7 +32,7 @@ fn from_address(fixture: &mut GatewayFixture, prover: &TestDevice, source: &str)
 
 #[test]
 fn an_enrolled_device_gets_no_reply_at_an_address_outside_the_device_prefixes() {
-    let (mut fixture, prover) = one_device(3);
+    let (mut fixture, device) = one_device(3);
     for source in [
         "10.66.0.254",   // the gateway
         "10.77.0.1",     // a service
@@ -40,30 +41,32 @@ fn an_enrolled_device_gets_no_reply_at_an_address_outside_the_device_prefixes() 
         "8.8.8.8",
         "10.67.0.1",
     ] {
-        let verdicts = from_address(&mut fixture, &prover, source);
+        let verdicts = from_address(&mut fixture, &device, source);
         assert_eq!(verdicts, [Verdict::DropSourceNotDevice; 2], "{source}");
     }
-    let verdicts = from_address(&mut fixture, &prover, "10.66.0.9");
+    let verdicts = from_address(&mut fixture, &device, "10.66.0.9");
     assert_eq!(verdicts, [Verdict::ReplyChallenge, Verdict::ReplyAck]);
 }
 
 #[test]
 fn device_prefixes_can_change_and_a_session_outside_is_not_renewed() {
-    let (mut fixture, prover) = one_device(3);
-    let live = |sources| LiveSettings {
+    let (mut fixture, device) = one_device(3);
+    let settings_with = |sources| LiveSettings {
         sources: Some(sources),
         session_lifetime_s: 600,
         nak_per_s: 100,
         miss_per_s: 0,
     };
-    fixture.gateway.reconfigure(live(device_sources(&["8.8.8.0/24"])));
-    let verdicts = from_address(&mut fixture, &prover, "8.8.8.8");
+    fixture
+        .gateway
+        .reconfigure(settings_with(device_sources(&["8.8.8.0/24"])));
+    let verdicts = from_address(&mut fixture, &device, "8.8.8.8");
     assert_eq!(verdicts, [Verdict::ReplyChallenge, Verdict::ReplyAck]);
-    fixture.gateway.reconfigure(live(device_sources(&[])));
-    let verdicts = from_address(&mut fixture, &prover, "8.8.8.8");
+    fixture.gateway.reconfigure(settings_with(device_sources(&[])));
+    let verdicts = from_address(&mut fixture, &device, "8.8.8.8");
     assert_eq!(verdicts, [Verdict::DropSourceNotDevice; 2]);
     assert_ne!(
-        fixture.gateway.line(prover.device).unwrap().session_id,
+        fixture.gateway.line(device.id).unwrap().session_id,
         [0; 8],
         "the session keeps its granted lifetime"
     );
@@ -90,28 +93,28 @@ fn the_address_is_checked_before_the_device() {
 /// A reply on behalf of a silent station would move that station's address to the gateway's port.
 #[test]
 fn a_frame_for_another_station_is_not_the_gateway_s() {
-    let other = Endpoint {
+    let other_station = Endpoint {
         mac: [2, 0, 0, 0, 0xaa, 1],
         ..gateway_end()
     };
     for (gate, expected) in [
         (Gate::Off, Verdict::PassForeign),
-        (Gate::Open, Verdict::DropGatePort),
+        (Gate::Bound, Verdict::DropGatePort),
         (Gate::Sealed, Verdict::DropGatePort),
     ] {
-        let (mut fixture, prover) = one_device(2);
+        let (mut fixture, device) = one_device(2);
         let mut config = fixture.gateway.config().clone();
         config.gate = gate;
         fixture.gateway = crate::gateway::Gateway::new(config);
         fixture.rotate_fresh_value();
-        fixture.gateway.install(prover.install(0, 2)).unwrap();
-        for message in [prover.request(1), prover.response(0, fixture.fresh)] {
-            let mut frame = fixture.frame(&prover, other, &message);
+        fixture.gateway.install(device.install(0, 2)).unwrap();
+        for message in [device.request(1), device.response(0, fixture.fresh)] {
+            let mut frame = fixture.frame(&device, other_station, &message);
             assert_eq!(fixture.handle(INGRESS, &mut frame), expected, "{gate:?}");
         }
-        let mut own = fixture.frame(&prover, gateway_end(), &prover.request(1));
+        let mut frame = fixture.frame(&device, gateway_end(), &device.request(1));
         assert_eq!(
-            fixture.handle(INGRESS, &mut own),
+            fixture.handle(INGRESS, &mut frame),
             Verdict::ReplyChallenge,
             "{gate:?}"
         );
@@ -119,7 +122,7 @@ fn a_frame_for_another_station_is_not_the_gateway_s() {
     let mut fixture = GatewayFixture::with(|config| config.gate = Gate::Off);
     let from = TestDevice::new(1, Mode::Pool).endpoint;
     for (to, expected) in [
-        (other, Verdict::PassForeign),
+        (other_station, Verdict::PassForeign),
         (gateway_end(), Verdict::PassUnparsed),
     ] {
         let mut frame = FrameBuilder::new(from, to).options(&[1]).udp(b"x");

@@ -27,7 +27,7 @@ pub const SESSION_LIFETIME_S: u32 = 600;
 /// A device: its keys, and the origin of its messages.
 #[derive(Clone)]
 pub struct TestDevice {
-    pub device: DeviceId,
+    pub id: DeviceId,
     pub mode: Mode,
     pub endpoint: Endpoint,
     pub vlan: Option<u16>,
@@ -37,7 +37,7 @@ pub struct TestDevice {
 impl TestDevice {
     pub fn new(n: u8, mode: Mode) -> Self {
         Self {
-            device: DeviceId(0x1000 + u64::from(n)),
+            id: DeviceId(0x1000 + u64::from(n)),
             mode,
             endpoint: Endpoint {
                 mac: [2, 0, 0, 0, 0, n],
@@ -51,7 +51,7 @@ impl TestDevice {
 
     pub fn auth_key(&self, idx: u32) -> AuthKey {
         let mut bytes = [0x11; 16];
-        bytes[..8].copy_from_slice(&self.device.0.to_le_bytes());
+        bytes[..8].copy_from_slice(&self.id.0.to_le_bytes());
         if self.mode == Mode::Pool {
             bytes[8..12].copy_from_slice(&idx.to_le_bytes());
         }
@@ -78,17 +78,17 @@ impl TestDevice {
     pub fn install(&self, next_idx: u32, rows: u32) -> DeviceInstall {
         let count = if self.mode == Mode::Key { 1 } else { rows };
         DeviceInstall {
-            device: self.device,
+            device: self.id,
             mode: self.mode,
             next_idx: RowIndex(next_idx),
-            rows: (0..count).map(|ahead| self.row(next_idx + ahead)).collect(),
+            rows: (0..count).map(|offset| self.row(next_idx + offset)).collect(),
             mark: None,
         }
     }
 
     pub fn request(&self, nonce: u8) -> Vec<u8> {
         let request = Request {
-            header: Header::new(message_type::REQUEST, SUITE, 0, self.device),
+            header: Header::new(message_type::REQUEST, SUITE, 0, self.id),
             nonce: [nonce; 16],
             reserved: [0; 32],
         };
@@ -103,7 +103,7 @@ impl TestDevice {
     pub fn response_with(&self, idx: u32, fresh: [u8; 8], nonce: u8, mac: Option<[u8; 6]>) -> Vec<u8> {
         let flags = if mac.is_some() { FLAG_BOUND } else { 0 };
         let mut response = Response {
-            header: Header::new(message_type::RESPONSE, SUITE, flags, self.device),
+            header: Header::new(message_type::RESPONSE, SUITE, flags, self.id),
             nonce: [nonce; 16],
             idx: U32::new(idx),
             gateway_id: U32::new(GATEWAY.0),
@@ -123,9 +123,9 @@ pub struct GatewayFixture {
     drawn: u64,
 }
 
-/// Devices of the fixture's two subnets, on the gateway's link, and of `more`.
-pub fn device_sources(more: &[&str]) -> DeviceSources {
-    let prefixes = ["10.66.0.0/16", "fd66::/64"].iter().chain(more);
+/// Devices of the fixture's two subnets, on the gateway's link, and of `extra`.
+pub fn device_sources(extra: &[&str]) -> DeviceSources {
+    let prefixes = ["10.66.0.0/16", "fd66::/64"].iter().chain(extra);
     let prefixes: Vec<Prefix> = prefixes.map(|text| text.parse().unwrap()).collect();
     let own_v6 = IpAddr::from([0xfd66, 0, 0, 0, 0, 0, 0, 0xfe]);
     let link = OwnAddress {
@@ -161,7 +161,7 @@ impl GatewayFixture {
     pub fn with(configure: impl FnOnce(&mut GatewayConfig)) -> Self {
         let own_v6 = IpAddr::from([0xfd66, 0, 0, 0, 0, 0, 0, 0xfe]);
         let mut config = GatewayConfig::new(GATEWAY, &[gateway_end().ip, own_v6]);
-        config.gate = Gate::Open;
+        config.gate = Gate::Bound;
         config.session_lifetime_s = SESSION_LIFETIME_S;
         config.sources = Some(device_sources(&[]));
         config.own_macs = Some(vec![gateway_end().mac]);
@@ -193,9 +193,9 @@ impl GatewayFixture {
         self.rotate_fresh_value();
     }
 
-    pub fn frame(&self, prover: &TestDevice, to: Endpoint, payload: &[u8]) -> Vec<u8> {
-        let builder = FrameBuilder::new(prover.endpoint, to);
-        match prover.vlan {
+    pub fn frame(&self, device: &TestDevice, to: Endpoint, payload: &[u8]) -> Vec<u8> {
+        let builder = FrameBuilder::new(device.endpoint, to);
+        match device.vlan {
             Some(vid) => builder.vlan(vid).udp(payload),
             None => builder.udp(payload),
         }
@@ -211,48 +211,48 @@ impl GatewayFixture {
         verdict
     }
 
-    /// Sends a payload from a device to the gateway's LAP port: the verdict, and the resulting payload.
-    pub fn send(&mut self, prover: &TestDevice, payload: &[u8]) -> (Verdict, Vec<u8>) {
-        let mut frame = self.frame(prover, gateway_end(), payload);
-        let verdict = self.handle(prover.ingress, &mut frame);
+    /// Sends a payload from a device to the gateway's LAP port; returns the verdict and the resulting payload.
+    pub fn send(&mut self, device: &TestDevice, payload: &[u8]) -> (Verdict, Vec<u8>) {
+        let mut frame = self.frame(device, gateway_end(), payload);
+        let verdict = self.handle(device.ingress, &mut frame);
         let (_, udp) = parse(&frame).unwrap().datagram().unwrap();
         (verdict, frame[udp.payload()].to_vec())
     }
 
-    pub fn verdict(&mut self, prover: &TestDevice, payload: &[u8]) -> Verdict {
-        self.send(prover, payload).0
+    pub fn verdict(&mut self, device: &TestDevice, payload: &[u8]) -> Verdict {
+        self.send(device, payload).0
     }
 
     /// Sends a datagram to the service through the gate.
-    pub fn through_gate(&mut self, prover: &TestDevice) -> Verdict {
-        let mut frame = self.frame(prover, service_end(), b"reading");
-        self.handle(prover.ingress, &mut frame)
+    pub fn through_gate(&mut self, device: &TestDevice) -> Verdict {
+        let mut frame = self.frame(device, service_end(), b"reading");
+        self.handle(device.ingress, &mut frame)
     }
 
-    pub fn meta(&self, prover: &TestDevice) -> Meta {
-        let frame = self.frame(prover, gateway_end(), &[]);
-        parse(&frame).unwrap().meta(prover.ingress).unwrap()
+    pub fn meta(&self, device: &TestDevice) -> Meta {
+        let frame = self.frame(device, gateway_end(), &[]);
+        parse(&frame).unwrap().meta(device.ingress).unwrap()
     }
 
-    pub fn idx(&self, prover: &TestDevice) -> u32 {
-        let line = self.gateway.line(prover.device);
+    pub fn idx(&self, device: &TestDevice) -> u32 {
+        let line = self.gateway.line(device.id);
         line.map_or(0, |line| line.commit.idx().0)
     }
 
     /// Sends a correct RESPONSE for the current row; returns its bytes.
-    pub fn authenticate(&mut self, prover: &TestDevice) -> Vec<u8> {
-        let response = prover.response(self.idx(prover), self.fresh);
-        assert_eq!(self.verdict(prover, &response), Verdict::ReplyAck);
+    pub fn authenticate(&mut self, device: &TestDevice) -> Vec<u8> {
+        let response = device.response(self.idx(device), self.fresh);
+        assert_eq!(self.verdict(device, &response), Verdict::ReplyAck);
         response
     }
 
     /// Checks and commits a RESPONSE, and stops before the winner's work.
-    pub fn commit_only(&mut self, prover: &TestDevice) -> crate::gateway::CommittedRow {
-        let response = prover.response(self.idx(prover), self.fresh);
+    pub fn commit_only(&mut self, device: &TestDevice) -> crate::gateway::CommittedRow {
+        let response = device.response(self.idx(device), self.fresh);
         let response = Response::read_from_bytes(&response).unwrap();
         let checked = self
             .gateway
-            .check_response(self.now, &self.meta(prover), &response)
+            .check_response(self.now, &self.meta(device), &response)
             .unwrap();
         let crate::gateway::ResponseCheck::Current(verified) = checked else {
             panic!("a new RESPONSE");
@@ -269,11 +269,11 @@ pub fn nak(payload: &[u8]) -> Nak {
     Nak::read_from_bytes(payload).unwrap()
 }
 
-/// An ACK that verifies under the session key that the device derives from its own RESPONSE.
-pub fn verified_ack(prover: &TestDevice, response: &[u8], payload: &[u8]) -> Ack {
+/// Returns the ACK, which must verify under the session key that the device derives from its RESPONSE.
+pub fn verified_ack(device: &TestDevice, response: &[u8], payload: &[u8]) -> Ack {
     let response = Response::read_from_bytes(response).unwrap();
     let ack = Ack::read_from_bytes(payload).unwrap();
-    let key = SessionKey::derive(&prover.auth_key(response.idx.get()), SUITE, &response.tag);
+    let key = SessionKey::derive(&device.auth_key(response.idx.get()), SUITE, &response.tag);
     assert_eq!(ack.header.kind, message_type::ACK);
     assert_eq!(ack.tag, tag::ack(&key, &ack), "ACK.tag");
     assert_eq!(ack.session_id, response.tag[..8]);
@@ -282,9 +282,9 @@ pub fn verified_ack(prover: &TestDevice, response: &[u8], payload: &[u8]) -> Ack
 }
 
 /// The session that a gateway opens for `response`: its id and its key.
-pub fn session_of(prover: &TestDevice, response: &[u8]) -> (SessionId, SessionKey) {
+pub fn session_of(device: &TestDevice, response: &[u8]) -> (SessionId, SessionKey) {
     let response = Response::read_from_bytes(response).unwrap();
-    let key = SessionKey::derive(&prover.auth_key(response.idx.get()), SUITE, &response.tag);
+    let key = SessionKey::derive(&device.auth_key(response.idx.get()), SUITE, &response.tag);
     let [id, _] = crate::keys::halves(&response.tag);
     (SessionId::from_wire(id).unwrap(), key)
 }
@@ -292,20 +292,20 @@ pub fn session_of(prover: &TestDevice, response: &[u8]) -> (SessionId, SessionKe
 /// A fixture with one pool device of `rows` rows.
 pub fn one_device(rows: u32) -> (GatewayFixture, TestDevice) {
     let mut fixture = GatewayFixture::new();
-    let prover = TestDevice::new(1, Mode::Pool);
-    fixture.gateway.install(prover.install(0, rows)).unwrap();
-    (fixture, prover)
+    let device = TestDevice::new(1, Mode::Pool);
+    fixture.gateway.install(device.install(0, rows)).unwrap();
+    (fixture, device)
 }
 
-pub fn bent(payload: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
-    let mut bent = payload.to_vec();
-    bent[at..at + bytes.len()].copy_from_slice(bytes);
-    bent
+pub fn altered(payload: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
+    let mut altered = payload.to_vec();
+    altered[at..at + bytes.len()].copy_from_slice(bytes);
+    altered
 }
 
-pub fn data_up(prover: &TestDevice) -> Vec<u8> {
+pub fn data_up(device: &TestDevice) -> Vec<u8> {
     let mut bytes = vec![0; 60];
-    let header = Header::with_length(message_type::DATA_UP, SUITE, 0, prover.device, 60);
+    let header = Header::with_length(message_type::DATA_UP, SUITE, 0, device.id, 60);
     bytes[..16].copy_from_slice(header.as_bytes());
     bytes
 }

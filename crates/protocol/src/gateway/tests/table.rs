@@ -37,11 +37,11 @@ enum State {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Event {
     Request,
-    /// Correct in everything.
+    /// A RESPONSE that is correct in everything.
     Response,
-    /// The RESPONSE that won the previous row; otherwise one with the previous number.
+    /// The RESPONSE that won the previous row, or, without a winner, a RESPONSE with the previous number.
     Repeated,
-    /// The number of the previous row, and a tag that did not win it.
+    /// A RESPONSE with the number of the previous row, and a tag that did not win that row.
     Previous,
     Future,
     WrongTag,
@@ -49,11 +49,11 @@ enum Event {
     NotFresh,
     /// The freshness value before the previous one.
     Stale,
-    /// Correct for another gateway.
+    /// A RESPONSE that is correct for another gateway.
     OtherGateway,
     /// The tag covers another MAC address than the sender's.
     OtherMac,
-    /// Correct in everything, but the gateway's freshness value is too old.
+    /// A correct RESPONSE, but the gateway's freshness value is too old.
     Aged,
 }
 
@@ -89,7 +89,7 @@ const TABLE: [(State, [Verdict; 11]); 12] = [
     (EmptySession,   [NAK,       NO_ROWS, AGAIN,   REPLAY,  INDEX,   NO_ROWS, NO_ROWS, NO_ROWS, GATEWAY, NO_ROWS, STOPPED]),
     (Key,            [CHALLENGE, ACK,     INDEX,   INDEX,   INDEX,   TAG,     FRESH,   FRESH,   GATEWAY, TAG,     STOPPED]),
     (KeySession,     [CHALLENGE, ACK,     AGAIN,   REPLAY,  INDEX,   TAG,     FRESH,   FRESH,   GATEWAY, TAG,     STOPPED]),
-    (SessionExpired,      [CHALLENGE, ACK,     REPLAY,  REPLAY,  INDEX,   TAG,     FRESH,   FRESH,   GATEWAY, TAG,     STOPPED]),
+    (SessionExpired, [CHALLENGE, ACK,     REPLAY,  REPLAY,  INDEX,   TAG,     FRESH,   FRESH,   GATEWAY, TAG,     STOPPED]),
     (Busy,           [BUSY,      BUSY,    BUSY,    BUSY,    BUSY,    BUSY,    BUSY,    BUSY,    GATEWAY, BUSY,    STOPPED]),
     (Revoked,        [REVOKED,   REVOKED, REVOKED, REVOKED, REVOKED, REVOKED, REVOKED, REVOKED, GATEWAY, REVOKED, STOPPED]),
     (RevokedSession, [REVOKED,   REVOKED, REVOKED, REVOKED, REVOKED, REVOKED, REVOKED, REVOKED, GATEWAY, REVOKED, STOPPED]),
@@ -104,60 +104,60 @@ fn in_state(state: State) -> (GatewayFixture, TestDevice, Option<Vec<u8>>) {
     } else {
         Mode::Pool
     };
-    let prover = TestDevice::new(1, mode);
+    let device = TestDevice::new(1, mode);
     let rows = match state {
         Empty => 0,
         EmptySession => 1,
         _ => 3,
     };
     if state != Absent {
-        fixture.gateway.install(prover.install(0, rows)).unwrap();
+        fixture.gateway.install(device.install(0, rows)).unwrap();
     }
     let has_session = matches!(
         state,
         ValidSession | EmptySession | KeySession | SessionExpired | RevokedSession
     );
-    let winner = has_session.then(|| fixture.authenticate(&prover));
+    let winner = has_session.then(|| fixture.authenticate(&device));
     if matches!(state, Busy | RevokedBusy) {
-        drop(fixture.commit_only(&prover));
+        drop(fixture.commit_only(&device));
     }
     if matches!(state, Revoked | RevokedSession | RevokedBusy) {
-        fixture.gateway.revoke(prover.device).unwrap();
+        fixture.gateway.revoke(device.id).unwrap();
     }
     if state == SessionExpired {
         fixture.pass_s(u64::from(SESSION_LIFETIME_S));
     }
-    (fixture, prover, winner)
+    (fixture, device, winner)
 }
 
 fn message(
     event: Event,
     fixture: &mut GatewayFixture,
-    prover: &TestDevice,
+    device: &TestDevice,
     winner: Option<Vec<u8>>,
 ) -> Vec<u8> {
-    let idx = fixture.idx(prover);
-    let before = idx.wrapping_sub(1);
-    let right = prover.response(idx, fixture.fresh);
+    let idx = fixture.idx(device);
+    let previous_idx = idx.wrapping_sub(1);
+    let valid = device.response(idx, fixture.fresh);
     match event {
-        Request => prover.request(0x4e),
-        Response => right,
-        Repeated => winner.unwrap_or_else(|| prover.response(before, fixture.fresh)),
-        Previous => prover.response_with(before, fixture.fresh, 0x77, Some(prover.endpoint.mac)),
-        Future => prover.response(idx + 1, fixture.fresh),
-        WrongTag => super::support::bent(&right, 48, &[right[48] ^ 1]),
-        NotFresh => prover.response(idx, [0; 8]),
+        Request => device.request(0x4e),
+        Response => valid,
+        Repeated => winner.unwrap_or_else(|| device.response(previous_idx, fixture.fresh)),
+        Previous => device.response_with(previous_idx, fixture.fresh, 0x77, Some(device.endpoint.mac)),
+        Future => device.response(idx + 1, fixture.fresh),
+        WrongTag => super::support::altered(&valid, 48, &[valid[48] ^ 1]),
+        NotFresh => device.response(idx, [0; 8]),
         Stale => {
             let old = fixture.fresh;
             fixture.rotate_fresh_value();
             fixture.rotate_fresh_value();
-            prover.response(idx, old)
+            device.response(idx, old)
         }
-        OtherGateway => super::support::bent(&right, 36, &[0, 0, 0, 8]),
-        OtherMac => prover.response_with(idx, fixture.fresh, 0x4e, Some([2, 0, 0, 0, 0, 0xee])),
+        OtherGateway => super::support::altered(&valid, 36, &[0, 0, 0, 8]),
+        OtherMac => device.response_with(idx, fixture.fresh, 0x4e, Some([2, 0, 0, 0, 0, 0xee])),
         Aged => {
             fixture.now = fixture.now.plus_ms(FRESH_MAX_AGE_MS + 1);
-            right
+            valid
         }
     }
 }
@@ -166,16 +166,16 @@ fn message(
 fn each_state_gives_each_message_the_verdict_of_the_table() {
     for (state, verdicts) in TABLE {
         for (event, expected) in EVENTS.into_iter().zip(verdicts) {
-            let (mut fixture, prover, winner) = in_state(state);
-            let payload = message(event, &mut fixture, &prover, winner);
-            let before = fixture.gateway.line(prover.device);
-            let (verdict, _) = fixture.send(&prover, &payload);
+            let (mut fixture, device, winner) = in_state(state);
+            let payload = message(event, &mut fixture, &device, winner);
+            let before = fixture.gateway.line(device.id);
+            let (verdict, _) = fixture.send(&device, &payload);
             assert_eq!(verdict, expected, "{state:?} x {event:?}");
             assert_eq!(
                 fixture.gateway.counter(verdict),
                 if verdict == ACK { counted_acks(state) } else { 1 }
             );
-            let after = fixture.gateway.line(prover.device);
+            let after = fixture.gateway.line(device.id);
             if verdict == ACK {
                 let (before, after) = (before.unwrap(), after.unwrap());
                 assert_eq!(after.commit.idx().0, before.commit.idx().0 + 1, "{state:?}");
@@ -199,29 +199,29 @@ fn counted_acks(state: State) -> u64 {
 /// The freshness value ages out on the monotonic clock alone, to the millisecond.
 #[test]
 fn a_gateway_replies_until_its_freshness_value_is_sixteen_seconds_old() {
-    let (mut fixture, prover, _) = in_state(Valid);
+    let (mut fixture, device, _) = in_state(Valid);
     fixture.now = fixture.now.plus_ms(FRESH_MAX_AGE_MS);
-    assert_eq!(fixture.verdict(&prover, &prover.request(1)), CHALLENGE);
+    assert_eq!(fixture.verdict(&device, &device.request(1)), CHALLENGE);
     fixture.now = fixture.now.plus_ms(1);
-    assert_eq!(fixture.verdict(&prover, &prover.request(1)), STOPPED);
+    assert_eq!(fixture.verdict(&device, &device.request(1)), STOPPED);
     fixture.rotate_fresh_value();
-    assert_eq!(fixture.verdict(&prover, &prover.request(1)), CHALLENGE);
+    assert_eq!(fixture.verdict(&device, &device.request(1)), CHALLENGE);
 }
 
 /// The previous value is accepted beside the current one; a suspend replaces both.
 #[test]
 fn the_previous_freshness_value_is_accepted_until_a_suspend() {
-    let (mut fixture, prover, _) = in_state(Valid);
-    let response = prover.response(0, fixture.fresh);
+    let (mut fixture, device, _) = in_state(Valid);
+    let response = device.response(0, fixture.fresh);
     fixture.rotate_fresh_value();
     let (current, previous) = ([0xaa; 8], [0xbb; 8]);
     let value = |bytes| crate::gateway::FreshValue::from_wire(bytes).unwrap();
-    let mut suspended = GatewayFixture::new();
-    suspended.gateway.install(prover.install(0, 1)).unwrap();
-    suspended
+    let mut after_suspend = GatewayFixture::new();
+    after_suspend.gateway.install(device.install(0, 1)).unwrap();
+    after_suspend
         .gateway
-        .replace_fresh_values(value(current), value(previous), suspended.now);
-    assert_eq!(suspended.verdict(&prover, &response), FRESH);
-    assert_eq!(suspended.verdict(&prover, &prover.response(0, previous)), ACK);
-    assert_eq!(fixture.verdict(&prover, &response), ACK);
+        .replace_fresh_values(value(current), value(previous), after_suspend.now);
+    assert_eq!(after_suspend.verdict(&device, &response), FRESH);
+    assert_eq!(after_suspend.verdict(&device, &device.response(0, previous)), ACK);
+    assert_eq!(fixture.verdict(&device, &response), ACK);
 }

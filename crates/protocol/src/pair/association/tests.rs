@@ -54,11 +54,11 @@ impl TestNetwork {
 
     /// The controller gives a key to both.
     fn distribute_key(&mut self, id: u8, until_ms: u64) {
-        for (side, role, at) in [
+        for (side, role, peer_path) in [
             (&mut self.a, Role::Initiator, path(2)),
             (&mut self.b, Role::Responder, path(1)),
         ] {
-            side.set_key(pairing(id), role, until_ms, Some(at.address));
+            side.set_key(pairing(id), role, until_ms, Some(peer_path.address));
         }
     }
 
@@ -79,21 +79,21 @@ impl TestNetwork {
     /// Host 10.0.0.`host` sends the message to the responder; returns its payload.
     fn b_receives(&mut self, host: u8, message: &[u8]) -> Option<Vec<u8>> {
         let (mut message, random) = (message.to_vec(), &mut self.random);
-        let taken = self
+        let payload = self
             .b
             .receive(&mut message, path(host), self.now_ms, &mut || random.next());
-        taken.map(<[u8]>::to_vec)
+        payload.map(<[u8]>::to_vec)
     }
 
     fn a_receives(&mut self, host: u8, message: &[u8]) -> Option<Vec<u8>> {
         let (mut message, random) = (message.to_vec(), &mut self.random);
-        let taken = self
+        let payload = self
             .a
             .receive(&mut message, path(host), self.now_ms, &mut || random.next());
-        taken.map(<[u8]>::to_vec)
+        payload.map(<[u8]>::to_vec)
     }
 
-    /// Delivers all messages until there are no more; returns the sent ones.
+    /// Delivers all messages until there are no more; returns the sent messages.
     fn deliver_all(&mut self) -> Vec<Message> {
         let mut sent = Vec::new();
         loop {
@@ -187,7 +187,7 @@ fn a_handshake_opens_both_sides_and_costs_four_messages() {
     assert!(network.reaches_b() && network.reaches_a());
 }
 
-/// Replays a recorded HELLO at every moment, of the current handshake or an earlier one.
+/// Replays the recorded HELLOs of the current and of an earlier handshake at every moment.
 #[test]
 fn a_repeated_hello_does_not_disturb_a_handshake() {
     let mut network = TestNetwork::new();
@@ -252,7 +252,7 @@ fn the_same_hello_gets_the_same_welcome_at_most_every_50_ms() {
 }
 
 #[test]
-fn more_hellos_than_are_remembered_leave_the_newest_its_place() {
+fn more_hellos_than_are_remembered_do_not_replace_the_newest() {
     let mut network = TestNetwork::new();
     let hellos: Vec<Vec<u8>> = (0..2 * OFFERS_MAX)
         .map(|_| {
@@ -279,21 +279,21 @@ fn more_hellos_than_are_remembered_leave_the_newest_its_place() {
 #[test]
 fn recorded_messages_are_useless_later() {
     let mut network = TestNetwork::new();
-    let mut seen: Vec<Message> = network.deliver_all();
+    let mut recorded: Vec<Message> = network.deliver_all();
     for _ in 0..5 {
-        seen.extend(sealed(&mut network.a, b"x", network.now_ms));
-        let (_, message) = seen.last().unwrap().clone();
+        recorded.extend(sealed(&mut network.a, b"x", network.now_ms));
+        let (_, message) = recorded.last().unwrap().clone();
         assert!(network.b_receives(1, &message).is_some());
     }
     network.restart_b();
-    for (_, message) in &seen {
+    for (_, message) in &recorded {
         assert_eq!(network.b_receives(1, message), None);
         assert_eq!(network.a_receives(2, message), None);
     }
     assert!(!network.b.is_open(), "the restarted side has no session");
     assert!(
         network.a.is_open(),
-        "the session of the other side is undisturbed"
+        "the session of the side that did not restart stays"
     );
 }
 
@@ -308,7 +308,7 @@ fn forged_messages_change_nothing() {
         network.b_receives(66, &forged);
     }
     assert_eq!(network.b_sends(), []);
-    // At the same moment the genuine one gets a reply.
+    // At the same moment the genuine HELLO gets a reply.
     network.b_receives(1, &hello);
     assert_eq!(network.b_sends().len(), 1);
     network.run(network.now_ms + 200);
@@ -401,7 +401,7 @@ fn a_new_key_replaces_a_key_that_is_still_valid() {
     let mut network = TestNetwork::new();
     network.deliver_all();
     network.now_ms = 230_000;
-    // At first only one of the two has it.
+    // At first only the initiator has the new key.
     let (end_ms, peer) = (network.now_ms + LIFETIME_MS, Some(path(2).address));
     network.a.set_key(pairing(2), Role::Initiator, end_ms, peer);
     network.run(240_000);

@@ -7,7 +7,8 @@ use super::super::enrollment::Enrollment;
 use super::{Attack, Simulation};
 
 impl Simulation {
-    /// After the attack: every legitimate device is authenticated, and an off-path attacker has spent no rows.
+    /// Checks that after the attack every legitimate device is authenticated, and that an off-path attacker has spent
+    /// no rows.
     pub(super) fn check_end_state(&mut self) -> Result<(), String> {
         for number in 0..self.stations.len() {
             self.statistics.sessions += self.stations[number].sessions_opened;
@@ -21,11 +22,11 @@ impl Simulation {
     }
 
     fn check_revoked(&self, number: usize) -> Result<(), String> {
-        let open = self
+        let has_session = self
             .gateways
             .iter()
             .any(|gateway| gateway.session(number, self.now_ms).is_some());
-        if open {
+        if has_session {
             return Err(format!(
                 "revoked device {} has a session",
                 self.stations[number].enrollment.device
@@ -47,8 +48,8 @@ impl Simulation {
                 "legitimate device {device} ({mode:?}) is locked out: {phase:?} at the end of the run"
             ));
         };
-        let held = self.gateways[station.gateway].session(number, self.now_ms);
-        if phase == Phase::Authenticated && held != Some(session.id.to_wire()) {
+        let gateway_session = self.gateways[station.gateway].session(number, self.now_ms);
+        if phase == Phase::Authenticated && gateway_session != Some(session.id.to_wire()) {
             return Err(format!(
                 "device {device} and its gateway do not agree on the session"
             ));
@@ -58,7 +59,7 @@ impl Simulation {
             .borrow()
             .spent
             .iter()
-            .filter(|(of, _)| *of == device)
+            .filter(|(spender, _)| *spender == device)
             .count();
         if self.attack == Attack::OffPath && mode == Mode::Pool && spent != station.sessions_opened {
             return Err(format!(

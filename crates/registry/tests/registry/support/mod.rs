@@ -21,7 +21,7 @@ pub fn master_key() -> MasterKey {
     MasterKey::from_bytes([0x42; 32])
 }
 
-/// Set when the program repeats itself with all registries on PostgreSQL: the server's directory.
+/// This variable is set when the program repeats itself with all registries on PostgreSQL: the server's directory.
 pub const ON_POSTGRES: &str = "LINEWARDEN_TEST_REGISTRIES_ON_POSTGRES";
 
 /// The PostgreSQL server of this run.
@@ -102,7 +102,7 @@ pub fn key_device(device: u64) -> DeviceRecord {
     record(device, Credentials::Key(RowKey::from_bytes([7; 16])))
 }
 
-/// A lease request for `count` rows, all to be spent at once.
+/// A lease request for `count` rows, which may all be spent at once.
 pub fn lease_request(device: DeviceId, from: u32, count: u32) -> LeaseRequest {
     LeaseRequest {
         device,
@@ -115,7 +115,7 @@ pub fn lease_request(device: DeviceId, from: u32, count: u32) -> LeaseRequest {
     }
 }
 
-/// Gateway 1, registered.
+/// Registers gateway 1 and returns its fencing token.
 pub async fn gateway(registry: &Registry) -> FencingToken {
     registry
         .register_gateway(GatewayId(1), 1_790_000_000)
@@ -150,12 +150,12 @@ pub async fn lease(
 
 /// A closed registry of 40 devices with 100 rows.
 pub async fn fleet_of_40() -> (TempDir, Location) {
-    let (directory, place) = unused_location();
-    create_fleet(&place).await;
-    (directory, place)
+    let (directory, location) = unused_location();
+    create_fleet(&location).await;
+    (directory, location)
 }
 
-/// The same in a file, also in a run on PostgreSQL; about 120 KiB.
+/// A closed registry like [`fleet_of_40`], always in a file, also in a run on PostgreSQL; about 120 KiB.
 pub async fn fleet_file() -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("fleet.registry");
@@ -164,8 +164,8 @@ pub async fn fleet_file() -> (TempDir, PathBuf) {
 }
 
 /// Creates a registry of 40 devices with 100 rows, and closes it.
-pub async fn create_fleet(place: &Location) {
-    let registry = Registry::create(place, &master_key()).await.unwrap();
+pub async fn create_fleet(location: &Location) {
+    let registry = Registry::create(location, &master_key()).await.unwrap();
     registry
         .enroll_bulk(
             (1..=40).map(|id| pool_device(id, 100)),
@@ -177,20 +177,20 @@ pub async fn create_fleet(place: &Location) {
     registry.close().await;
 }
 
-pub async fn open(place: impl Into<Location>) -> std::result::Result<Registry, RegistryError> {
-    Registry::open(place, &master_key()).await
+pub async fn open(location: impl Into<Location>) -> std::result::Result<Registry, RegistryError> {
+    Registry::open(location, &master_key()).await
 }
 
 /// Changes the database directly with SQL.
-pub async fn sql(place: impl Into<Location>, statement: &str) {
-    assert!(try_sql(place, statement).await, "{statement}");
+pub async fn sql(location: impl Into<Location>, statement: &str) {
+    assert!(try_sql(location, statement).await, "{statement}");
 }
 
-/// The same; `false` if the column types of the database refuse it.
-pub async fn try_sql(place: impl Into<Location>, statement: &str) -> bool {
-    let place = place.into();
-    let Some(path) = place.file() else {
-        return psql(&place, statement);
+/// Changes the database directly with SQL; returns `false` if the column types of the database refuse the change.
+pub async fn try_sql(location: impl Into<Location>, statement: &str) -> bool {
+    let location = location.into();
+    let Some(path) = location.file() else {
+        return psql(&location, statement);
     };
     let options = sqlx::sqlite::SqliteConnectOptions::new()
         .filename(path)
@@ -202,7 +202,7 @@ pub async fn try_sql(place: impl Into<Location>, statement: &str) -> bool {
     true
 }
 
-/// Empty tables of a file, by name, without internal ones of SQLite and sqlx.
+/// The names of the empty tables in a file, without internal tables of SQLite and sqlx.
 pub async fn empty_tables(path: &Path) -> Vec<String> {
     let options = sqlx::sqlite::SqliteConnectOptions::new().filename(path);
     let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
@@ -249,7 +249,7 @@ fn psql(location: &Location, statement: &str) -> bool {
     }
 }
 
-/// PostgreSQL error code for a value of a wrong type.
+/// Parts of PostgreSQL's error messages for a value of a wrong type.
 const TYPES: [&str; 4] = [
     "out of range",
     "invalid input syntax",

@@ -1,10 +1,11 @@
-// Announces texts to a screen reader: politely, at most every 4 seconds, and no text twice in a row.
+// Announces texts to a screen reader, at most every 4 seconds, without interrupting it. Queued texts are announced together, each
+// text once.
 
 const INTERVAL_MS = 4000;
-const KEPT_MAX = 3;
+const QUEUED_MAX = 3;
 
 let region = null;
-let waiting = [];
+let queue = [];
 let timer = null;
 let lastAt = -Infinity;
 
@@ -20,20 +21,20 @@ export function announceIn(element) {
  * @param {string} text
  */
 export function announce(text) {
-  if (waiting.includes(text)) return;
-  // The newest announcements matter most: older ones that are still queued are dropped.
-  waiting = [...waiting, text].slice(-KEPT_MAX);
+  if (queue.includes(text)) return;
+  // The newest announcements matter most: the oldest queued announcements are dropped.
+  queue = [...queue, text].slice(-QUEUED_MAX);
   schedule();
 }
 
 function schedule() {
-  if (timer !== null || waiting.length === 0) return;
+  if (timer !== null || queue.length === 0) return;
   timer = setTimeout(announceNow, Math.max(0, lastAt + INTERVAL_MS - performance.now()));
 }
 
 function announceNow() {
   timer = null;
   lastAt = performance.now();
-  if (region) region.textContent = waiting.join(". ");
-  waiting = [];
+  if (region) region.textContent = queue.join(". ");
+  queue = [];
 }

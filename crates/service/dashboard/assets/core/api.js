@@ -6,15 +6,15 @@ import { controllerNowS, setControllerTime } from "./clock.js";
 const BASE = "/api/v1";
 const TIMEOUT_MS = 20_000;
 
-/** Emits `unauthenticated` for a response with status 401, and `forbidden` for 403 (the role may have changed). */
+/** Emits `unauthenticated` for a response with status 401, and `forbidden` for status 403: the user's role may have changed. */
 export const refusals = new Emitter();
 
 /** The failure of a request, with a message for the user. */
 export class ApiError extends Error {
   /**
    * @param {string} message
-   * @param {{status?: number, code?: string, field?: string, maybeDone?: boolean}} [details] `maybeDone`: no
-   *   response was received, or a response that does not state whether the write was performed
+   * @param {{status?: number, code?: string, field?: string, maybeDone?: boolean}} [details] `maybeDone`: the
+   *   write may have been carried out, because no response was received, or the response does not contain the result
    */
   constructor(message, { status = 0, code = "", field = "", maybeDone = false } = {}) {
     super(message);
@@ -34,8 +34,8 @@ export function get(path, parameters = {}, signal) {
   for (const [name, value] of Object.entries(parameters)) {
     if (value !== null && value !== undefined && value !== "") query.set(name, String(value));
   }
-  const tail = query.size > 0 ? `?${query}` : "";
-  return send("GET", path + tail, { signal });
+  const queryText = query.size > 0 ? `?${query}` : "";
+  return send("GET", path + queryText, { signal });
 }
 
 /**
@@ -47,7 +47,7 @@ export function get(path, parameters = {}, signal) {
 export async function getAll(path, signal) {
   const items = [];
   let after = null;
-  // 20 pages of 1000 items are far more than the dashboard can show; the bound protects against an endless cursor.
+  // 20 pages of 1000 items are far more than the dashboard can show. The limit ends the loop if the cursors never end.
   for (let page = 0; page < 20; page += 1) {
     const response = await get(path, { limit: 1000, after }, signal);
     items.push(...response.items);
@@ -58,7 +58,7 @@ export async function getAll(path, signal) {
 }
 
 /**
- * Logs in or out: the two writes that take no idempotency key.
+ * Logs in or out. These two writes need no idempotency key.
  * @param {"/login" | "/logout"} path
  * @param {object} [body]
  * @returns {Promise<any>}
@@ -74,7 +74,7 @@ export function postSession(path, body) {
 export class Action {
   #path;
   #key = "";
-  #keyOf = null;
+  #bodyOfKey = null;
 
   /** @param {string} path */
   constructor(path) {
@@ -87,10 +87,10 @@ export class Action {
    */
   send(body) {
     const text = JSON.stringify(body);
-    // The controller refuses another body under the same key as a conflict: another body is another action.
-    if (text !== this.#keyOf) {
+    // Another body is another action and needs another key; the controller would refuse the same key as a conflict.
+    if (text !== this.#bodyOfKey) {
       this.#key = crypto.randomUUID();
-      this.#keyOf = text;
+      this.#bodyOfKey = text;
     }
     const headers = { "X-Linewarden": "1", "Idempotency-Key": this.#key };
     return send("POST", this.#path, { body, headers });
@@ -98,14 +98,14 @@ export class Action {
 }
 
 async function send(method, path, { body, headers = {}, signal, isSession = false }) {
-  const limit = AbortSignal.timeout(TIMEOUT_MS);
+  const timeout = AbortSignal.timeout(TIMEOUT_MS);
   const request = {
     method,
     headers: { Accept: "application/json", ...headers },
     credentials: "same-origin",
     cache: "no-store",
     redirect: "error",
-    signal: signal ? AbortSignal.any([signal, limit]) : limit,
+    signal: signal ? AbortSignal.any([signal, timeout]) : timeout,
   };
   if (body !== undefined) {
     request.body = JSON.stringify(body);
@@ -114,15 +114,15 @@ async function send(method, path, { body, headers = {}, signal, isSession = fals
   try {
     const response = await fetch(BASE + path, request);
     if (!response.ok) throw await refusal(response, isSession);
-    noteTime(response);
+    updateClock(response);
     return response.status === 204 ? null : await response.json();
   } catch (fault) {
     if (fault instanceof ApiError || signal?.aborted) throw fault;
-    throw new ApiError(noResponse(fault), { maybeDone: method !== "GET" });
+    throw new ApiError(failureText(fault), { maybeDone: method !== "GET" });
   }
 }
 
-function noResponse(fault) {
+function failureText(fault) {
   if (fault.name === "TimeoutError") return `The controller did not respond within ${TIMEOUT_MS / 1000} s.`;
   if (fault instanceof SyntaxError) return "The controller's response was incomplete or is not JSON.";
   return "The controller cannot be reached.";
@@ -131,17 +131,17 @@ function noResponse(fault) {
 async function refusal(response, isSession) {
   const { status } = response;
   const error = (await response.json().catch(() => null))?.error ?? {};
-  const waitS = Number(response.headers.get("Retry-After"));
-  const wait = waitS > 0 ? ` Try again in ${waitS} s.` : "";
+  const retryAfterS = Number(response.headers.get("Retry-After"));
+  const advice = retryAfterS > 0 ? ` Try again in ${retryAfterS} s.` : "";
   const message = typeof error.message === "string" && error.message !== "" ? error.message : `The controller responded with status ${status}.`;
   // In the response to a log-in, 401 means an invalid token and not an expired session.
   if (status === 401 && !isSession) refusals.emit("unauthenticated");
   if (status === 403) refusals.emit("forbidden");
-  return new ApiError(message + wait, { status, code: error.code, field: error.field, maybeDone: status >= 500 });
+  return new ApiError(message + advice, { status, code: error.code, field: error.field, maybeDone: status >= 500 });
 }
 
-function noteTime(response) {
+function updateClock(response) {
   const atMs = Date.parse(response.headers.get("Date") ?? "");
-  // The header has whole seconds: it corrects a clock that is wrong, but not the finer time from the event stream.
+  // The header has whole seconds. It corrects a wrong clock, but does not replace the more precise time of the event stream.
   if (Number.isFinite(atMs) && Math.abs(atMs / 1000 - controllerNowS()) > 2) setControllerTime(atMs / 1000);
 }

@@ -2,16 +2,16 @@
 
 /** A point in time from which elapsed time is counted. */
 export class Moment {
-  #steady = performance.now();
-  #wall = Date.now();
+  #monotonicMs = performance.now();
+  #wallClockMs = Date.now();
 
   /**
    * Seconds since this moment. The monotonic clock may stop while the machine sleeps, and the wall clock may be set back.
-   * The larger of both differences is used: an error makes a value look too old, but never too fresh.
+   * The larger difference is used: an error of a clock can make a value appear too old, but not too fresh.
    * @returns {number}
    */
   elapsedS() {
-    return Math.max(performance.now() - this.#steady, Date.now() - this.#wall, 0) / 1000;
+    return Math.max(performance.now() - this.#monotonicMs, Date.now() - this.#wallClockMs, 0) / 1000;
   }
 }
 

@@ -1,6 +1,6 @@
-// Events between parts of the page that do not know each other.
+// Events between parts of the page that do not import each other.
 
-/** Calls listeners by kind; a listener is removed when its `signal` is aborted, so that a view that was left receives no events. */
+/** Calls listeners by kind. A listener is removed when its `signal` is aborted, so that a closed view receives no events. */
 export class Emitter {
   #listeners = new Map();
 
@@ -22,7 +22,7 @@ export class Emitter {
    */
   emit(kind, data) {
     for (const listener of [...(this.#listeners.get(kind) ?? [])]) {
-      // A failing listener must not keep the event from the others.
+      // If a listener fails, the other listeners must receive the event nevertheless.
       try {
         listener(data);
       } catch (fault) {

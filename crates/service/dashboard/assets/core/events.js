@@ -16,14 +16,14 @@ const RETRY_MAX_S = 30;
 
 /**
  * Emits `status` (the object of GET /status), `round` (an item of GET /rounds, when the round has ended), `event` (an event
- * of the event log), `state` ("connecting", "open" or "waiting") and `resumed` after a reconnect: lists must be read
- * again.
+ * of the event log), `state` ("connecting", "open" or "waiting"), and `resumed` after a reconnect: views must then read their
+ * lists again.
  */
 export const stream = new Emitter();
 
 let source = null;
-let watch = null;
-let retry = null;
+let watchTimer = null;
+let retryTimer = null;
 let failures = 0;
 let wasOpen = false;
 let lastReceived = new Moment();
@@ -36,39 +36,39 @@ export const streamState = () => state;
 export function openStream() {
   closeStream();
   connect();
-  watch = setInterval(reopenIfHung, 1000);
+  watchTimer = setInterval(reopenIfHung, 1000);
 }
 
 /** Closes the stream. */
 export function closeStream() {
-  clearInterval(watch);
-  clearTimeout(retry);
+  clearInterval(watchTimer);
+  clearTimeout(retryTimer);
   source?.close();
   source = null;
   failures = 0;
   wasOpen = false;
-  become("closed");
+  setState("closed");
 }
 
 function connect() {
   source?.close();
-  become("connecting");
+  setState("connecting");
   lastReceived = new Moment();
-  const opened = new EventSource("/api/v1/events");
-  source = opened;
-  opened.addEventListener("open", () => {
-    become("open");
+  const eventSource = new EventSource("/api/v1/events");
+  source = eventSource;
+  eventSource.addEventListener("open", () => {
+    setState("open");
     if (wasOpen) stream.emit("resumed");
     wasOpen = true;
   });
-  opened.addEventListener("error", () => {
+  eventSource.addEventListener("error", () => {
     // In the state CONNECTING the browser reconnects by itself and sends the id of the last event.
-    if (opened.readyState === EventSource.CLOSED) reconnectLater();
-    else become("connecting");
+    if (eventSource.readyState === EventSource.CLOSED) reconnectLater();
+    else setState("connecting");
   });
-  opened.addEventListener("status", (message) => receive("status", message));
-  opened.addEventListener("round", (message) => receive("round", message));
-  for (const kind of KINDS) opened.addEventListener(kind, (message) => receive("event", message));
+  eventSource.addEventListener("status", (message) => receive("status", message));
+  eventSource.addEventListener("round", (message) => receive("round", message));
+  for (const kind of KINDS) eventSource.addEventListener(kind, (message) => receive("event", message));
 }
 
 function receive(kind, message) {
@@ -95,15 +95,15 @@ function reconnectLater() {
   source?.close();
   source = null;
   failures += 1;
-  become("waiting");
-  // An EventSource does not report why it was refused. The response to this request does; status 401 leads to the log-in.
+  setState("waiting");
+  // An EventSource does not report the cause of a refusal, but the response to this request does: status 401 leads to the log-in.
   get("/me").catch(() => {});
   const waitS = Math.min(2 ** (failures - 1), RETRY_MAX_S) * (0.5 + Math.random() / 2);
-  clearTimeout(retry);
-  retry = setTimeout(connect, waitS * 1000);
+  clearTimeout(retryTimer);
+  retryTimer = setTimeout(connect, waitS * 1000);
 }
 
-function become(next) {
+function setState(next) {
   if (state === next) return;
   state = next;
   stream.emit("state", next);

@@ -1,14 +1,14 @@
-// Names of gateways: other lists contain only their ids.
+// Names of gateways. Lists of rounds and events contain only the ids of gateways.
 
 import { get, getAll } from "./api.js";
 import { Moment } from "./clock.js";
 import { poll } from "./poll.js";
 import { stream } from "./events.js";
 
-const KNOWN_FOR_S = 60;
+const NAMES_FRESH_FOR_S = 60;
 
 let names = new Map();
-let knownAt = null;
+let loadedAt = null;
 
 /**
  * @param {number | null | undefined} id
@@ -20,15 +20,15 @@ export function gatewayName(id) {
 }
 
 /** @returns {[number, string][]} all known gateways, by id */
-export const knownGateways = () => [...names].sort(([one], [other]) => one - other);
+export const knownGateways = () => [...names].sort(([a], [b]) => a - b);
 
 /**
  * Loads the names unless they are fresh. If loading fails, the views show ids.
  * @param {AbortSignal} signal
  */
-export async function learnGateways(signal) {
-  if (knownAt !== null && knownAt.elapsedS() < KNOWN_FOR_S) return;
-  await getAll("/gateways", signal).then(remember, () => {});
+export async function loadGatewayNames(signal) {
+  if (loadedAt !== null && loadedAt.elapsedS() < NAMES_FRESH_FOR_S) return;
+  await getAll("/gateways", signal).then(storeNames, () => {});
 }
 
 /**
@@ -37,7 +37,7 @@ export async function learnGateways(signal) {
  * @returns {ReturnType<typeof poll>}
  */
 export function watchGateways({ show, fail, signal }) {
-  const load = async (inner) => remember(await getAll("/gateways", inner));
+  const load = async (inner) => storeNames(await getAll("/gateways", inner));
   return watch({ name: "The list of gateways", load, show, fail, signal }, () => true);
 }
 
@@ -52,16 +52,16 @@ export function watchGateway({ id, show, fail, signal }) {
 }
 
 function watch(options, concerns) {
-  // Often enough that a gateway's values do not become stale between two requests.
+  // The interval is short enough that a gateway's values do not become stale between two requests.
   const polled = poll({ ...options, everyS: 3 });
   stream.on("event", (event) => {
-    if (String(event.kind).startsWith("gateway_") && concerns(event)) polled.again();
+    if (String(event.kind).startsWith("gateway_") && concerns(event)) polled.refresh();
   }, options.signal);
   return polled;
 }
 
-function remember(gateways) {
+function storeNames(gateways) {
   names = new Map(gateways.map((gateway) => [gateway.id, gateway.name]));
-  knownAt = new Moment();
+  loadedAt = new Moment();
   return gateways;
 }

@@ -7,7 +7,7 @@ import { setControllerTime } from "./clock.js";
 
 /** The time span of the graphs, seconds. */
 export const WINDOW_S = 300;
-/** No line joins two samples that are further apart than this, seconds. */
+/** Maximum distance of two samples that a line of a graph joins, seconds. */
 export const GAP_S = 5;
 
 const VERDICT_WINDOW_S = 60;
@@ -18,7 +18,7 @@ const VERDICT_WINDOW_S = 60;
  */
 export const liveSource = new Source("Live values", { staleS: 5, behindS: 12 });
 
-/** Freshness of the device counts in the status. They are at most 10 s old, plus the time that counting takes. */
+/** Freshness of the device counts in the status. The counts are at most 10 s old, plus the time that counting takes. */
 export const countsSource = new Source("Counts of devices", { staleS: 5, behindS: 15 }, { isAnnounced: false });
 
 /** Emits `status` when new values were received, or were cleared. */
@@ -63,16 +63,16 @@ stream.on("status", (next) => {
     addSample(next);
     addCounts(next);
   }
-  liveSource.taken(behindS(next, next.as_of_s));
-  // Without counts no value can be stale.
-  countsSource.taken(next.devices ? behindS(next, next.devices.as_of_s) : 0);
+  liveSource.received(behindS(next, next.as_of_s));
+  // A status without counts shows no counts, so none can be stale.
+  countsSource.received(next.devices ? behindS(next, next.devices.as_of_s) : 0);
   live.emit("status", next);
 });
 
 const behindS = (status, asOfS) => (Number.isFinite(asOfS) ? status.now_s - asOfS : null);
 
 function addSample(next) {
-  // A repeated report is no new measurement: it would draw a flat line where nothing was measured.
+  // A repeated report is not a new measurement; it would add a flat line to the graph.
   if (samples.length > 0 && next.as_of_s <= samples.at(-1).atS) return;
   samples.push({
     atS: next.as_of_s,
@@ -87,9 +87,9 @@ function addCounts(next) {
   const last = counts.at(-1);
   if (!next.verdicts || (last && next.as_of_s <= last.atS)) return;
   const entry = { atS: next.as_of_s, verdicts: next.verdicts };
-  // After a gap, or when a counter decreased (a gateway restarted or disconnected), differences are meaningless.
+  // A gateway that restarts or disconnects decreases counters. Differences are meaningless then, and after a gap.
   if (last && (entry.atS - last.atS > GAP_S || hasDecreased(last.verdicts, entry.verdicts))) counts = [];
-  counts = [...counts, entry].filter((one) => one.atS >= entry.atS - VERDICT_WINDOW_S);
+  counts = [...counts, entry].filter((other) => other.atS >= entry.atS - VERDICT_WINDOW_S);
 }
 
 const hasDecreased = (before, after) => Object.keys(before).some((name) => (after[name] ?? 0) < before[name]);

@@ -1,12 +1,12 @@
 // Completed rounds by gateway and group, and detection of overdue rounds.
 
 import { get, getAll } from "./api.js";
-import { learnGateways } from "./gateways.js";
+import { loadGatewayNames } from "./gateways.js";
 import { poll } from "./poll.js";
 import { stream } from "./events.js";
 
-const KEPT_PER_ROW = 120;
-const SLACK_S = 15;
+const ROUNDS_PER_ROW_MAX = 120;
+const OVERDUE_TOLERANCE_S = 15;
 
 /**
  * @typedef {object} StripRow
@@ -34,9 +34,9 @@ export function watchRounds({ gateway = null, group = null, show, fail, signal }
   let policies = new Map();
   const publish = () => show(intoRows(rounds, policies));
   const load = async (inner) => {
-    await learnGateways(inner);
-    const listed = await getAll("/policies", inner).catch(() => []);
-    policies = new Map(listed.map((policy) => [policy.name, policy]));
+    await loadGatewayNames(inner);
+    const policyList = await getAll("/policies", inner).catch(() => []);
+    policies = new Map(policyList.map((policy) => [policy.name, policy]));
     return (await get("/rounds", { gateway, group, limit: 1000 }, inner)).items;
   };
   const polled = poll({
@@ -48,7 +48,7 @@ export function watchRounds({ gateway = null, group = null, show, fail, signal }
   });
   stream.on("round", ({ round }) => {
     const isIncluded = round && [gateway, null].includes(gateway && String(round.gateway)) && [group, null].includes(group && round.group);
-    // Until the list is loaded there is no list to add the round to; the list will contain the round.
+    // A round that ends before the list is loaded is ignored: the list will contain the round.
     if (!isIncluded || !polled.source.hasValues) return;
     rounds.set(roundKey(round), round);
     publish();
@@ -58,19 +58,19 @@ export function watchRounds({ gateway = null, group = null, show, fail, signal }
 
 function intoRows(rounds, policies) {
   const rows = new Map();
-  const newestFirst = [...rounds.values()].sort((one, other) => other.ended_at_s - one.ended_at_s || other.number - one.number);
+  const newestFirst = [...rounds.values()].sort((a, b) => b.ended_at_s - a.ended_at_s || b.number - a.number);
   for (const round of newestFirst) {
     const key = `${round.gateway}/${round.group}`;
     const row = rows.get(key) ?? { key, gateway: round.gateway, group: round.group, rounds: [], overdueAfterS: overdueAfterS(policies.get(round.group)) };
     rows.set(key, row);
-    if (row.rounds.length < KEPT_PER_ROW) row.rounds.push(round);
+    if (row.rounds.length < ROUNDS_PER_ROW_MAX) row.rounds.push(round);
     else rounds.delete(roundKey(round));
   }
-  return [...rows.values()].sort((one, other) => one.gateway - other.gateway || (one.group < other.group ? -1 : 1));
+  return [...rows.values()].sort((a, b) => a.gateway - b.gateway || (a.group < b.group ? -1 : 1));
 }
 
-/** A round is overdue after two intervals. A group without an interval, with manual rounds only, is never overdue. */
+/** The age of the newest round, seconds, at which the next round is overdue: two intervals. Infinity without an interval. */
 function overdueAfterS(policy) {
   if (!policy || !(policy.every_s > 0)) return Infinity;
-  return 2 * (policy.every_s + (policy.jitter_s ?? 0)) + (policy.proof_timeout_ms ?? 0) / 1000 + SLACK_S;
+  return 2 * (policy.every_s + (policy.jitter_s ?? 0)) + (policy.proof_timeout_ms ?? 0) / 1000 + OVERDUE_TOLERANCE_S;
 }

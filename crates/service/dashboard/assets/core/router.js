@@ -14,12 +14,12 @@ export function currentRoute() {
 /**
  * The address of a view.
  * @param {string[]} path
- * @param {Record<string, string | null | undefined>} [parameters] empty ones are omitted
+ * @param {Record<string, string | null | undefined>} [parameters] empty parameters are omitted
  * @returns {string}
  */
 export function routeTo(path, parameters = {}) {
-  const kept = Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined && value !== "");
-  const query = kept.length > 0 ? `?${new URLSearchParams(kept)}` : "";
+  const nonEmpty = Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  const query = nonEmpty.length > 0 ? `?${new URLSearchParams(nonEmpty)}` : "";
   return `#/${path.map(encodeURIComponent).join("/")}${query}`;
 }
 

@@ -6,11 +6,11 @@ import { controllerNowS } from "./clock.js";
 
 const RANKS = ["viewer", "operator", "admin"];
 
-/** Longer delays than this overflow a timer, which then fires at once. */
+/** Maximum delay of a timer, seconds. A longer delay overflows, and the timer fires immediately. */
 const TIMER_MAX_S = 2_000_000;
 
 let user = null;
-let expiry = null;
+let expiryTimer = null;
 
 /** Emits `changed` after a log-in or log-out, or when the role has changed. */
 export const sessions = new Emitter();
@@ -19,49 +19,50 @@ export const sessions = new Emitter();
 export const currentUser = () => user;
 
 /**
- * Whether the user has at least this role. The role only decides which controls are shown; the controller decides which requests are accepted.
+ * Whether the user has at least this role. The role decides only which controls are shown. The controller decides which
+ * requests are accepted.
  * @param {"viewer" | "operator" | "admin"} role
  * @returns {boolean}
  */
-export const may = (role) => user !== null && RANKS.indexOf(user.role) >= RANKS.indexOf(role);
+export const hasRole = (role) => user !== null && RANKS.indexOf(user.role) >= RANKS.indexOf(role);
 
-/** Requests the user of this session from the controller: none if the status is 401. Other errors are thrown. */
+/** Requests the user of this session from the controller. Status 401 means no user; other errors are thrown. */
 export async function resume() {
   try {
-    become(await get("/me"));
+    setUser(await get("/me"));
   } catch (fault) {
     if (fault.status !== 401) throw fault;
-    become(null);
+    setUser(null);
   }
 }
 
 /** @param {string} token */
 export async function logIn(token) {
-  become(await postSession("/login", { token }));
+  setUser(await postSession("/login", { token }));
 }
 
 /** Ends the session at the controller, then in the page. */
 export async function logOut() {
   await postSession("/logout");
-  become(null);
+  setUser(null);
 }
 
-function become(next) {
-  const same = user?.name === next?.name && user?.role === next?.role;
+function setUser(next) {
+  const isSame = user?.name === next?.name && user?.role === next?.role;
   user = next;
   watchExpiry();
-  if (!same) sessions.emit("changed", user);
+  if (!isSame) sessions.emit("changed", user);
 }
 
-/** A page that sends no requests would not detect the end of its session: it sends a request at that time. */
+/** Sends a request when the session expires; otherwise a page without requests would not detect the expiry. */
 function watchExpiry() {
-  clearTimeout(expiry);
+  clearTimeout(expiryTimer);
   if (user === null || !Number.isFinite(user.expires_at_s)) return;
-  const leftS = Math.max(user.expires_at_s - controllerNowS() + 1, 5);
-  expiry = setTimeout(() => resume().catch(watchExpiry), Math.min(leftS, TIMER_MAX_S) * 1000);
+  const remainingS = Math.max(user.expires_at_s - controllerNowS() + 1, 5);
+  expiryTimer = setTimeout(() => resume().catch(watchExpiry), Math.min(remainingS, TIMER_MAX_S) * 1000);
 }
 
-refusals.on("unauthenticated", () => become(null));
+refusals.on("unauthenticated", () => setUser(null));
 
 let isResuming = false;
 refusals.on("forbidden", async () => {

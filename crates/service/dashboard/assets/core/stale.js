@@ -11,8 +11,8 @@ const ticks = new Emitter();
 /** One source of values: the status stream, a list that is polled, one gateway. */
 export class Source {
   #behindS = 0;
-  #takenAt = null;
-  #born = new Moment();
+  #receivedAt = null;
+  #createdAt = new Moment();
   #hasFailed = false;
   #wasStale = false;
 
@@ -28,18 +28,18 @@ export class Source {
   }
 
   /**
-   * New values were received.
+   * Records that new values were received.
    * @param {number | null} [behindS] age of the values when they were received; null if unknown
    */
-  taken(behindS = 0) {
-    this.#takenAt = new Moment();
+  received(behindS = 0) {
+    this.#receivedAt = new Moment();
     this.#hasFailed = false;
     this.#behindS = behindS === null ? Infinity : Math.max(behindS, 0);
     this.check();
     ticks.emit("tick");
   }
 
-  /** A request for newer values failed: the displayed values are stale. */
+  /** Records that a request for newer values failed: the displayed values are then stale. */
   failed() {
     this.#hasFailed = true;
     ticks.emit("tick");
@@ -47,32 +47,32 @@ export class Source {
 
   /** Clears the values, for example when another user logs in. */
   clear() {
-    this.#takenAt = null;
+    this.#receivedAt = null;
     this.#hasFailed = false;
-    this.#born = new Moment();
+    this.#createdAt = new Moment();
     this.#wasStale = false;
   }
 
   /** @returns {boolean} whether any values were received */
   get hasValues() {
-    return this.#takenAt !== null;
+    return this.#receivedAt !== null;
   }
 
   /** @returns {number} the age of the values in seconds, which may be Infinity (unknown) */
   ageS() {
-    return this.#takenAt === null ? Infinity : this.#behindS + this.#takenAt.elapsedS();
+    return this.#receivedAt === null ? Infinity : this.#behindS + this.#receivedAt.elapsedS();
   }
 
   /** @returns {boolean} */
   isStale() {
-    if (this.#takenAt === null) return this.#born.elapsedS() > this.limits.staleS;
+    if (this.#receivedAt === null) return this.#createdAt.elapsedS() > this.limits.staleS;
     const ageS = this.ageS();
-    return this.#hasFailed || this.#takenAt.elapsedS() > this.limits.staleS || ageS > this.limits.behindS || this.isInvalid(ageS);
+    return this.#hasFailed || this.#receivedAt.elapsedS() > this.limits.staleS || ageS > this.limits.behindS || this.isInvalid(ageS);
   }
 
   /** @returns {string} the text of the mark */
   text() {
-    if (this.#takenAt === null) return "no values yet";
+    if (this.#receivedAt === null) return "no values yet";
     const age = this.ageS();
     return Number.isFinite(age) ? `stale, as of ${ageText(age)} ago` : "stale, age unknown";
   }
@@ -87,18 +87,19 @@ export class Source {
 }
 
 /**
- * A mark for the values inside `element`: empty while they are fresh. `element` gets `data-stale`, which dims it.
+ * A mark for the values inside `element`: empty while the values are fresh. While they are stale, `element` has the attribute
+ * `data-stale`, which dims the element.
  * @param {Element} element
  * @param {Source | Source[]} sources all sources of the values: the mark is shown if one of them is stale
  * @param {AbortSignal} signal
  * @returns {HTMLElement}
  */
 export function staleMark(element, sources, signal) {
-  const all = [sources].flat();
-  const mark = h("span", { class: "stale-mark", "data-testid": "stale-mark", "data-source": all[0].name, hidden: true });
+  const sourceList = [sources].flat();
+  const mark = h("span", { class: "stale-mark", "data-testid": "stale-mark", "data-source": sourceList[0].name, hidden: true });
   const update = () => {
-    for (const source of all) source.check();
-    const stale = all.find((source) => source.isStale());
+    for (const source of sourceList) source.check();
+    const stale = sourceList.find((source) => source.isStale());
     element.toggleAttribute("data-stale", stale !== undefined);
     mark.hidden = stale === undefined;
     mark.textContent = stale?.text() ?? "";
@@ -118,7 +119,7 @@ export function onTick(update, signal) {
 }
 
 setInterval(() => ticks.emit("tick"), 1000);
-// A page that was hidden or asleep shows its old values for a moment when it is shown again: mark them before that.
+// A page that was hidden, or whose machine was asleep, has old values: they are marked before the page is visible again.
 for (const kind of ["visibilitychange", "pageshow", "focus"]) {
   window.addEventListener(kind, () => ticks.emit("tick"), { capture: true });
 }

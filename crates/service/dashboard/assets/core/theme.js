@@ -1,5 +1,5 @@
-// Dark or light theme: the system's setting or the user's choice. Loaded first, so that the page never flashes in the
-// wrong theme.
+// Dark or light theme: the system's setting or the user's choice. This script is loaded first, so that the page never
+// appears in the wrong theme.
 
 const KEY = "linewarden-theme";
 
@@ -9,8 +9,8 @@ export const THEMES = { system: "As system", light: "Light", dark: "Dark" };
 /** @returns {string} one of THEMES */
 export function chosenTheme() {
   try {
-    const kept = localStorage.getItem(KEY);
-    return Object.hasOwn(THEMES, kept ?? "") ? kept : "system";
+    const theme = localStorage.getItem(KEY);
+    return Object.hasOwn(THEMES, theme ?? "") ? theme : "system";
   } catch {
     // If storage is forbidden, the choice lasts as long as the page.
     return document.documentElement.dataset.theme ?? "system";

@@ -1,4 +1,4 @@
-// States as text with a sign and a color; the text alone is sufficient.
+// States as text with a symbol and a color; the text alone is sufficient.
 
 import { h } from "./dom.js";
 
@@ -16,6 +16,6 @@ const TONES = {
  */
 export function badge(state, attributes = {}) {
   const tone = Object.hasOwn(TONES, state ?? "") ? TONES[state] : "neutral";
-  const words = state ? String(state).replaceAll("_", " ") : "unknown";
-  return h("span", { ...attributes, class: `badge badge-${tone}` }, words);
+  const text = state ? String(state).replaceAll("_", " ") : "unknown";
+  return h("span", { ...attributes, class: `badge badge-${tone}` }, text);
 }

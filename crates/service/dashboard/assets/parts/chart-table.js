@@ -36,13 +36,13 @@ export function chartTable({ title, series, format, windowS }) {
 }
 
 function bins(samples, series, nowS, windowS) {
-  const all = [];
+  const result = [];
   // The incomplete bin is omitted, because its average would keep changing.
   for (let atS = Math.floor(nowS / BIN_S - 1) * BIN_S; atS >= nowS - windowS; atS -= BIN_S) {
-    const inside = samples.filter((sample) => sample.atS >= atS && sample.atS < atS + BIN_S);
-    all.push({ atS, ...Object.fromEntries(series.map(({ key }) => [key, average(inside, key)])) });
+    const binSamples = samples.filter((sample) => sample.atS >= atS && sample.atS < atS + BIN_S);
+    result.push({ atS, ...Object.fromEntries(series.map(({ key }) => [key, average(binSamples, key)])) });
   }
-  return all;
+  return result;
 }
 
 function average(samples, key) {

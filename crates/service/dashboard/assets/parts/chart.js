@@ -31,29 +31,29 @@ export function chart({ title, series, format, windowS, gapS }) {
   // The area below a single line is filled; areas of several lines would hide each other.
   const isFilled = series.length === 1;
   const legend = isFilled ? null : makeLegend(series);
-  const asTable = chartTable({ title, series, format, windowS });
-  const element = h("div", {}, holder, asTable.element);
-  const button = makeToggle(asTable, [holder, legend]);
+  const valueTable = chartTable({ title, series, format, windowS });
+  const element = h("div", {}, holder, valueTable.element);
+  const button = makeToggle(valueTable, [holder, legend]);
   let last = { samples: [], nowS: 0 };
   let summaryAtS = -Infinity;
-  let summed = false;
+  let summaryHasValues = false;
 
   const draw = (samples, nowS) => {
     last = { samples, nowS };
-    asTable.show(samples, nowS);
+    valueTable.show(samples, nowS);
     const frame = frameFor(samples, series, nowS, windowS, holder.clientWidth);
     if (frame.width <= 0) return;
     set(layers.svg, { width: frame.width, height: HEIGHT, viewBox: `0 0 ${frame.width} ${HEIGHT}` });
     drawAxes(layers, frame, format);
-    const covered = series.map(({ key }) => runs(samples, key, gapS));
-    drawGaps(layers, frame, gaps(covered[0], frame.fromS, nowS, gapS));
-    layers.lines.forEach((line, index) => set(line, { d: linePath(covered[index], frame) }));
-    if (isFilled) set(layers.area, { d: areaPath(covered[0], frame) });
-    // A screen reader would read a label that changes each second repeatedly.
-    if (Math.abs(nowS - summaryAtS) >= SUMMARY_EVERY_S || (samples.length > 0) !== summed) {
+    const seriesRuns = series.map(({ key }) => runs(samples, key, gapS));
+    drawGaps(layers, frame, gaps(seriesRuns[0], frame.fromS, nowS, gapS));
+    layers.lines.forEach((line, index) => set(line, { d: linePath(seriesRuns[index], frame) }));
+    if (isFilled) set(layers.area, { d: areaPath(seriesRuns[0], frame) });
+    // The label changes only every 10 s: a screen reader would read every change.
+    if (Math.abs(nowS - summaryAtS) >= SUMMARY_EVERY_S || (samples.length > 0) !== summaryHasValues) {
       summaryAtS = nowS;
-      summed = samples.length > 0;
-      set(layers.svg, { "aria-label": summary(title, series, covered, frame, format, gapS) });
+      summaryHasValues = samples.length > 0;
+      set(layers.svg, { "aria-label": summary(title, series, seriesRuns, frame, format, gapS) });
     }
   };
   new ResizeObserver(() => last.nowS > 0 && draw(last.samples, last.nowS)).observe(holder);
@@ -64,11 +64,11 @@ function makeLayers(series) {
   const hatchId = freshId("hatch");
   const hatch = s("pattern", { id: hatchId, width: 7, height: 7, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
     s("line", { class: "hatch", x1: 0, y1: 0, x2: 0, y2: 7 }));
-  const [grid, holes] = [s("g", { class: "grid" }), s("g", { fill: `url(#${hatchId})` })];
-  const lines = series.map((one, index) => s("path", { class: `line line-${index + 1}`, fill: "none" }));
+  const [grid, gapLayer] = [s("g", { class: "grid" }), s("g", { fill: `url(#${hatchId})` })];
+  const lines = series.map((_, index) => s("path", { class: `line line-${index + 1}`, fill: "none" }));
   const area = s("path", { class: "area" });
-  const svg = s("svg", { class: "chart-image", role: "img" }, s("defs", {}, hatch), holes, area, grid, ...lines);
-  return { svg, grid, holes, area, lines };
+  const svg = s("svg", { class: "chart-image", role: "img" }, s("defs", {}, hatch), gapLayer, area, grid, ...lines);
+  return { svg, grid, gapLayer, area, lines };
 }
 
 function makeLegend(series) {
@@ -77,11 +77,11 @@ function makeLegend(series) {
   return h("ul", { class: "legend" }, ...items);
 }
 
-function makeToggle(asTable, images) {
-  const button = h("button", { type: "button", class: "link", "aria-expanded": "false", "aria-controls": asTable.element.id }, "Show as table");
+function makeToggle(valueTable, images) {
+  const button = h("button", { type: "button", class: "link", "aria-expanded": "false", "aria-controls": valueTable.element.id }, "Show as table");
   button.addEventListener("click", () => {
-    const open = asTable.element.hidden;
-    asTable.element.hidden = !open;
+    const open = valueTable.element.hidden;
+    valueTable.element.hidden = !open;
     for (const image of images) if (image) image.hidden = open;
     set(button, { "aria-expanded": String(open) });
     button.textContent = open ? "Show as graph" : "Show as table";
@@ -106,45 +106,45 @@ function drawAxes({ grid }, frame, format) {
   ]);
   const columns = [];
   const minutes = frame.windowS / 60;
-  // A narrow screen has room for every second label only.
+  // A narrow screen has room for only every second label.
   const step = (frame.right - MARGIN.left) / minutes < 58 ? 2 : 1;
   for (let minute = minutes - (minutes % step); minute >= 0; minute -= step) {
     const x = frame.x(frame.nowS - minute * 60);
     const anchor = minute === 0 ? "end" : "middle";
-    const words = minute === 0 ? "now" : `−${count(minute)} min`;
-    columns.push(s("text", { x, y: HEIGHT - 6, "text-anchor": anchor }, words));
+    const label = minute === 0 ? "now" : `−${count(minute)} min`;
+    columns.push(s("text", { x, y: HEIGHT - 6, "text-anchor": anchor }, label));
   }
   put(grid, ...rows, ...columns);
 }
 
-function drawGaps({ holes }, frame, found) {
-  const rectangles = found.map(([from, to]) =>
+function drawGaps({ gapLayer }, frame, spans) {
+  const rectangles = spans.map(([from, to]) =>
     s("rect", { x: frame.x(from), width: frame.x(to) - frame.x(from), y: MARGIN.top, height: frame.bottom - MARGIN.top }));
-  put(holes, ...rectangles);
+  put(gapLayer, ...rectangles);
 }
 
-const visibleRuns = (all, frame) => all.map((run) => run.filter(({ atS }) => atS >= frame.fromS)).filter((run) => run.length > 0);
+const visibleRuns = (allRuns, frame) => allRuns.map((run) => run.filter(({ atS }) => atS >= frame.fromS)).filter((run) => run.length > 0);
 const pointIn = (frame) => ({ atS, value }) => `${frame.x(atS).toFixed(1)} ${frame.y(value).toFixed(1)}`;
 
-function areaPath(all, frame) {
+function areaPath(allRuns, frame) {
   const x = ({ atS }) => frame.x(atS).toFixed(1);
-  const closed = (run) => `M${x(run[0])} ${frame.bottom}L${run.map(pointIn(frame)).join("L")}V${frame.bottom}Z`;
-  return visibleRuns(all, frame).map(closed).join("");
+  const closedPath = (run) => `M${x(run[0])} ${frame.bottom}L${run.map(pointIn(frame)).join("L")}V${frame.bottom}Z`;
+  return visibleRuns(allRuns, frame).map(closedPath).join("");
 }
 
-function linePath(all, frame) {
+function linePath(allRuns, frame) {
   const point = pointIn(frame);
   // A run of one sample is drawn as a dot: a line of length 0 with round ends.
-  return visibleRuns(all, frame).map((run) => `M${run.map(point).join("L")}${run.length === 1 ? "h0" : ""}`).join("");
+  return visibleRuns(allRuns, frame).map((run) => `M${run.map(point).join("L")}${run.length === 1 ? "h0" : ""}`).join("");
 }
 
-function summary(title, series, covered, frame, format, gapS) {
-  const words = series.map(({ label }, index) => {
-    const values = covered[index].flat().filter(({ atS }) => atS >= frame.fromS).map(({ value }) => value);
+function summary(title, series, seriesRuns, frame, format, gapS) {
+  const texts = series.map(({ label }, index) => {
+    const values = seriesRuns[index].flat().filter(({ atS }) => atS >= frame.fromS).map(({ value }) => value);
     if (values.length === 0) return `${label}: no measurements`;
     return `${label}: last ${format(values.at(-1))}, lowest ${format(Math.min(...values))}, highest ${format(Math.max(...values))}`;
   });
-  const missing = gaps(covered[0], frame.fromS, frame.nowS, gapS).reduce((sum, [from, to]) => sum + to - from, 0);
-  const hole = missing > 0 ? ` No values for ${count(missing)} s of it.` : "";
-  return `Graph: ${title}, last ${count(frame.windowS / 60)} minutes. ${words.join(". ")}.${hole}`.replaceAll(UNKNOWN, "unknown");
+  const missingS = gaps(seriesRuns[0], frame.fromS, frame.nowS, gapS).reduce((sum, [from, to]) => sum + to - from, 0);
+  const gapText = missingS > 0 ? ` No values for ${count(missingS)} s of this time.` : "";
+  return `Graph: ${title}, last ${count(frame.windowS / 60)} minutes. ${texts.join(". ")}.${gapText}`.replaceAll(UNKNOWN, "unknown");
 }

@@ -1,7 +1,7 @@
 // Actions of an operator on a device: quarantine, release, revoke. A viewer sees no buttons.
 
 import { announce } from "../core/announce.js";
-import { may } from "../core/session.js";
+import { hasRole } from "../core/session.js";
 import { askReason } from "./dialog.js";
 import { h, put } from "./dom.js";
 import { longText, shorten, visible } from "./text.js";
@@ -9,7 +9,7 @@ import { longText, shorten, visible } from "./text.js";
 const ACTIONS = {
   quarantine: {
     title: "Quarantine", done: "is in quarantine", from: ["active"],
-    effect: "No gateway accepts the device until it is released.",
+    effect: "No gateway accepts the device until an operator releases the device.",
   },
   release: {
     title: "Release", done: "is released", from: ["quarantined"],
@@ -17,7 +17,7 @@ const ACTIONS = {
   },
   revoke: {
     title: "Revoke", done: "is revoked", from: ["active", "quarantined"], danger: true,
-    effect: "A revocation is permanent: gateways end the device's sessions and never accept it again. It can only be enrolled again under another id.",
+    effect: "A revocation is permanent: gateways end the device's sessions and never accept the device again. The device can only be enrolled under another id.",
   },
 };
 
@@ -27,13 +27,13 @@ const ACTIONS = {
  */
 export function deviceActions(changed) {
   const element = h("div", { class: "actions", role: "group", "aria-label": "Actions", hidden: true });
-  let shownFor = null;
+  let shownNames = null;
   let current = null;
   const show = (device) => {
     current = device;
-    const names = may("operator") ? Object.keys(ACTIONS).filter((name) => ACTIONS[name].from.includes(device.status)) : [];
-    if (shownFor === names.join()) return;
-    shownFor = names.join();
+    const names = hasRole("operator") ? Object.keys(ACTIONS).filter((name) => ACTIONS[name].from.includes(device.status)) : [];
+    if (shownNames === names.join()) return;
+    shownNames = names.join();
     put(element, names.map((name) => makeButton(name, () => act(name, current, changed))));
     element.hidden = names.length === 0;
   };
@@ -61,7 +61,7 @@ async function act(name, device, changed) {
   });
   if (response === null) return;
   announce(`${visible(shorten(device.name || device.id, 80))} ${done}`);
-  // The response lacks history and leases, which the page shows: they are kept until the device is read again.
+  // The response has no history and leases: the page shows the previous ones until the device is read again.
   changed({ ...device, ...response });
   // The button that opened the dialog may have been removed; the focus must not return to the top of the page.
   if (document.activeElement === document.body) document.querySelector("main h1")?.focus();

@@ -1,4 +1,4 @@
-// A confirmation dialog for an action: names the target, requires a reason, and shows the controller's error.
+// A confirmation dialog for an action. The dialog names the target, requires a reason, and shows an error of the controller.
 
 import { freshId, h } from "./dom.js";
 import { errorLine } from "./panel.js";
@@ -44,7 +44,7 @@ export function askReason({ title, body, path, confirm, danger = false }) {
         dialog.close();
       } catch (fault) {
         error.fail(fault.maybeDone ? new Error(`${fault.message} The action may have been carried out; trying again does not carry it out twice.`) : fault);
-        // The session has ended: the log-in is behind this dialog.
+        // Status 401: the session has ended, and the dialog would cover the log-in.
         if (fault.status === 401) dialog.close();
       } finally {
         busy = false;

@@ -16,7 +16,7 @@ export function freshId(stem) {
 /**
  * An HTML element.
  * @param {string} tag
- * @param {Record<string, any>} [attributes] true sets an empty attribute; null, undefined and false omit it;
+ * @param {Record<string, any>} [attributes] true sets an empty attribute; null, undefined and false omit the attribute;
  *   `on` contains listeners by event
  * @param {...any} children nodes, texts, numbers, arrays of them; null and false are omitted
  * @returns {HTMLElement}
@@ -65,23 +65,23 @@ export function put(element, ...children) {
 }
 
 /**
- * Replaces the children of an element only if the displayed `value` has changed: focus, expanded texts and the position
- * of a screen reader are preserved.
+ * Replaces the children of an element only if `value`, which they display, has changed. Otherwise focus, expanded texts and the
+ * position of a screen reader are preserved.
  * @param {Element} element
  * @param {any} value any value that can be converted to JSON
  * @param {() => any} make
  */
 export function putChanged(element, value, make) {
-  const sign = JSON.stringify(value);
-  if (signs.get(element) === sign) return;
-  signs.set(element, sign);
+  const json = JSON.stringify(value);
+  if (displayedJson.get(element) === json) return;
+  displayedJson.set(element, json);
   put(element, make());
 }
 
-const signs = new WeakMap();
+const displayedJson = new WeakMap();
 
 /**
- * Makes the children of `parent` match `items`, reusing the elements of items that remain, which preserves the focus.
+ * Makes the children of `parent` match `items`. The elements of items that remain are reused, which preserves the focus.
  * @template T
  * @param {Element} parent an element whose children are all created by this function
  * @param {T[]} items
@@ -96,12 +96,12 @@ export function reconcile(parent, items, keyOf, create) {
     if (!after.has(key)) after.set(key, before.get(key) ?? create(item));
   }
   for (const [key, { node }] of before) if (!after.has(key)) node.remove();
-  let place = parent.firstChild;
+  let position = parent.firstChild;
   for (const item of items) {
     const entry = after.get(keyOf(item));
     entry.update(item);
-    if (entry.node === place) place = place.nextSibling;
-    else parent.insertBefore(entry.node, place);
+    if (entry.node === position) position = position.nextSibling;
+    else parent.insertBefore(entry.node, position);
   }
   reconciled.set(parent, after);
 }

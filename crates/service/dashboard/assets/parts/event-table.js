@@ -17,7 +17,7 @@ const ALARMING = new Set(["revoked", "quarantined", "gateway_disconnected", "gat
  * @param {(event: any) => boolean} options.isIncluded
  * @param {boolean} options.isLive whether new events are added
  * @param {AbortSignal} options.signal
- * @returns {{element: HTMLElement, show: (events: any[]) => void, pause: (on: boolean) => void}} `show` merges the events
+ * @returns {{element: HTMLElement, show: (events: any[]) => void, pause: (isPaused: boolean) => void}} `show` merges the events
  *   of a response with those of the stream
  */
 export function eventTable({ keep, isIncluded, isLive, signal }) {
@@ -30,28 +30,28 @@ export function eventTable({ keep, isIncluded, isLive, signal }) {
     rowAttributes: (event) => ({ "data-kind": event.kind }),
   });
   let events = [];
-  let arrived = [];
+  let queued = [];
   let paused = false;
-  const merge = (more) => {
-    const byId = new Map([...more, ...events].map((event) => [event.id, event]));
-    events = [...byId.values()].sort((one, other) => other.id - one.id).slice(0, keep);
+  const merge = (newEvents) => {
+    const byId = new Map([...newEvents, ...events].map((event) => [event.id, event]));
+    events = [...byId.values()].sort((a, b) => b.id - a.id).slice(0, keep);
     showRows(events);
   };
-  const addArrived = () => {
-    if (paused || arrived.length === 0) return;
-    merge(arrived);
-    arrived = [];
+  const addQueued = () => {
+    if (paused || queued.length === 0) return;
+    merge(queued);
+    queued = [];
   };
   if (isLive) {
     stream.on("event", (event) => {
-      // While paused, at most as many events are kept as can be shown.
-      if (isIncluded(event)) arrived = [...arrived, event].slice(-keep);
+      // While the table is paused, at most `keep` events are queued.
+      if (isIncluded(event)) queued = [...queued, event].slice(-keep);
     }, signal);
-    onTick(addArrived, signal);
+    onTick(addQueued, signal);
   }
-  const pause = (on) => {
-    paused = on;
-    addArrived();
+  const pause = (isPaused) => {
+    paused = isPaused;
+    addQueued();
   };
   return { element, show: merge, pause };
 }
@@ -62,10 +62,10 @@ export function detailCell({ detail, reason }) {
 }
 
 const COLUMNS = [
-  { title: "Time", sign: ({ at_ms: at }) => String(at), cell: ({ at_ms: at }) => timeNode(at / 1000, { short: true }) },
+  { title: "Time", renderKey: ({ at_ms: at }) => String(at), cell: ({ at_ms: at }) => timeNode(at / 1000, { short: true }) },
   { title: "Event", cell: ({ kind }) => h("span", { class: ALARMING.has(kind) ? "kind alarming" : "kind" }, String(kind).replaceAll("_", " ")) },
   { title: "Gateway", cell: ({ gateway }) => gatewayLink(gateway) },
   { title: "Device", cell: ({ device }) => deviceLink(device) },
-  { title: "Detail", sign: ({ detail, reason }) => JSON.stringify([detail, reason]), cell: detailCell },
+  { title: "Detail", renderKey: ({ detail, reason }) => JSON.stringify([detail, reason]), cell: detailCell },
   { title: "User", cell: ({ actor }) => (actor ? foreign(actor) : "") },
 ];

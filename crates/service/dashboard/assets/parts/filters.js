@@ -5,7 +5,7 @@ import { routeTo } from "../core/router.js";
 
 /**
  * @typedef {object} Field
- * @property {string} name in the address
+ * @property {string} name of the parameter in the address
  * @property {string} title
  * @property {string | null} value
  * @property {"text"} [type]
@@ -15,7 +15,7 @@ import { routeTo } from "../core/router.js";
 
 /**
  * @param {string} label of the form, for a screen reader
- * @param {string[]} path the view's
+ * @param {string[]} path path of the view
  * @param {Field[]} fields
  * @returns {HTMLElement}
  */
@@ -36,7 +36,7 @@ function makeControl({ name, title, value, options, attributes = {} }) {
   const id = freshId(name);
   const common = { id, name, "data-testid": `filter-${name}`, ...attributes };
   const input = options
-    ? h("select", common, options.map(([option, words]) => h("option", { value: option }, words)))
+    ? h("select", common, options.map(([option, optionLabel]) => h("option", { value: option }, optionLabel)))
     : h("input", { ...common, type: "text", autocomplete: "off", autocapitalize: "none", spellcheck: "false", maxlength: "255" });
   input.value = value ?? "";
   return { name, input, node: h("div", { class: "field" }, h("label", { for: id }, title), input) };

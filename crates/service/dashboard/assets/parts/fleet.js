@@ -30,15 +30,15 @@ export function fleet() {
 function makeRow({ key, title, kind, status }) {
   const number = h("span", { class: "fleet-number", "data-testid": `fleet-${key}` });
   const share = h("span", { class: "muted fleet-share" });
-  const shape = bar(kind);
+  const shareBar = bar(kind);
   const name = status ? h("a", { href: routeTo(["devices"], { status }) }, title) : title;
-  const node = h("div", {}, h("dt", {}, name), h("dd", {}, shape.element, number, share));
+  const node = h("div", {}, h("dt", {}, name), h("dd", {}, shareBar.element, number, share));
   const update = (devices) => {
     const value = devices?.[key];
     const part = devices?.total > 0 && Number.isFinite(value) ? value / devices.total : null;
     put(number, known(count(value)));
     share.textContent = part === null ? "" : percent(part);
-    shape.show(part);
+    shareBar.show(part);
   };
   return { node, update };
 }

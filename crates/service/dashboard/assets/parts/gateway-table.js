@@ -36,7 +36,7 @@ export function gatewayTable(signal) {
     for (const gateway of gateways) {
       const source = sources.get(gateway.id) ?? gatewaySource();
       sources.set(gateway.id, source);
-      if (hasReport(gateway)) source.taken(gateway.report_age_s);
+      if (hasReport(gateway)) source.received(gateway.report_age_s);
       else source.clear();
     }
     showRows(gateways);
@@ -55,7 +55,7 @@ export const hasReport = (gateway) => ["authentications_per_s", "latency_us", "d
 export const latencyText = (gateway) => (gateway.latency_us ? `${duration(gateway.latency_us.p50)} / ${duration(gateway.latency_us.p99)}` : "—");
 
 /**
- * Cache fill: number of devices whose rows the gateway holds, of its capacity.
+ * Cache fill: number of devices whose rows the gateway holds, and its share of the gateway's capacity.
  * @param {any} gateway
  * @returns {any}
  */
@@ -68,48 +68,48 @@ export function cacheFill(gateway) {
 }
 
 /**
- * Trust in the gateway, result and age of its evidence. Evidence that is older than its validity is marked, and the gateway is then
- * shown as overdue.
+ * Trust in the gateway, and result and age of its evidence. If the evidence is older than its validity, the evidence is marked and
+ * the gateway is shown as overdue.
  * @param {any} gateway
- * @param {Moment} takenAt when the gateway was read
+ * @param {Moment} receivedAt when the gateway was read
  * @returns {any}
  */
-export function evidenceText({ trust, evidence }, takenAt) {
+export function evidenceText({ trust, evidence }, receivedAt) {
   if (!trust) return known("—");
   if (!evidence) return badge(trust);
   return ticking((element) => {
-    const ageS = evidence.age_s + takenAt.elapsedS();
+    const ageS = evidence.age_s + receivedAt.elapsedS();
     const isStale = !(ageS <= evidence.validity_s);
     const state = isStale && trust === "trusted" ? "overdue" : trust;
-    const words = `${trust === "unproven" ? "previously: " : ""}${evidence.verdict}, ${ageText(ageS)} old`;
-    putChanged(element, [state, isStale, words], () => [
+    const text = `${trust === "unproven" ? "previously: " : ""}${evidence.verdict}, ${ageText(ageS)} old`;
+    putChanged(element, [state, isStale, text], () => [
       badge(state), " ",
-      isStale ? h("span", { class: "stale-mark" }, `stale, as of ${ageText(ageS)} ago`) : h("span", { class: "muted" }, words),
+      isStale ? h("span", { class: "stale-mark" }, `stale, as of ${ageText(ageS)} ago`) : h("span", { class: "muted" }, text),
     ]);
   });
 }
 
-function columns(sources, takenAt) {
+function columns(sources, receivedAt) {
   const { stringify } = JSON;
   return [
     {
-      title: "Gateway", sign: ({ id, name }) => stringify([id, name]),
+      title: "Gateway", renderKey: ({ id, name }) => stringify([id, name]),
       cell: ({ id, name }) => [h("a", { href: routeTo(["gateways", String(id)]) }, nameText(name, `gateway ${id}`)), name && h("span", { class: "muted" }, ` ${id}`)],
     },
-    { title: "State", sign: ({ state }) => state, cell: ({ state }) => badge(state) },
+    { title: "State", renderKey: ({ state }) => state, cell: ({ state }) => badge(state) },
     {
-      title: "Data plane", sign: ({ data_plane, version }) => stringify([data_plane, version]),
+      title: "Data plane", renderKey: ({ data_plane, version }) => stringify([data_plane, version]),
       cell: ({ data_plane, version }) => (data_plane ? `${data_plane} ${version ?? ""}` : known("—")),
     },
-    { title: "Auth./s", kind: "number", sign: (gateway) => rate(gateway.authentications_per_s), cell: (gateway) => known(rate(gateway.authentications_per_s)) },
-    { title: "Latency p50 / p99", kind: "number", sign: latencyText, cell: (gateway) => known(latencyText(gateway)) },
-    { title: "Cache fill", sign: ({ devices, slots }) => stringify([devices, slots]), cell: cacheFill },
-    { title: "Sessions", kind: "number", sign: ({ sessions }) => count(sessions), cell: ({ sessions }) => known(count(sessions)) },
+    { title: "Auth./s", kind: "number", renderKey: (gateway) => rate(gateway.authentications_per_s), cell: (gateway) => known(rate(gateway.authentications_per_s)) },
+    { title: "Latency p50 / p99", kind: "number", renderKey: latencyText, cell: (gateway) => known(latencyText(gateway)) },
+    { title: "Cache fill", renderKey: ({ devices, slots }) => stringify([devices, slots]), cell: cacheFill },
+    { title: "Sessions", kind: "number", renderKey: ({ sessions }) => count(sessions), cell: ({ sessions }) => known(count(sessions)) },
     {
-      title: "Evidence", sign: ({ trust, evidence }) => stringify([trust, evidence]),
-      cell: (gateway) => evidenceText(gateway, takenAt()),
+      title: "Evidence", renderKey: ({ trust, evidence }) => stringify([trust, evidence]),
+      cell: (gateway) => evidenceText(gateway, receivedAt()),
     },
-    { title: "Report age", sign: ({ id }) => String(id), cell: ({ id }) => ticking((element) => showAge(element, sources.get(id))) },
+    { title: "Report age", renderKey: ({ id }) => String(id), cell: ({ id }) => ticking((element) => showAge(element, sources.get(id))) },
   ];
 }
 
@@ -123,13 +123,13 @@ function showAge(element, source) {
   else element.textContent = stale ? source.text() : ageText(source.ageS());
 }
 
-/** Announces once that reports of gateways have become stale; the table shows which ones. */
+/** Announces once that reports of gateways have become stale; the table shows of which gateways. */
 function announceStale(sources, signal) {
-  let before = 0;
+  let previousCount = 0;
   onTick(() => {
-    const now = [...sources.values()].filter((source) => source.hasValues && source.isStale()).length;
-    if (now > before) announce(now === 1 ? "The report of 1 gateway is stale" : `The reports of ${now} gateways are stale`);
-    if (now === 0 && before > 0) announce("The reports of all gateways are fresh again");
-    before = now;
+    const staleCount = [...sources.values()].filter((source) => source.hasValues && source.isStale()).length;
+    if (staleCount > previousCount) announce(staleCount === 1 ? "The report of 1 gateway is stale" : `The reports of ${staleCount} gateways are stale`);
+    if (staleCount === 0 && previousCount > 0) announce("The reports of all gateways are fresh again");
+    previousCount = staleCount;
   }, signal);
 }

@@ -1,5 +1,5 @@
 // Rounds as a heat strip: a row for each gateway and group, a cell for each round. The share of devices in state ok is
-// shown by color, pattern and number. The strip is one stop of the Tab key; arrow keys move from cell to cell.
+// shown by color, pattern and number. The Tab key stops at one cell of the strip; arrow keys move from cell to cell.
 
 import { h, put, reconcile, set } from "./dom.js";
 import { foreign, visible } from "./text.js";
@@ -18,26 +18,26 @@ const LEVELS = [[1, "all"], [0.99, "most"], [0.9, "many"], [0.5, "half"], [0, "f
 export function heatStrip() {
   const grid = h("div", { role: "grid", class: "heat", "aria-label": "Rounds: a row for each gateway and group, the newest round last; arrow keys move" });
   const detail = h("p", { class: "heat-detail muted", "aria-hidden": "true" }, "Point at a round, or select one with the arrow keys.");
-  const none = h("p", { class: "empty", hidden: true }, "No rounds yet.");
-  const element = h("div", {}, grid, none, detail, legend());
+  const emptyNote = h("p", { class: "empty", hidden: true }, "No rounds yet.");
+  const element = h("div", {}, grid, emptyNote, detail, legend());
   let rows = [];
 
   const draw = () => {
     const hadFocus = grid.contains(document.activeElement);
-    const fits = Math.max(4, Math.floor(stripWidth(grid) / CELL_PX));
+    const cellsPerRow = Math.max(4, Math.floor(stripWidth(grid) / CELL_PX));
     reconcile(grid, rows, (row) => row.key, (row) => makeRow(row));
-    for (const [index, row] of rows.entries()) drawCells(grid.children[index].lastChild, row.rounds.slice(0, fits).reverse());
+    for (const [index, row] of rows.entries()) drawCells(grid.children[index].lastChild, row.rounds.slice(0, cellsPerRow).reverse());
     keepOneStop(grid, hadFocus);
-    none.hidden = rows.length > 0;
+    emptyNote.hidden = rows.length > 0;
   };
-  const point = (event) => {
-    const round = shown.get(event.target.closest?.("[role=gridcell]"));
+  const showDetail = (event) => {
+    const round = roundOfCell.get(event.target.closest?.("[role=gridcell]"));
     if (round) put(detail, ...describe(round));
   };
   grid.addEventListener("keydown", (event) => move(grid, event));
-  grid.addEventListener("pointerover", point);
+  grid.addEventListener("pointerover", showDetail);
   grid.addEventListener("focusin", (event) => {
-    point(event);
+    showDetail(event);
     makeStop(grid, event.target);
   });
   new ResizeObserver(() => draw()).observe(element);
@@ -48,7 +48,8 @@ export function heatStrip() {
   return { element, show };
 }
 
-const shown = new WeakMap();
+/** The round that a cell shows. */
+const roundOfCell = new WeakMap();
 
 function makeRow(row) {
   let newest = null;
@@ -83,16 +84,16 @@ function drawCells(cells, rounds) {
 
 function drawCell(node, round) {
   const share = round.requested > 0 ? round.ok / round.requested : null;
-  const level = share === null ? "none" : LEVELS.find(([least]) => share >= least)[1];
-  shown.set(node, round);
-  set(node, { class: `heat-cell heat-${level}`, "aria-label": words(round) });
+  const level = share === null ? "none" : LEVELS.find(([minimum]) => share >= minimum)[1];
+  roundOfCell.set(node, round);
+  set(node, { class: `heat-cell heat-${level}`, "aria-label": labelText(round) });
   node.textContent = share === null ? "" : wholePercent(round);
 }
 
-/** Rounded down, so that 100 means all devices. */
+/** The share of devices in state ok in percent, rounded down, so that 100 means all devices. */
 const wholePercent = ({ ok, requested }) => String(Math.floor((ok / requested) * 100));
 
-function words(round) {
+function labelText(round) {
   if (!(round.requested > 0)) return `Round ${count(round.number)}, no device was attested`;
   return `Round ${count(round.number)}, ${wholePercent(round)} % ok: ${count(round.ok)} of ${count(round.requested)}, ${count(round.late)} late, ${count(round.missed)} missed`;
 }
@@ -138,12 +139,12 @@ function move(grid, event) {
   if (!cell || event.altKey || event.ctrlKey || event.metaKey) return;
   const row = [...cell.parentElement.children];
   const rows = [...grid.querySelectorAll(".heat-cells")];
-  const [column, line] = [row.indexOf(cell), rows.indexOf(cell.parentElement)];
-  // Rows end at the newest round, so up and down count from the end.
-  const across = (next) => rows[next] && [...rows[next].children].at(Math.max(column - row.length, -rows[next].children.length));
+  const [column, rowIndex] = [row.indexOf(cell), rows.indexOf(cell.parentElement)];
+  // Rows are aligned at the newest round, so columns are counted from the end of a row.
+  const cellInRow = (index) => rows[index] && [...rows[index].children].at(Math.max(column - row.length, -rows[index].children.length));
   const targets = {
     ArrowLeft: row[column - 1], ArrowRight: row[column + 1], Home: row[0], End: row.at(-1),
-    ArrowUp: across(line - 1), ArrowDown: across(line + 1),
+    ArrowUp: cellInRow(rowIndex - 1), ArrowDown: cellInRow(rowIndex + 1),
   };
   if (!Object.hasOwn(targets, event.key)) return;
   event.preventDefault();

@@ -9,8 +9,8 @@ import { staleMark } from "../core/stale.js";
  * @param {{class?: string, testid?: string, aside?: any}} [options] aside: content beside the heading
  * @param {...any} children
  * @returns {{element: HTMLElement, body: HTMLElement, head: HTMLElement, fail: (fault: Error | null) => void,
- *   cover: (sources: import("../core/stale.js").Source | import("../core/stale.js").Source[], signal: AbortSignal) => void}}
- *   `cover` marks the panel when one of its sources is stale
+ *   markWhenStale: (sources: import("../core/stale.js").Source | import("../core/stale.js").Source[], signal: AbortSignal) => void}}
+ *   `markWhenStale` marks the panel when one of its sources is stale
  */
 export function panel(title, options = {}, ...children) {
   const id = freshId("panel");
@@ -19,12 +19,12 @@ export function panel(title, options = {}, ...children) {
   const body = h("div", { class: "panel-body" }, ...children);
   const attributes = { class: `panel ${options.class ?? ""}`.trim(), "aria-labelledby": id, "data-testid": options.testid };
   const element = h("section", attributes, head, error.element, body);
-  const cover = (sources, signal) => head.append(staleMark(element, sources, signal));
-  return { element, body, head, fail: error.fail, cover };
+  const markWhenStale = (sources, signal) => head.append(staleMark(element, sources, signal));
+  return { element, body, head, fail: error.fail, markWhenStale };
 }
 
 /**
- * A line for an error; a screen reader reads it when it appears, and not again while it is unchanged.
+ * A line for an error. A screen reader reads the error when it appears, and not again while it is unchanged.
  * @returns {{element: HTMLElement, fail: (fault: Error | null) => void}}
  */
 export function errorLine() {

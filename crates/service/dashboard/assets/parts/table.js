@@ -7,7 +7,7 @@ import { h, put, reconcile, set } from "./dom.js";
  * @typedef {object} Column
  * @property {string} title
  * @property {(item: T) => any} cell content of the cell: a text, a node or several
- * @property {(item: T) => string} [sign] a text that changes when the cell must be created again; by default the
+ * @property {(item: T) => string} [renderKey] a text; the cell is created again when this text changes. By default the
  *   item's JSON
  * @property {"number"} [kind]
  */
@@ -21,7 +21,7 @@ import { h, put, reconcile, set } from "./dom.js";
  * @param {string} options.empty text for a table without rows
  * @param {string} [options.testid] of each row
  * @param {(item: T) => Record<string, any>} [options.rowAttributes]
- * @param {number} [options.roomRem] below this width, rows become cards
+ * @param {number} [options.roomRem] width in rem below which rows become cards
  * @returns {{element: HTMLElement, show: (items: T[]) => void}}
  */
 export function table({ caption, columns, keyOf, empty, testid, rowAttributes, roomRem = columns.length * 8 }) {
@@ -30,14 +30,14 @@ export function table({ caption, columns, keyOf, empty, testid, rowAttributes, r
   // The roles are explicit, because a browser may remove them when CSS turns the table into cards.
   const tableNode = h("table", { role: "table" }, h("caption", { class: "unseen" }, caption),
     h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, ...heads)), rows);
-  const none = h("p", { class: "empty", hidden: true }, empty);
+  const emptyNote = h("p", { class: "empty", hidden: true }, empty);
   const show = (items) => {
     reconcile(rows, items, keyOf, () => makeRow(columns, testid, rowAttributes));
     tableNode.hidden = items.length === 0;
-    none.hidden = items.length > 0;
+    emptyNote.hidden = items.length > 0;
   };
   tableNode.hidden = true;
-  const element = h("div", { class: "table" }, tableNode, none);
+  const element = h("div", { class: "table" }, tableNode, emptyNote);
   new ResizeObserver(() => element.classList.toggle("cards", element.clientWidth < roomRem * remPx())).observe(element);
   return { element, show };
 }
@@ -45,7 +45,7 @@ export function table({ caption, columns, keyOf, empty, testid, rowAttributes, r
 const remPx = () => parseFloat(getComputedStyle(document.documentElement).fontSize);
 
 function makeRow(columns, testid, rowAttributes) {
-  const signs = columns.map(() => null);
+  const renderKeys = columns.map(() => null);
   // Each cell contains one box, which is shown beside the column's name when the row is a card.
   const boxes = columns.map(() => h("div", { class: "cell" }));
   const node = h("tr", { role: "row", "data-testid": testid }, ...columns.map((column, index) =>
@@ -55,10 +55,10 @@ function makeRow(columns, testid, rowAttributes) {
   const update = (item) => {
     if (rowAttributes) set(node, rowAttributes(item));
     columns.forEach((column, index) => {
-      // A cell is created again only when it changes: a new element would lose the focus and be read again.
-      const sign = (column.sign ?? JSON.stringify)(item);
-      if (sign === signs[index]) return;
-      signs[index] = sign;
+      // An unchanged cell is not created again: a new element would lose the focus, and a screen reader would read it again.
+      const renderKey = (column.renderKey ?? JSON.stringify)(item);
+      if (renderKey === renderKeys[index]) return;
+      renderKeys[index] = renderKey;
       put(boxes[index], column.cell(item));
     });
   };

@@ -3,7 +3,7 @@
 
 import { freshId, h, put } from "./dom.js";
 
-// Controls, format characters (with them all bidi controls and zero-width ones), separators of lines and paragraphs,
+// Controls, format characters (which include bidi controls and zero-width characters), separators of lines and paragraphs,
 // lone surrogates, private and unassigned characters, and four letters without a visible glyph.
 const UNSEEN = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}\p{Co}\p{Cn}\u115f\u1160\u3164\uffa0]/gu;
 const UNSEEN_BUT_LINES = new RegExp(`(?!\\n)${UNSEEN.source}`, "gu");
@@ -26,12 +26,12 @@ export function visible(text) {
 export function foreign(text, { lines = false } = {}) {
   const full = String(text ?? "");
   const parts = [];
-  let from = 0;
+  let start = 0;
   for (const match of full.matchAll(lines ? UNSEEN_BUT_LINES : UNSEEN)) {
-    parts.push(full.slice(from, match.index), h("span", { class: "escape" }, escape(match[0])));
-    from = match.index + match[0].length;
+    parts.push(full.slice(start, match.index), h("span", { class: "escape" }, escape(match[0])));
+    start = match.index + match[0].length;
   }
-  return h("bdi", { class: lines ? "foreign lines" : "foreign" }, ...parts.filter((part) => part !== ""), full.slice(from));
+  return h("bdi", { class: lines ? "foreign lines" : "foreign" }, ...parts.filter((part) => part !== ""), full.slice(start));
 }
 
 /**

@@ -15,12 +15,12 @@ export function tile(title, { testid, value, of }) {
   const number = h("span", { class: "tile-value", "data-testid": testid });
   const totalNode = h("span", { class: "muted" });
   const element = h("dl", { class: "tile" }, h("dt", {}, title), h("dd", {}, number, " ", totalNode));
-  let before = null;
+  let displayed = null;
   const show = (status) => {
     const text = status ? value(status) : UNKNOWN;
     const total = status && of ? `of ${of(status)}` : "";
-    if (before === text + total) return;
-    before = text + total;
+    if (displayed === text + total) return;
+    displayed = text + total;
     put(number, known(text));
     totalNode.textContent = total;
   };

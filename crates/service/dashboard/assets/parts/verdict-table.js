@@ -7,8 +7,8 @@ import { count, known, rate } from "./format.js";
 import { VERDICTS } from "../core/verdicts.js";
 
 const ORDER = ["reply", "pass", "drop", "other"];
-const CALLED = { reply: "replied", pass: "passed", other: "unknown" };
-/** The controller's sum of all verdicts that it does not know. */
+const ACTION_NAMES = { reply: "replied", pass: "passed", other: "unknown" };
+/** The meaning of `other`, the controller's sum of all verdicts with unknown names. */
 const OTHER = "Verdicts of newer gateways that this controller does not know.";
 
 /**
@@ -17,11 +17,11 @@ const OTHER = "Verdicts of newer gateways that this controller does not know.";
  */
 export function verdictTable({ withRates = true } = {}) {
   const columns = [
-    { title: "Verdict", sign: ({ name }) => name, cell: nameCell },
-    { title: "Frame", sign: ({ action }) => action, cell: ({ action, name }) => CALLED[action] ?? (isRefusal(name) ? "dropped" : "consumed") },
-    withRates && { title: "Per second, last minute", kind: "number", sign: ({ perSecond }) => rate(perSecond), cell: ({ perSecond }) => known(rate(perSecond)) },
-    { title: "Since start", kind: "number", sign: ({ total }) => count(total), cell: ({ total }) => count(total) },
-    { title: "Share of its kind", sign: ({ share }) => share.toFixed(3), cell: shareCell },
+    { title: "Verdict", renderKey: ({ name }) => name, cell: nameCell },
+    { title: "Frame", renderKey: ({ action }) => action, cell: ({ action, name }) => ACTION_NAMES[action] ?? (isRefusal(name) ? "dropped" : "consumed") },
+    withRates && { title: "Per second, last minute", kind: "number", renderKey: ({ perSecond }) => rate(perSecond), cell: ({ perSecond }) => known(rate(perSecond)) },
+    { title: "Since start", kind: "number", renderKey: ({ total }) => count(total), cell: ({ total }) => count(total) },
+    { title: "Share of its kind", renderKey: ({ share }) => share.toFixed(3), cell: shareCell },
   ];
   const { element, show: showRows } = table({
     caption: "Verdicts by reason",
@@ -37,22 +37,22 @@ export function verdictTable({ withRates = true } = {}) {
 }
 
 function entries(verdicts, rateOf) {
-  const all = Object.entries(verdicts)
+  const rows = Object.entries(verdicts)
     .filter(([, total]) => Number.isFinite(total) && total > 0)
     .map(([name, total]) => ({ name, total, action: actionOf(name), perSecond: rateOf(name) }));
-  const sums = Object.fromEntries(ORDER.map((action) => [action, all.filter((one) => one.action === action).reduce((sum, one) => sum + one.total, 0)]));
-  return all
-    .map((one) => ({ ...one, share: one.total / sums[one.action] }))
-    .sort((one, other) => ORDER.indexOf(one.action) - ORDER.indexOf(other.action) || other.total - one.total || (one.name < other.name ? -1 : 1));
+  const sums = Object.fromEntries(ORDER.map((action) => [action, rows.filter((row) => row.action === action).reduce((sum, row) => sum + row.total, 0)]));
+  return rows
+    .map((row) => ({ ...row, share: row.total / sums[row.action] }))
+    .sort((a, b) => ORDER.indexOf(a.action) - ORDER.indexOf(b.action) || b.total - a.total || (a.name < b.name ? -1 : 1));
 }
 
-/** The action on the frame; for a name that is not in the list, the prefix of the name determines it. */
+/** The action on the frame. For a name that is not in the list, the prefix of the name determines the action. */
 function actionOf(name) {
   if (Object.hasOwn(VERDICTS, name)) return VERDICTS[name][0];
   return ORDER.find((action) => name.startsWith(action)) ?? "drop";
 }
 
-/** Some valid frames are consumed without a reply, such as a proof that verified. */
+/** Whether the gateway refused the frame. Other frames with the action `drop` are consumed, such as a proof that verified. */
 const isRefusal = (name) => name.startsWith("drop");
 
 function nameCell({ name }) {

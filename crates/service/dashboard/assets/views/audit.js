@@ -3,7 +3,7 @@
 import { get } from "../core/api.js";
 import { poll } from "../core/poll.js";
 import { routeTo } from "../core/router.js";
-import { may } from "../core/session.js";
+import { hasRole } from "../core/session.js";
 import { badge } from "../parts/badge.js";
 import { h } from "../parts/dom.js";
 import { filterForm } from "../parts/filters.js";
@@ -20,21 +20,21 @@ const PAGE = 100;
 export function showAudit({ main, route, signal, setTitle }) {
   setTitle("Audit log");
   main.append(viewHead("Audit log"));
-  if (!may("admin")) {
+  if (!hasRole("admin")) {
     main.append(h("p", {}, "The registry audit log is available to administrators only. Log in with an administrator's token."));
     return;
   }
   const filters = { actor: route.query.get("actor"), action: route.query.get("action") };
   const after = route.query.get("after");
   const rows = table({ caption: "Audit log, the newest first", columns: COLUMNS, keyOf: ({ id }) => id, empty: "No records.", testid: "audit-row", roomRem: 60 });
-  const pages = pager({ what: "records", after, href: (cursor) => routeTo(["audit"], { ...filters, after: cursor }) });
+  const pages = pager({ itemsName: "records", after, href: (cursor) => routeTo(["audit"], { ...filters, after: cursor }) });
   const box = panel("Records", { class: "list-panel" }, rows.element, pages.element);
   const load = (inner) => get("/audit", { ...filters, after, limit: PAGE }, inner);
   const show = ({ items, next }) => {
     rows.show(items);
     pages.show(items.length, next);
   };
-  box.cover(poll({ name: "The registry audit log", everyS: 15, load, show, fail: box.fail, signal }).source, signal);
+  box.markWhenStale(poll({ name: "The registry audit log", everyS: 15, load, show, fail: box.fail, signal }).source, signal);
   const fields = [
     { name: "actor", title: "User", value: filters.actor },
     { name: "action", title: "Action, for example revoked", value: filters.action },

@@ -2,7 +2,7 @@
 
 import { get } from "../core/api.js";
 import { stream } from "../core/events.js";
-import { gatewayName, learnGateways } from "../core/gateways.js";
+import { gatewayName, loadGatewayNames } from "../core/gateways.js";
 import { poll } from "../core/poll.js";
 import { routeTo } from "../core/router.js";
 import { badge } from "../parts/badge.js";
@@ -50,12 +50,12 @@ export function showDevice({ main, route, signal, setTitle }) {
 
 function watch(id, { show, boxes, signal }) {
   const load = async (inner) => {
-    await learnGateways(inner);
+    await loadGatewayNames(inner);
     return get(`/devices/${encodeURIComponent(id)}`, {}, inner);
   };
   const polled = poll({ name: "Details of the device", everyS: 10, load, show, fail: boxes[0].fail, signal });
-  for (const box of boxes) box.cover(polled.source, signal);
-  stream.on("event", ({ device }) => device === id && polled.again(), signal);
+  for (const box of boxes) box.markWhenStale(polled.source, signal);
+  stream.on("event", ({ device }) => device === id && polled.refresh(), signal);
 }
 
 function statusLine({ status, reason, since_s: sinceS }) {
@@ -95,7 +95,7 @@ function leaseTable() {
     keyOf: ({ gateway, rows }) => `${gateway}/${rows?.[0]}`,
     empty: "No gateway holds rows of this device.",
     columns: [
-      { title: "Gateway", sign: ({ gateway }) => gatewayName(gateway), cell: ({ gateway }) => gatewayLink(gateway) },
+      { title: "Gateway", renderKey: ({ gateway }) => gatewayName(gateway), cell: ({ gateway }) => gatewayLink(gateway) },
       { title: "Rows", kind: "number", cell: ({ rows }) => (rows ? `${count(rows[0])} – ${count(rows[1])}` : known("—")) },
       { title: "Mark", kind: "number", cell: ({ mark }) => count(mark) },
       { title: "Fencing token", kind: "number", cell: ({ fencing_token: token }) => count(token) },

@@ -34,37 +34,37 @@ export function showDevices({ main, route, signal, setTitle }) {
       pages.show(items.length, next);
     },
   });
-  box.cover(polled.source, signal);
-  stream.on("event", ({ kind }) => CHANGES.has(kind) && polled.again(), signal);
+  box.markWhenStale(polled.source, signal);
+  stream.on("event", ({ kind }) => CHANGES.has(kind) && polled.refresh(), signal);
 
   const change = () => {
     after = null;
-    const fresh = makePager(filters, after);
-    pages.element.replaceWith(fresh.element);
-    pages = fresh;
+    const newPages = makePager(filters, after);
+    pages.element.replaceWith(newPages.element);
+    pages = newPages;
     replaceRoute(routeTo(["devices"], filters));
     polled.reset();
   };
   main.append(viewHead("Devices"), filterForm(filters, change, signal), box.element);
 }
 
-/** A page of devices. If the text can be the prefix of an id, the devices with such ids are listed first, at most one page. */
+/** A page of devices. If the text can be a prefix of ids, at most one page of devices with these ids is listed first. */
 async function find({ q, status, mode }, after, signal) {
   const byName = get("/devices", { name_prefix: q, status, mode, after, limit: PAGE }, signal);
   const digits = q.trim();
   if (after || !/^[0-9a-f]{1,16}$/i.test(digits)) return byName;
   const byId = get("/devices", { id_prefix: digits, status, mode, limit: PAGE }, signal);
   const [names, ids] = await Promise.all([byName, byId]);
-  const found = new Set(ids.items.map(({ id }) => id));
-  return { ...names, items: [...ids.items, ...names.items.filter(({ id }) => !found.has(id))] };
+  const idsFound = new Set(ids.items.map(({ id }) => id));
+  return { ...names, items: [...ids.items, ...names.items.filter(({ id }) => !idsFound.has(id))] };
 }
 
-const makePager = (filters, after) => pager({ what: "devices", after, href: (cursor) => routeTo(["devices"], { ...filters, after: cursor }) });
+const makePager = (filters, after) => pager({ itemsName: "devices", after, href: (cursor) => routeTo(["devices"], { ...filters, after: cursor }) });
 
 function filterForm(filters, change, signal) {
   const search = h("input", { id: "device-search", type: "search", value: filters.q, autocomplete: "off", autocapitalize: "none", spellcheck: "false", maxlength: "255", "data-testid": "device-search" });
   let timer = null;
-  const searched = () => {
+  const applySearch = () => {
     clearTimeout(timer);
     if (filters.q === search.value) return;
     filters.q = search.value;
@@ -72,7 +72,7 @@ function filterForm(filters, change, signal) {
   };
   search.addEventListener("input", () => {
     clearTimeout(timer);
-    timer = setTimeout(searched, TYPING_MS);
+    timer = setTimeout(applySearch, TYPING_MS);
   });
   signal.addEventListener("abort", () => clearTimeout(timer), { once: true });
   const form = h("form", { class: "filters", role: "search", "aria-label": "Devices" },
@@ -81,14 +81,14 @@ function filterForm(filters, change, signal) {
     choice("Mode", "mode", { "": "Any", pool: "Pool", key: "Key" }, filters, change));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    searched();
+    applySearch();
   });
   return form;
 }
 
 function choice(title, key, options, filters, change) {
   const id = `device-${key}`;
-  const select = h("select", { id, "data-testid": `device-${key}-filter` }, Object.entries(options).map(([value, words]) => h("option", { value }, words)));
+  const select = h("select", { id, "data-testid": `device-${key}-filter` }, Object.entries(options).map(([value, label]) => h("option", { value }, label)));
   select.value = filters[key];
   select.addEventListener("change", () => {
     filters[key] = select.value;
@@ -101,12 +101,12 @@ const rowsText = ({ rows_left: left, rows_total: total }) => (left === null ? "â
 
 const COLUMNS = [
   {
-    title: "Device", sign: ({ id, name }) => JSON.stringify([id, name]),
+    title: "Device", renderKey: ({ id, name }) => JSON.stringify([id, name]),
     cell: ({ id, name }) => h("a", { href: routeTo(["devices", id]), "data-testid": "device-link" }, nameText(name, "no name"), h("span", { class: "id" }, id)),
   },
-  { title: "Status", sign: ({ status }) => status, cell: ({ status }) => badge(status) },
-  { title: "Reason", sign: ({ reason }) => String(reason), cell: ({ reason }) => (reason ? longText(reason, 80) : "") },
-  { title: "Mode", sign: ({ mode, suite }) => `${mode} ${suite}`, cell: ({ mode, suite }) => `${mode}, suite ${suite}` },
-  { title: "Rows left", kind: "number", sign: rowsText, cell: rowsText },
-  { title: "Enrolled", sign: (device) => String(device.enrolled_at_s), cell: (device) => timeNode(device.enrolled_at_s) },
+  { title: "Status", renderKey: ({ status }) => status, cell: ({ status }) => badge(status) },
+  { title: "Reason", renderKey: ({ reason }) => String(reason), cell: ({ reason }) => (reason ? longText(reason, 80) : "") },
+  { title: "Mode", renderKey: ({ mode, suite }) => `${mode} ${suite}`, cell: ({ mode, suite }) => `${mode}, suite ${suite}` },
+  { title: "Rows left", kind: "number", renderKey: rowsText, cell: rowsText },
+  { title: "Enrolled", renderKey: (device) => String(device.enrolled_at_s), cell: (device) => timeNode(device.enrolled_at_s) },
 ];

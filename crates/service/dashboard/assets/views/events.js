@@ -2,7 +2,7 @@
 
 import { get } from "../core/api.js";
 import { KINDS } from "../core/events.js";
-import { learnGateways } from "../core/gateways.js";
+import { loadGatewayNames } from "../core/gateways.js";
 import { poll } from "../core/poll.js";
 import { routeTo } from "../core/router.js";
 import { h, set } from "../parts/dom.js";
@@ -30,17 +30,17 @@ export function showEvents({ main, route, signal, setTitle }) {
   const after = route.query.get("after");
   const isLive = !after;
   const events = eventTable({ keep: isLive ? 2 * PAGE : PAGE, isIncluded: (event) => matches(event, filters), isLive, signal });
-  const pages = pager({ what: "events", after, href: (cursor) => routeTo(["events"], { ...filters, after: cursor }) });
+  const pages = pager({ itemsName: "events", after, href: (cursor) => routeTo(["events"], { ...filters, after: cursor }) });
   const box = panel(isLive ? "Newest" : "Earlier", { class: "list-panel", aside: isLive && pauseButton(events) }, events.element, pages.element);
   const load = async (inner) => {
-    await learnGateways(inner);
+    await loadGatewayNames(inner);
     return get("/events/history", { ...filters, after, limit: PAGE }, inner);
   };
   const show = ({ items, next }) => {
     events.show(items);
     pages.show(items.length, next);
   };
-  box.cover(poll({ name: "Events", everyS: 30, load, show, fail: box.fail, signal }).source, signal);
+  box.markWhenStale(poll({ name: "Events", everyS: 30, load, show, fail: box.fail, signal }).source, signal);
   main.append(viewHead("Events"), filterForm("Events", ["events"], fields(filters)), box.element);
 }
 

@@ -2,7 +2,7 @@
 
 import { get } from "../core/api.js";
 import { Moment } from "../core/clock.js";
-import { learnGateways, watchGateway } from "../core/gateways.js";
+import { loadGatewayNames, watchGateway } from "../core/gateways.js";
 import { poll } from "../core/poll.js";
 import { routeTo } from "../core/router.js";
 import { badge } from "../parts/badge.js";
@@ -25,9 +25,9 @@ export function showGateway({ main, route, signal, setTitle }) {
   const [state, numbers, evidence] = [panel("State"), panel("Live values"), panel("Evidence")];
   const verdicts = verdictTable({ withRates: false });
   const verdictPanel = panel("Verdicts since the gateway's start", {}, verdicts.element);
-  // The values have the age of the gateway's last report; the rest is as fresh as the response.
+  // Live values and verdicts have the age of the gateway's last report; state and evidence have the age of the response.
   const source = gatewaySource();
-  for (const box of [numbers, verdictPanel]) box.cover(source, signal);
+  for (const box of [numbers, verdictPanel]) box.markWhenStale(source, signal);
   const show = (gateway) => {
     setTitle(gateway.name || `Gateway ${id}`);
     putChanged(head.firstChild, gateway.name, () => longText(gateway.name || `Gateway ${id}`, 160));
@@ -35,22 +35,22 @@ export function showGateway({ main, route, signal, setTitle }) {
     putChanged(numbers.body, gateway, () => (hasReport(gateway) ? numberFacts(gateway) : h("p", { class: "empty" }, "The gateway has sent no report.")));
     putChanged(evidence.body, [gateway.trust, gateway.trust_reason, gateway.evidence], () => evidenceParts(gateway));
     verdicts.show(gateway.verdicts);
-    source.taken(hasReport(gateway) ? gateway.report_age_s : 0);
+    source.received(hasReport(gateway) ? gateway.report_age_s : 0);
   };
   const { source: response } = watchGateway({ id, show, fail: state.fail, signal });
-  for (const box of [state, evidence]) box.cover(response, signal);
+  for (const box of [state, evidence]) box.markWhenStale(response, signal);
   main.append(h("p", { class: "crumbs" }, h("a", { href: routeTo(["gateways"]) }, "Gateways")), head,
     h("div", { class: "columns" }, state.element, numbers.element, evidence.element), verdictPanel.element, eventsPanel(id, signal));
 }
 
 function evidenceParts(gateway) {
   const { trust_reason: reason, evidence } = gateway;
-  const shown = evidence && facts([
+  const details = evidence && facts([
     ["Received", timeNode(evidence.at_s)],
     ["Boot count of the data plane", count(evidence.boot_count)],
     ["Sequence number", count(evidence.sequence)],
   ]);
-  return [h("p", {}, evidenceText(gateway, new Moment())), reason && h("p", { "data-testid": "evidence-reason" }, longText(reason, 400)), shown];
+  return [h("p", {}, evidenceText(gateway, new Moment())), reason && h("p", { "data-testid": "evidence-reason" }, longText(reason, 400)), details];
 }
 
 function stateFacts(gateway) {
@@ -77,10 +77,10 @@ function eventsPanel(id, signal) {
   const events = eventTable({ keep: EVENTS_SHOWN, isIncluded: ({ gateway }) => String(gateway) === id, isLive: true, signal });
   const box = panel("Events at this gateway", {}, events.element);
   const load = async (inner) => {
-    await learnGateways(inner);
+    await loadGatewayNames(inner);
     return get("/events/history", { gateway: id, limit: EVENTS_SHOWN }, inner);
   };
   const { source } = poll({ name: "Events", everyS: 30, load, show: ({ items }) => events.show(items), fail: box.fail, signal });
-  box.cover(source, signal);
+  box.markWhenStale(source, signal);
   return box.element;
 }

@@ -9,6 +9,6 @@ export function showGateways({ main, signal, setTitle }) {
   setTitle("Gateways");
   const gateways = gatewayTable(signal);
   const box = panel("All gateways", { class: "list-panel" }, gateways.element);
-  box.cover(watchGateways({ show: gateways.show, fail: box.fail, signal }).source, signal);
+  box.markWhenStale(watchGateways({ show: gateways.show, fail: box.fail, signal }).source, signal);
   main.append(viewHead("Gateways"), box.element);
 }

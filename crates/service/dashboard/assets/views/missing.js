@@ -13,13 +13,13 @@ export function showMissing({ main, setTitle }) {
 /**
  * @param {import("../app.js").Context} context
  * @param {Error} fault
- * @param {() => void} again
+ * @param {() => void} retry
  */
-export function showUnreachable({ main, setTitle }, fault, again) {
+export function showUnreachable({ main, setTitle }, fault, retry) {
   setTitle("No response");
   const error = errorLine();
   const button = h("button", { type: "button", class: "button primary" }, "Try again");
-  button.addEventListener("click", again);
+  button.addEventListener("click", retry);
   main.append(viewHead("The controller does not respond"), error.element, button);
   error.fail(fault);
 }

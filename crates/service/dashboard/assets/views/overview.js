@@ -2,7 +2,7 @@
 
 import { get } from "../core/api.js";
 import { controllerNowS } from "../core/clock.js";
-import { learnGateways, watchGateways } from "../core/gateways.js";
+import { loadGatewayNames, watchGateways } from "../core/gateways.js";
 import { countsSource, GAP_S, latestSamples, latestStatus, live, liveSource, verdictRates, WINDOW_S } from "../core/live.js";
 import { poll } from "../core/poll.js";
 import { routeTo } from "../core/router.js";
@@ -36,16 +36,16 @@ export function showOverview({ main, signal, setTitle }) {
 }
 
 function tiles(signal) {
-  const all = [
+  const tileList = [
     tile("Authentications per second", { testid: "rate", value: (status) => rate(status.authentications_per_s) }),
     tile("Data plane latency p50", { testid: "latency-p50", value: (status) => duration(status.latency_us?.p50) }),
     tile("Data plane latency p99", { testid: "latency-p99", value: (status) => duration(status.latency_us?.p99) }),
     tile("Authenticated devices", { testid: "authenticated", value: (status) => count(status.devices?.authenticated), of: (status) => count(status.devices?.total) }),
     tile("Gateways connected", { testid: "gateways-connected", value: (status) => count(status.gateways?.connected), of: (status) => count(status.gateways?.total) }),
   ];
-  const box = panel("Now", { class: "tiles-panel" }, h("div", { class: "tiles" }, all.map(({ element }) => element)));
-  box.cover([liveSource, countsSource], signal);
-  whenStatus((status) => all.forEach(({ show }) => show(status)), signal);
+  const box = panel("Now", { class: "tiles-panel" }, h("div", { class: "tiles" }, tileList.map(({ element }) => element)));
+  box.markWhenStale([liveSource, countsSource], signal);
+  whenStatus((status) => tileList.forEach(({ show }) => show(status)), signal);
   return box.element;
 }
 
@@ -57,12 +57,12 @@ function graphs(signal) {
     for (const { draw: drawOne } of [rates, latencies]) drawOne(latestSamples(), controllerNowS());
   };
   live.on("status", draw, signal);
-  // Without new values the graph still moves, and a gap opens at its end.
+  // Without new values the graph moves nevertheless, and a gap appears at its end.
   onTick(draw, signal);
   requestAnimationFrame(draw);
   return [["Authentication rate", rates], ["Latency in the data plane", latencies]].map(([title, { element, button, legend }]) => {
     const box = panel(title, { class: "graph-panel", aside: [legend, button] }, element);
-    box.cover(liveSource, signal);
+    box.markWhenStale(liveSource, signal);
     return box.element;
   });
 }
@@ -70,7 +70,7 @@ function graphs(signal) {
 function fleetPanel(signal) {
   const { element, show } = fleet();
   const box = panel("Fleet", { testid: "fleet" }, element);
-  box.cover([liveSource, countsSource], signal);
+  box.markWhenStale([liveSource, countsSource], signal);
   whenStatus((status) => show(status?.devices ?? null), signal);
   return box.element;
 }
@@ -78,38 +78,38 @@ function fleetPanel(signal) {
 function verdictsPanel(signal) {
   const { element, show } = verdictTable();
   const box = panel("Verdicts by reason", { testid: "verdicts" }, h("div", { class: "scroll-box", tabindex: "0", role: "region", "aria-label": "List of verdicts" }, element));
-  box.cover(liveSource, signal);
+  box.markWhenStale(liveSource, signal);
   whenStatus((status) => show(status?.verdicts ?? null, verdictRates()), signal);
   return box.element;
 }
 
 function roundsPanel(signal) {
   const strip = heatStrip();
-  const box = panel("Rounds", { aside: more("rounds", "All rounds") }, strip.element);
-  box.cover(watchRounds({ show: strip.show, fail: box.fail, signal }).source, signal);
+  const box = panel("Rounds", { aside: viewLink("rounds", "All rounds") }, strip.element);
+  box.markWhenStale(watchRounds({ show: strip.show, fail: box.fail, signal }).source, signal);
   return box.element;
 }
 
 function gatewaysPanel(signal) {
   const gateways = gatewayTable(signal);
   const box = panel("Gateways", {}, gateways.element);
-  box.cover(watchGateways({ show: gateways.show, fail: box.fail, signal }).source, signal);
+  box.markWhenStale(watchGateways({ show: gateways.show, fail: box.fail, signal }).source, signal);
   return box.element;
 }
 
 function eventsPanel(signal) {
   const events = eventTable({ keep: EVENTS_SHOWN, isIncluded: () => true, isLive: true, signal });
-  const box = panel("Newest events", { aside: more("events", "All events") }, events.element);
+  const box = panel("Newest events", { aside: viewLink("events", "All events") }, events.element);
   const load = async (inner) => {
-    await learnGateways(inner);
+    await loadGatewayNames(inner);
     return get("/events/history", { limit: EVENTS_SHOWN }, inner);
   };
   const { source } = poll({ name: "Events", everyS: 30, load, show: ({ items }) => events.show(items), fail: box.fail, signal });
-  box.cover(source, signal);
+  box.markWhenStale(source, signal);
   return box.element;
 }
 
-const more = (view, words) => h("a", { href: routeTo([view]) }, words);
+const viewLink = (view, label) => h("a", { href: routeTo([view]) }, label);
 
 function whenStatus(show, signal) {
   show(latestStatus());

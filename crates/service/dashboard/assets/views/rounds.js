@@ -1,7 +1,7 @@
 // Rounds: the heat strip of all gateways and groups, and a table of all rounds.
 
 import { get } from "../core/api.js";
-import { gatewayName, knownGateways, learnGateways } from "../core/gateways.js";
+import { gatewayName, knownGateways, loadGatewayNames } from "../core/gateways.js";
 import { poll } from "../core/poll.js";
 import { routeTo } from "../core/router.js";
 import { roundKey, watchRounds } from "../core/rounds.js";
@@ -24,26 +24,26 @@ export function showRounds({ main, route, signal, setTitle }) {
   const filters = { gateway: route.query.get("gateway"), group: route.query.get("group") };
   const strip = heatStrip();
   const stripPanel = panel("Heat strip", {}, strip.element);
-  stripPanel.cover(watchRounds({ ...filters, show: strip.show, fail: stripPanel.fail, signal }).source, signal);
+  stripPanel.markWhenStale(watchRounds({ ...filters, show: strip.show, fail: stripPanel.fail, signal }).source, signal);
   main.append(viewHead("Rounds"), filterForm("Rounds", ["rounds"], fields(filters)), stripPanel.element, listPanel(filters, route.query.get("after"), signal));
 }
 
 function fields({ gateway, group }) {
   const gateways = knownGateways().map(([id, name]) => [String(id), name || `gateway ${id}`]);
   // Until the names are known, the user can type an id.
-  const byName = gateways.length > 0 ? { options: [["", "Any"], ...gateways] } : { type: "text" };
+  const control = gateways.length > 0 ? { options: [["", "Any"], ...gateways] } : { type: "text" };
   return [
-    { name: "gateway", title: "Gateway", value: gateway, ...byName },
+    { name: "gateway", title: "Gateway", value: gateway, ...control },
     { name: "group", title: "Group", value: group, type: "text" },
   ];
 }
 
 function listPanel(filters, after, signal) {
   const rows = table({ caption: "Rounds, the newest first", columns: COLUMNS, keyOf: roundKey, empty: "No rounds.", testid: "round-row" });
-  const pages = pager({ what: "rounds", after, href: (cursor) => routeTo(["rounds"], { ...filters, after: cursor }) });
+  const pages = pager({ itemsName: "rounds", after, href: (cursor) => routeTo(["rounds"], { ...filters, after: cursor }) });
   const box = panel("All rounds", {}, rows.element, pages.element);
   const load = async (inner) => {
-    await learnGateways(inner);
+    await loadGatewayNames(inner);
     return get("/rounds", { ...filters, after, limit: PAGE }, inner);
   };
   const show = ({ items, next }) => {
@@ -51,8 +51,8 @@ function listPanel(filters, after, signal) {
     pages.show(items.length, next);
   };
   const polled = poll({ name: "The list of rounds", everyS: 15, load, show, fail: box.fail, signal });
-  box.cover(polled.source, signal);
-  if (!after) stream.on("round", () => polled.again(), signal);
+  box.markWhenStale(polled.source, signal);
+  if (!after) stream.on("round", () => polled.refresh(), signal);
   return box.element;
 }
 
@@ -60,7 +60,7 @@ const shareText = ({ ok, requested }) => (requested > 0 ? percent(ok / requested
 
 const COLUMNS = [
   { title: "Round", cell: ({ number, period }) => [count(number), h("span", { class: "muted" }, ` period ${count(period)}`)] },
-  { title: "Gateway", sign: ({ gateway }) => gatewayName(gateway), cell: ({ gateway }) => gatewayLink(gateway) },
+  { title: "Gateway", renderKey: ({ gateway }) => gatewayName(gateway), cell: ({ gateway }) => gatewayLink(gateway) },
   { title: "Group", cell: ({ group }) => foreign(group) },
   { title: "Ended", cell: (round) => timeNode(round.ended_at_s, { short: true }) },
   { title: "Ok", kind: "number", cell: (round) => `${count(round.ok)} of ${count(round.requested)} (${shareText(round)})` },

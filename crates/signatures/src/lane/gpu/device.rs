@@ -33,35 +33,35 @@ struct KeyedBatch<'a> {
 }
 
 impl<'a> KeyedBatch<'a> {
-    /// Takes messages from the front of `rest` while their keys have numbers; at least one.
-    fn take_from(numbers: &mut KeyNumbers, rest: &mut &[IndexedMessage<'a>], round: u64) -> Self {
-        let mut run = Self {
-            messages: Vec::with_capacity(rest.len()),
-            key_of: Vec::with_capacity(rest.len()),
+    /// Takes messages from the front of `remaining` while their keys have numbers; at least one.
+    fn take_from(numbers: &mut KeyNumbers, remaining: &mut &[IndexedMessage<'a>], round: u64) -> Self {
+        let mut batch = Self {
+            messages: Vec::with_capacity(remaining.len()),
+            key_of: Vec::with_capacity(remaining.len()),
             new_keys: Vec::new(),
         };
-        while let Some((placed, behind)) = rest.split_first() {
-            let key = placed.1.key();
+        while let Some((message, tail)) = remaining.split_first() {
+            let key = message.1.key();
             let number = match numbers.of(key, round) {
                 NumberLookup::Full => break,
                 NumberLookup::Present(number) => number,
                 NumberLookup::Assigned(number) => {
-                    run.new_keys.push((number as usize, key));
+                    batch.new_keys.push((number as usize, key));
                     number
                 }
             };
-            run.messages.push(*placed);
-            run.key_of.push(number);
-            *rest = behind;
+            batch.messages.push(*message);
+            batch.key_of.push(number);
+            *remaining = tail;
         }
-        run
+        batch
     }
 }
 
 pub(super) struct GpuVerifier {
     pub(super) gpu: Gpu,
     placement: Arc<KeyPlacement>,
-    /// Batch size for which kernels are chosen.
+    /// The goal by which kernels are chosen.
     pub(super) goal: Goal,
     round: u64,
     /// One store for each group of keys, created by the group's first message.
@@ -69,11 +69,11 @@ pub(super) struct GpuVerifier {
 }
 
 impl GpuVerifier {
-    pub(super) fn new(gpu: Gpu, places: Arc<KeyPlacement>) -> Self {
+    pub(super) fn new(gpu: Gpu, placement: Arc<KeyPlacement>) -> Self {
         Self {
             gpu,
-            stores: places.groups().iter().map(|_| None).collect(),
-            placement: places,
+            stores: placement.groups().iter().map(|_| None).collect(),
+            placement,
             goal: Goal::Automatic,
             round: 0,
         }
@@ -85,46 +85,52 @@ impl GpuVerifier {
         self.gpu.close()
     }
 
-    /// Verifies messages, and returns those whose keys the device does not hold. After an error the device must be closed: keys may have
-    /// numbers without being on the device.
+    /// Verifies messages, and returns the messages whose keys belong to no group of the device. After an error the
+    /// device must be closed: keys may have numbers without being on the device.
     pub(super) fn verify<'a>(
         &mut self,
         messages: &[IndexedMessage<'a>],
-        holds: &mut [bool],
+        results: &mut [bool],
     ) -> Result<Vec<IndexedMessage<'a>>, BatchError> {
-        let places = Arc::clone(&self.placement);
-        let mut of_group: Vec<Vec<IndexedMessage>> = places.groups().iter().map(|_| Vec::new()).collect();
-        let mut others = Vec::new();
-        for placed in messages {
-            let group = places.group_of(placed.1.key());
-            match group.and_then(|group| of_group.get_mut(group)) {
-                Some(group) => group.push(*placed),
-                None => others.push(*placed),
+        let placement = Arc::clone(&self.placement);
+        let mut group_messages: Vec<Vec<IndexedMessage>> =
+            placement.groups().iter().map(|_| Vec::new()).collect();
+        let mut unplaced = Vec::new();
+        for message in messages {
+            let group = placement.group_of(message.1.key());
+            match group.and_then(|group| group_messages.get_mut(group)) {
+                Some(group) => group.push(*message),
+                None => unplaced.push(*message),
             }
         }
-        for ((group, mut messages), store) in places.groups().iter().zip(of_group).zip(&mut self.stores) {
+        for ((group, mut messages), store) in placement
+            .groups()
+            .iter()
+            .zip(group_messages)
+            .zip(&mut self.stores)
+        {
             if group.is_oversubscribed {
-                // Where keys take turns, each is uploaded once per batch.
+                // With more keys than fit, the order of keys ensures that each key is uploaded once per batch.
                 messages.sort_by_key(|(_, message)| Arc::as_ptr(message.key()));
             }
-            let mut rest = messages.as_slice();
-            while !rest.is_empty() {
+            let mut remaining = messages.as_slice();
+            while !remaining.is_empty() {
                 let store = match store {
                     Some(store) => store,
-                    None => store.insert(KeyStore::new(&mut self.gpu, &places, group)?),
+                    None => store.insert(KeyStore::new(&mut self.gpu, &placement, group)?),
                 };
                 self.round += 1;
-                let run = KeyedBatch::take_from(&mut store.numbers, &mut rest, self.round);
-                let verdicts = store.verify(&mut self.gpu, &run, self.goal)?;
-                put_verdicts(&run.messages, &verdicts, holds);
+                let batch = KeyedBatch::take_from(&mut store.numbers, &mut remaining, self.round);
+                let batch_results = store.verify(&mut self.gpu, &batch, self.goal)?;
+                store_results(&batch.messages, &batch_results, results);
             }
         }
-        Ok(others)
+        Ok(unplaced)
     }
 }
 
 impl KeyStore {
-    fn new(gpu: &mut Gpu, places: &KeyPlacement, group: &Group) -> Result<Self, BatchError> {
+    fn new(gpu: &mut Gpu, placement: &KeyPlacement, group: &Group) -> Result<Self, BatchError> {
         let capacity = group.capacity;
         let mut numbers = KeyNumbers::new(capacity);
         let keys = match &group.shape {
@@ -132,27 +138,28 @@ impl KeyStore {
             Shape::Ra { size, domains } => Keys::Ra(gpu.ra_keys(*size, domains, capacity)?),
             Shape::P256 => {
                 let mut keys = gpu.p256_keys(capacity)?;
-                // Making thousands of tables together takes little longer than one, for which a message would wait later.
-                let placed = places.placed(group);
+                // Making thousands of tables together takes little longer than making one table later, for which a
+                // message would wait.
+                let placed = placement.placed(group);
                 let numbered = placed.iter().map(|key| match numbers.of(key, 0) {
                     NumberLookup::Assigned(number) => Some((number as usize, key)),
                     NumberLookup::Present(_) | NumberLookup::Full => None,
                 });
                 let numbered: Option<Vec<_>> = numbered.collect();
-                let none = BatchError::Malformed("more signers are placed than the device can hold");
-                put_points(gpu, &mut keys, &numbered.ok_or(none)?)?;
+                let too_many = BatchError::Malformed("more signers are placed than the device can hold");
+                put_points(gpu, &mut keys, &numbered.ok_or(too_many)?)?;
                 Keys::P256(keys)
             }
         };
         Ok(Self { keys, numbers })
     }
 
-    fn verify(&mut self, gpu: &mut Gpu, run: &KeyedBatch, goal: Goal) -> Result<Vec<bool>, BatchError> {
-        let key_of = &run.key_of;
-        let digests = || run.messages.iter().map(|(_, message)| digest(message));
+    fn verify(&mut self, gpu: &mut Gpu, keyed: &KeyedBatch, goal: Goal) -> Result<Vec<bool>, BatchError> {
+        let key_of = &keyed.key_of;
+        let digests = || keyed.messages.iter().map(|(_, message)| digest(message));
         match &mut self.keys {
             Keys::Pss(keys) => {
-                for (number, key) in &run.new_keys {
+                for (number, key) in &keyed.new_keys {
                     if let Material::Pss(key, _) = key.material() {
                         gpu.put_rsa_key(keys, *number, key.as_bytes())?;
                     }
@@ -161,17 +168,17 @@ impl KeyStore {
                     keys,
                     key_of,
                     digests: &digests().collect::<Vec<_>>(),
-                    signatures: &signatures(&run.messages),
+                    signatures: &signatures(&keyed.messages),
                 };
                 gpu.verify_pss(&batch, goal)
             }
             Keys::Ra(keys) => {
-                for (number, key) in &run.new_keys {
+                for (number, key) in &keyed.new_keys {
                     if let Some(key) = key.ra() {
                         gpu.put_ra_public(keys, *number, key)?;
                     }
                 }
-                let parts = run.messages.iter().filter_map(|(_, message)| message.rapid());
+                let parts = keyed.messages.iter().filter_map(|(_, message)| message.rapid());
                 let (digits, names): (Vec<_>, Vec<[u8; MASK_NAME_BYTES]>) =
                     parts.map(|(digits, name)| (digits.as_slice(), *name)).unzip();
                 let batch = RaBatch {
@@ -179,13 +186,13 @@ impl KeyStore {
                     key_of,
                     digits: &digits.concat(),
                     seeds: &names,
-                    signatures: &signatures(&run.messages),
+                    signatures: &signatures(&keyed.messages),
                 };
                 gpu.verify_ra(&batch, goal)
             }
             Keys::P256(keys) => {
-                put_points(gpu, keys, &run.new_keys)?;
-                let signatures = signatures(&run.messages);
+                put_points(gpu, keys, &keyed.new_keys)?;
+                let signatures = signatures(&keyed.messages);
                 let batch = P256Batch {
                     keys,
                     key_of,
@@ -227,10 +234,10 @@ fn signatures(messages: &[IndexedMessage]) -> Vec<u8> {
     bytes
 }
 
-fn put_verdicts(messages: &[IndexedMessage], verdicts: &[bool], holds: &mut [bool]) {
-    for ((place, _), verdict) in messages.iter().zip(verdicts) {
-        if let Some(holds) = holds.get_mut(*place) {
-            *holds = *verdict;
+fn store_results(messages: &[IndexedMessage], batch_results: &[bool], results: &mut [bool]) {
+    for ((index, _), is_valid) in messages.iter().zip(batch_results) {
+        if let Some(result) = results.get_mut(*index) {
+            *result = *is_valid;
         }
     }
 }

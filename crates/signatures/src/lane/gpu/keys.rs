@@ -43,10 +43,10 @@ impl KeyNumbers {
 
     /// The number of a key, which no other key gets in the same round. Rounds ascend.
     pub(super) fn of(&mut self, key: &Arc<PublicKey>, round: u64) -> NumberLookup {
-        let place = Arc::as_ptr(key).addr();
-        if let Some(number) = self.number_of.get(&place) {
-            if let Some(numbered) = self.keys.get_mut(*number as usize) {
-                numbered.last_used_round = round;
+        let address = Arc::as_ptr(key).addr();
+        if let Some(number) = self.number_of.get(&address) {
+            if let Some(slot) = self.keys.get_mut(*number as usize) {
+                slot.last_used_round = round;
             }
             return NumberLookup::Present(*number);
         }
@@ -58,18 +58,18 @@ impl KeyNumbers {
             // No device holds 2^32 keys.
             let number = self.keys.len() as u32;
             self.keys.push(new_slot);
-            self.number_of.insert(place, number);
+            self.number_of.insert(address, number);
             return NumberLookup::Assigned(number);
         }
         let oldest = (0u32..)
             .zip(&mut self.keys)
-            .min_by_key(|(_, numbered)| numbered.last_used_round);
-        let Some((number, numbered)) = oldest.filter(|(_, numbered)| numbered.last_used_round < round) else {
+            .min_by_key(|(_, slot)| slot.last_used_round);
+        let Some((number, slot)) = oldest.filter(|(_, slot)| slot.last_used_round < round) else {
             return NumberLookup::Full;
         };
-        self.number_of.remove(&Arc::as_ptr(&numbered.key).addr());
-        *numbered = new_slot;
-        self.number_of.insert(place, number);
+        self.number_of.remove(&Arc::as_ptr(&slot.key).addr());
+        *slot = new_slot;
+        self.number_of.insert(address, number);
         NumberLookup::Assigned(number)
     }
 }
@@ -102,7 +102,7 @@ mod tests {
         );
     }
 
-    /// An address is reused after its owner is dropped.
+    /// The address of a dropped key may be reused.
     #[test]
     fn a_key_with_a_number_is_not_replaced() {
         let mut numbers = KeyNumbers::new(8);

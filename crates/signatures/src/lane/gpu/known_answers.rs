@@ -1,4 +1,4 @@
-//! Known-answer tests: a device must recognize valid and invalid signatures before its verdicts are trusted.
+//! Known-answer tests: a device must recognize valid and invalid signatures before its results are trusted.
 //!
 //! `known_answers.json` has, for each scheme that a device verifies, a signer whose private key was discarded, and a message of the signer
 //! with a payload of one byte.
@@ -16,7 +16,7 @@ use crate::store::Revocations;
 
 const FILE: &str = include_str!("known_answers.json");
 
-/// For one key of each scheme.
+/// Memory for one key of each scheme.
 const MEMORY: KeyMemory = KeyMemory {
     table_bytes: 16 << 20,
     rsa_keys: 1,
@@ -29,21 +29,21 @@ struct Entry {
     message: String,
 }
 
-/// A signed message, the same with another payload, and the same with another signature.
+/// A signed message, and two forgeries of this message: one with another payload, one with another signature.
 struct KnownAnswer {
     signed: Checked,
     forged: [Checked; 2],
 }
 
-/// Verifies with every kernel for large and small batches. No two batches have the same verdicts: results that one batch leaves on the
-/// device are wrong for every other.
+/// Verifies with every kernel for large and small batches. No two batches have the same expected results, so
+/// that results which one batch leaves on the device are wrong for every other batch.
 ///
 /// # Errors
-/// The device fails, or returns a wrong verdict.
+/// The device fails, or returns a wrong result.
 pub(super) fn test_with_known_answers(gpu: Gpu) -> Result<Gpu, GpuUnavailable> {
     let known = load_known_answers().ok_or(GpuUnavailable::SelfTestFailed)?;
-    let places = KeyPlacement::new(known.iter().map(|known| known.signed.key()), MEMORY);
-    let mut device = GpuVerifier::new(gpu, Arc::new(places));
+    let placement = KeyPlacement::new(known.iter().map(|known| known.signed.key()), MEMORY);
+    let mut device = GpuVerifier::new(gpu, Arc::new(placement));
     match verify_known_answers(&mut device, &known) {
         Ok(()) => Ok(device.gpu),
         Err(error) => Err(error.close_gpu(device.gpu)),
@@ -59,18 +59,18 @@ fn verify_known_answers(device: &mut GpuVerifier, known: &[KnownAnswer]) -> Resu
     for (number, (goal, known)) in batches.enumerate() {
         device.goal = *goal;
         let [odd, even] = &known.forged;
-        let messages = (0..length).map(|place| match (place == number, place % 2) {
+        let messages = (0..length).map(|index| match (index == number, index % 2) {
             (true, _) => known.signed.clone(),
             (false, 0) => even.clone(),
             (false, _) => odd.clone(),
         });
         let messages: Vec<Checked> = messages.collect();
-        let mut holds = vec![false; length];
-        let others = verify_on_device(device, &messages, &mut holds)?;
-        let is_right = (0..)
-            .zip(&holds)
-            .all(|(place, holds)| *holds == (place == number));
-        if !others.is_empty() || !is_right {
+        let mut results = vec![false; length];
+        let unsupported = verify_on_device(device, &messages, &mut results)?;
+        let is_correct = (0..)
+            .zip(&results)
+            .all(|(index, result)| *result == (index == number));
+        if !unsupported.is_empty() || !is_correct {
             return Err(GpuUnavailable::SelfTestFailed);
         }
     }
@@ -90,9 +90,9 @@ fn load_known_answers() -> Option<Vec<KnownAnswer>> {
     let known = entries.iter().map(|entry| {
         let signed = hex::decode(&entry.message).ok()?;
         let time = Envelope::parse(&signed).ok()?.stamp.time;
-        let forged = |at: usize| {
+        let forged = |index: usize| {
             let mut forged = signed.clone();
-            *forged.get_mut(at)? ^= 2;
+            *forged.get_mut(index)? ^= 2;
             receiver.screen(forged, time).ok()
         };
         Some(KnownAnswer {
@@ -118,12 +118,12 @@ mod tests {
     #[test]
     fn cpu_lanes_pass_the_known_answer_tests() {
         let known = load_known_answers().unwrap();
-        let of_devices = Scheme::ALL
+        let device_schemes = Scheme::ALL
             .into_iter()
             .filter(|scheme| *scheme != Scheme::Ed25519);
-        for scheme in of_devices {
-            let of_scheme = known.iter().filter(|known| known.signed.key().scheme() == scheme);
-            assert_eq!(of_scheme.count(), 1, "{scheme}");
+        for scheme in device_schemes {
+            let scheme_answers = known.iter().filter(|known| known.signed.key().scheme() == scheme);
+            assert_eq!(scheme_answers.count(), 1, "{scheme}");
         }
         let mut lanes: Vec<Box<dyn Verifier>> = vec![Box::new(SingleLane::default())];
         lanes.extend(BatchLane::widest().map(|batch_lane| Box::new(batch_lane) as Box<dyn Verifier>));
@@ -133,30 +133,30 @@ mod tests {
                 forged: [payload, signature],
             } in &known
             {
-                let mut holds = Vec::new();
+                let mut results = Vec::new();
                 let messages = [signed, payload, signature].map(Clone::clone);
-                lane.verify(&messages, &mut holds).unwrap();
-                assert_eq!(holds, [true, false, false], "{}", lane.name());
+                lane.verify(&messages, &mut results).unwrap();
+                assert_eq!(results, [true, false, false], "{}", lane.name());
             }
         }
     }
 
-    /// A kernel that does nothing leaves earlier results in place.
+    /// A kernel that does nothing does not overwrite earlier results.
     #[test]
     fn every_kernel_that_does_nothing_is_detected() {
         let launched = Arc::new(Mutex::new(BTreeSet::new()));
         let names = Arc::clone(&launched);
-        let of_all = device(move |kernel, _| {
+        let full_device = device(move |kernel, _| {
             names.lock().unwrap().insert(kernel.name);
             true
         });
-        test_with_known_answers(of_all).unwrap();
+        test_with_known_answers(full_device).unwrap();
         let launched = launched.lock().unwrap().clone();
-        // PSS and RA of two sizes and P-256 by throughput and by latency, tables of P-256, hashes of two sizes.
+        // PSS and RA of two sizes and P-256, each for throughput and for latency; tables of P-256; hashes of two sizes.
         assert_eq!(launched.len(), 13, "{launched:?}");
         for skipped in launched {
-            let found = test_with_known_answers(device(move |kernel, _| kernel.name != skipped));
-            assert!(matches!(found, Err(GpuUnavailable::SelfTestFailed)), "{skipped}");
+            let result = test_with_known_answers(device(move |kernel, _| kernel.name != skipped));
+            assert!(matches!(result, Err(GpuUnavailable::SelfTestFailed)), "{skipped}");
         }
     }
 
@@ -166,10 +166,10 @@ mod tests {
             completed_waits: 0,
             ..Emulation::default()
         };
-        let found = test_with_known_answers(Gpu::emulated(unresponsive).unwrap());
+        let result = test_with_known_answers(Gpu::emulated(unresponsive).unwrap());
         assert!(
-            matches!(&found, Err(GpuUnavailable::Unresponsive(_))),
-            "{found:?}"
+            matches!(&result, Err(GpuUnavailable::Unresponsive(_))),
+            "{result:?}"
         );
     }
 

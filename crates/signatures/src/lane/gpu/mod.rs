@@ -19,28 +19,29 @@ use crate::receive::Checked;
 use crate::scheduler::model::CostModel;
 use crate::scheduler::{Class, LaneKind, LaneSpec, Span};
 
-/// Messages in one batch: 300 bytes each are uploaded, and the verdicts take some milliseconds.
+/// Maximum number of messages in one batch: 300 bytes are uploaded for each, and the results take some milliseconds.
 const BATCH_MAX: usize = 1 << 16;
-/// Messages whose threads fill one block, so that no thread is idle.
+/// Number of messages whose threads fill one block, so that no thread is idle.
 const GRAIN: usize = 128;
 
-/// Opens the device, at the start and after each loss.
+/// Function that opens the device, at the start and after each loss.
 pub type Opener = Box<dyn FnMut() -> Result<Gpu, GpuUnavailable> + Send>;
 
 /// A device that verifies RSA-PSS, RA and ECDSA over P-256, and makes masks and signatures for a signer of RA.
 ///
-/// Keys of the signers that [`KeyPlacement`] places on devices stay in device memory after the first message (for ECDSA of any signer), as many
-/// as fit. [`KeyPlacement`] also selects the messages for the device. The first message of a key of RA waits some milliseconds for the hashing of
-/// its components, the first message of ECDSA for the tables of all placed keys.
+/// Keys of the signers that [`KeyPlacement`] places on devices stay in device memory after the first message (for
+/// ECDSA: the first message of any signer), as many as fit. [`KeyPlacement`] also selects the messages for the device.
+/// The first message of a key of RA waits some milliseconds for the hashing of its components, the first message of
+/// ECDSA for the tables of all placed keys.
 ///
 /// Messages that no kernel supports are verified on the CPU in the caller's thread: Ed25519, keys unknown to [`KeyPlacement`], and RA with
 /// layouts that few signers use, whose tables exceed their share of memory, or that have texts of more than 81 bytes. [`GpuLane::spec`]
 /// does not list Ed25519, so that a scheduler never assigns it.
 ///
-/// A device that fails, does not respond within its [timeout](Options::timeout) or returns wrong results is closed, and the lane is lost
-/// without a verdict. [`GpuLane::reopen`] opens the device again, unless it does not respond: then it is not used again in this process.
-/// The timeout covers the end of kernels and copies; a driver that never returns from another call, such as an allocation, blocks the
-/// thread of the lane.
+/// A device that fails, does not respond within its [timeout](Options::timeout) or returns wrong results is closed, and
+/// the lane is lost without a result. [`GpuLane::reopen`] opens the device again. A device that does not respond is not
+/// used again in this process. The timeout covers the end of kernels and copies; a driver that never returns from
+/// another call, such as an allocation, blocks the thread of the lane.
 pub struct GpuLane {
     name: String,
     open: Opener,
@@ -55,7 +56,7 @@ pub struct GpuLane {
 
 impl std::fmt::Debug for GpuLane {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Graphics({}, lost: {:?})", self.name, self.reason)
+        write!(f, "GpuLane({}, lost: {:?})", self.name, self.reason)
     }
 }
 
@@ -67,31 +68,31 @@ impl GpuLane {
     pub fn open(
         info: &DeviceInfo,
         options: &Options,
-        places: Arc<KeyPlacement>,
+        placement: Arc<KeyPlacement>,
     ) -> Result<Self, GpuUnavailable> {
         let (info, options) = (info.clone(), options.clone());
         let open = move || Gpu::open(&info, &options).and_then(test_with_known_answers);
-        Self::open_with(Box::new(open), places)
+        Self::open_with(Box::new(open), placement)
     }
 
-    /// The same with another function that opens the device.
+    /// Like [`GpuLane::open`], with another function that opens the device. The lane itself runs only the [`self_test`].
     ///
     /// # Errors
     /// The device cannot be used.
-    pub fn open_with(mut open: Opener, places: Arc<KeyPlacement>) -> Result<Self, GpuUnavailable> {
+    pub fn open_with(mut open: Opener, placement: Arc<KeyPlacement>) -> Result<Self, GpuUnavailable> {
         let gpu = check_known_answers(open()?)?;
-        let rest: Box<dyn Verifier> = match BatchLane::widest() {
+        let fallback: Box<dyn Verifier> = match BatchLane::widest() {
             Some(batch_lane) => Box::new(batch_lane),
             None => Box::new(SingleLane::default()),
         };
         Ok(Self {
             name: format!("gpu {} ({})", gpu.info().ordinal, gpu.info().name),
             open,
-            device: Some(GpuVerifier::new(gpu, Arc::clone(&places))),
-            placement: places,
+            device: Some(GpuVerifier::new(gpu, Arc::clone(&placement))),
+            placement,
             reason: String::new(),
             is_unresponsive: false,
-            fallback: rest,
+            fallback,
             signer: None,
         })
     }
@@ -130,20 +131,20 @@ impl GpuLane {
     /// # Errors
     /// The device is lost.
     pub fn verify_all(&mut self, messages: &[Checked]) -> Result<Vec<bool>, VerifierLost> {
-        let mut holds = vec![false; messages.len()];
-        let others = self.run_on_device(|device| verify_on_device(device, messages, &mut holds))?;
-        let (places, others): (Vec<usize>, Vec<Checked>) = others
+        let mut results = vec![false; messages.len()];
+        let unsupported = self.run_on_device(|device| verify_on_device(device, messages, &mut results))?;
+        let (indices, unsupported): (Vec<usize>, Vec<Checked>) = unsupported
             .into_iter()
-            .map(|(place, message)| (place, message.clone()))
+            .map(|(index, message)| (index, message.clone()))
             .unzip();
-        let mut verdicts = Vec::new();
-        self.fallback.verify(&others, &mut verdicts)?;
-        for (place, verdict) in places.into_iter().zip(verdicts) {
-            if let Some(holds) = holds.get_mut(place) {
-                *holds = verdict;
+        let mut fallback_results = Vec::new();
+        self.fallback.verify(&unsupported, &mut fallback_results)?;
+        for (index, is_valid) in indices.into_iter().zip(fallback_results) {
+            if let Some(result) = results.get_mut(index) {
+                *result = is_valid;
             }
         }
-        Ok(holds)
+        Ok(results)
     }
 
     /// Opens a lost device again; does nothing if the device is not lost.
@@ -199,8 +200,8 @@ impl Verifier for GpuLane {
         &self.name
     }
 
-    fn verify(&mut self, messages: &[Checked], holds: &mut Vec<bool>) -> Result<(), VerifierLost> {
-        holds.extend(self.verify_all(messages)?);
+    fn verify(&mut self, messages: &[Checked], results: &mut Vec<bool>) -> Result<(), VerifierLost> {
+        results.extend(self.verify_all(messages)?);
         Ok(())
     }
 }
@@ -212,12 +213,12 @@ fn check_known_answers(mut gpu: Gpu) -> Result<Gpu, GpuUnavailable> {
     }
 }
 
-/// Verifies the messages that the device supports; returns the others.
+/// Verifies the messages that the device supports; returns the other messages.
 fn verify_on_device<'a>(
     device: &mut GpuVerifier,
     messages: &'a [Checked],
-    holds: &mut [bool],
+    results: &mut [bool],
 ) -> Result<Vec<IndexedMessage<'a>>, BatchError> {
-    let placed: Vec<IndexedMessage> = (0..).zip(messages).collect();
-    device.verify(&placed, holds)
+    let indexed: Vec<IndexedMessage> = (0..).zip(messages).collect();
+    device.verify(&indexed, results)
 }

@@ -19,28 +19,29 @@ const IDLE_MIN: Span = Span::from_millis(10_000);
 /// Limits of a device's memory for keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyMemory {
-    /// For the hashed components of keys of RA, in bytes: 2 MiB for the stamp of a key of 2,048 bits, and 64 KiB for each byte of the
-    /// payload. All layouts share this memory.
+    /// Memory for the hashed components of keys of RA, in bytes: 2 MiB for the stamp of a key of 2,048 bits, and 64 KiB
+    /// for each byte of the payload. All layouts share this memory.
     pub table_bytes: usize,
-    /// Keys of RSA-PSS of one size, and keys of RA of one layout.
+    /// Maximum number of keys of RSA-PSS of one size, and of keys of RA of one layout.
     pub rsa_keys: usize,
-    /// Keys of ECDSA over P-256, 13 KiB each.
+    /// Maximum number of keys of ECDSA over P-256, 13 KiB each.
     pub p256_keys: usize,
 }
 
 impl KeyMemory {
-    /// A quarter of the device's memory and 4,096 keys of RSA; another thirty-second for keys of P-256.
+    /// A quarter of the device's memory for hashed components, 4,096 keys of RSA, and another thirty-second of the memory for keys of
+    /// P-256.
     #[must_use]
     pub fn of(device: &DeviceInfo) -> Self {
-        let part = |part: u64| usize::try_from(device.memory_bytes / part).unwrap_or(usize::MAX);
+        let memory_part = |divisor: u64| usize::try_from(device.memory_bytes / divisor).unwrap_or(usize::MAX);
         Self {
-            table_bytes: part(4),
+            table_bytes: memory_part(4),
             rsa_keys: 4096,
-            p256_keys: part(32) / P256_KEY_BYTES,
+            p256_keys: memory_part(32) / P256_KEY_BYTES,
         }
     }
 
-    /// The minimum of both.
+    /// The minimum of each limit.
     #[must_use]
     pub fn min(self, other: Self) -> Self {
         Self {
@@ -51,7 +52,7 @@ impl KeyMemory {
     }
 }
 
-/// Properties that keys stored side by side share, and that one kernel reads.
+/// What keys that are stored side by side have in common; one kernel reads all of them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Shape {
     Pss(Size),
@@ -89,17 +90,18 @@ impl Shape {
     }
 }
 
-/// A receiver's signers, and which of them are placed on its devices, the same ones on each device. Check here before submitting a message:
-/// messages of signers without a place are for CPU lanes. Forgeries in the name of such a signer use no time of devices.
+/// A receiver's signers, and which of them are placed on its devices; all devices have the same signers. Check
+/// [`KeyPlacement::is_placed`] before submitting a message: messages of signers without a place are for CPU lanes.
+/// Forgeries in the name of a signer without a place therefore use no time of devices.
 ///
 /// All signers are placed if memory suffices. Otherwise a signer without a valid message for ten seconds is replaced by a signer with a
 /// valid message: forgeries never displace a signer.
 pub struct KeyPlacement {
-    /// Signers by the addresses of their keys, which stay constant while the keys are stored here: no comparison is necessary.
+    /// Index of each signer by the address of its key. Addresses stay constant while the keys are stored here: no comparison is necessary.
     numbers: HashMap<usize, usize>,
     signers: Vec<Signer>,
     groups: Vec<Group>,
-    /// All signers are placed, permanently.
+    /// Whether all signers are placed, permanently.
     all_placed: bool,
 }
 
@@ -117,7 +119,7 @@ impl Signer {
     fn idle_at(&self) -> Time {
         match self.accepted_at.load(Ordering::Relaxed) {
             0 => Time::ZERO,
-            held_at => Time::from_nanos(held_at) + IDLE_MIN,
+            accepted_at => Time::from_nanos(accepted_at) + IDLE_MIN,
         }
     }
 }
@@ -127,8 +129,8 @@ pub(super) struct Group {
     pub(super) shape: Shape,
     /// Keys that fit on a device.
     pub(super) capacity: usize,
-    /// More signers have such keys than fit. Then a few of the device's slots are not placed: they serve waiting messages of displaced
-    /// signers.
+    /// Whether more signers have keys of this shape than fit. A few slots of the device then have no placed signer, and
+    /// serve waiting messages of displaced signers.
     pub(super) is_oversubscribed: bool,
     placed: Mutex<PlacedSigners>,
 }
@@ -145,68 +147,68 @@ fn address(key: &Arc<PublicKey>) -> usize {
 }
 
 impl KeyPlacement {
-    /// Places as many signers as fit on each device, the first ones first.
+    /// Places as many signers as fit on each device, in the order of `signers`.
     pub fn new<'a>(signers: impl IntoIterator<Item = &'a Arc<PublicKey>>, memory: KeyMemory) -> Self {
-        let mut of_shape: HashMap<Shape, Vec<&Arc<PublicKey>>> = HashMap::new();
-        let mut without = Vec::new();
+        let mut keys_by_shape: HashMap<Shape, Vec<&Arc<PublicKey>>> = HashMap::new();
+        let mut unplaced = Vec::new();
         let mut seen = HashSet::new();
         for key in signers {
             match Shape::of(key).filter(|_| seen.insert(address(key))) {
                 None => {}
-                Some(_) if !key.ra().map(RaPublic::layout).is_none_or(takes_layout) => without.push(key),
-                Some(shape) => of_shape.entry(shape).or_default().push(key),
+                Some(_) if !key.ra().map(RaPublic::layout).is_none_or(takes_layout) => unplaced.push(key),
+                Some(shape) => keys_by_shape.entry(shape).or_default().push(key),
             }
         }
-        let (mut layouts, plain): (Vec<_>, Vec<_>) = of_shape
+        let (mut layouts, plain): (Vec<_>, Vec<_>) = keys_by_shape
             .into_iter()
             .partition(|(shape, _)| matches!(shape, Shape::Ra { .. }));
-        layouts.sort_by(|(a, of_a), (b, of_b)| {
-            let by_signers = of_b.len().cmp(&of_a.len());
+        layouts.sort_by(|(a, keys_a), (b, keys_b)| {
+            let by_signers = keys_b.len().cmp(&keys_a.len());
             by_signers.then_with(|| a.cmp(b))
         });
-        without.extend(
+        unplaced.extend(
             layouts
                 .drain(layouts.len().min(LAYOUTS_MAX)..)
                 .flat_map(|(_, keys)| keys),
         );
-        let mut places = Self {
+        let mut placement = Self {
             numbers: HashMap::new(),
             signers: Vec::new(),
             groups: Vec::new(),
             all_placed: true,
         };
         for (shape, keys) in plain {
-            let room = match shape {
+            let capacity = match shape {
                 Shape::P256 => memory.p256_keys,
                 Shape::Pss(_) | Shape::Ra { .. } => memory.rsa_keys,
             };
-            places.add(shape, &keys, room.max(1));
+            placement.add(shape, &keys, capacity.max(1));
         }
-        // Groups that need less than an even share leave the rest to the others.
+        // Groups that need less than an even share leave the remaining memory to other groups.
         layouts.sort_by_key(|(shape, keys)| shape.table_bytes().saturating_mul(keys.len()));
-        let (mut bytes_left, mut layouts_left) = (memory.table_bytes, layouts.len());
+        let (mut remaining_bytes, mut remaining_layouts) = (memory.table_bytes, layouts.len());
         for (shape, keys) in layouts {
-            let share = bytes_left / layouts_left;
-            layouts_left -= 1;
+            let share = remaining_bytes / remaining_layouts;
+            remaining_layouts -= 1;
             match (share / shape.table_bytes().max(1)).min(memory.rsa_keys) {
-                0 => without.extend(keys),
-                room => {
-                    bytes_left -= shape.table_bytes() * room.min(keys.len());
-                    places.add(shape, &keys, room);
+                0 => unplaced.extend(keys),
+                capacity => {
+                    remaining_bytes -= shape.table_bytes() * capacity.min(keys.len());
+                    placement.add(shape, &keys, capacity);
                 }
             }
         }
-        for key in without {
-            places.insert(key, None, false);
+        for key in unplaced {
+            placement.insert(key, None, false);
         }
-        places
+        placement
     }
 
-    fn add(&mut self, shape: Shape, keys: &[&Arc<PublicKey>], room: usize) {
-        let (group, oversubscribed) = (self.groups.len(), keys.len() > room);
-        let placed = match oversubscribed && room > 1 {
-            true => room - (room / 8).max(1),
-            false => room.min(keys.len()),
+    fn add(&mut self, shape: Shape, keys: &[&Arc<PublicKey>], capacity: usize) {
+        let (group, is_oversubscribed) = (self.groups.len(), keys.len() > capacity);
+        let placed = match is_oversubscribed && capacity > 1 {
+            true => capacity - (capacity / 8).max(1),
+            false => capacity.min(keys.len()),
         };
         let first = self.signers.len();
         for (number, key) in keys.iter().enumerate() {
@@ -214,8 +216,8 @@ impl KeyPlacement {
         }
         self.groups.push(Group {
             shape,
-            capacity: room.min(keys.len()),
-            is_oversubscribed: oversubscribed,
+            capacity: capacity.min(keys.len()),
+            is_oversubscribed,
             placed: Mutex::new(PlacedSigners {
                 signers: (first..first + placed).collect(),
                 idle_at: Time::ZERO,
@@ -239,7 +241,7 @@ impl KeyPlacement {
         Some((number, self.signers.get(number)?))
     }
 
-    /// Whether a message of this signer may go to a device. A key that needs no place always may.
+    /// Whether a message of this signer may go to a device; always true for a key that needs no place.
     #[must_use]
     pub fn is_placed(&self, key: &Arc<PublicKey>) -> bool {
         self.all_placed
@@ -264,16 +266,17 @@ impl KeyPlacement {
         }
     }
 
-    /// Gives the signer the place of the signer with the oldest valid message, if that is old enough.
+    /// Gives the signer the place of the signer with the oldest valid message, if this message is old enough.
     fn make_room(&self, group: &Group, newcomer: usize, now: Time) {
         let mut placed = group.placed.lock().unwrap_or_else(PoisonError::into_inner);
-        let of = |number: &usize| self.signers.get(*number);
-        // Both may have changed while this thread waited for the lock.
-        if now < placed.idle_at || of(&newcomer).is_none_or(|signer| signer.on_device.load(Ordering::Relaxed))
+        let signer = |number: &usize| self.signers.get(*number);
+        // Another thread may have changed these values while this thread waited for the lock.
+        if now < placed.idle_at
+            || signer(&newcomer).is_none_or(|signer| signer.on_device.load(Ordering::Relaxed))
         {
             return;
         }
-        let idle_at = |number: &&mut usize| of(number).map(Signer::idle_at);
+        let idle_at = |number: &&mut usize| signer(number).map(Signer::idle_at);
         let PlacedSigners {
             signers,
             idle_at: next,
@@ -281,13 +284,13 @@ impl KeyPlacement {
         let Some(oldest) = signers.iter_mut().min_by_key(idle_at) else {
             return;
         };
-        let (Some(before), Some(after)) = (of(oldest), of(&newcomer)) else {
+        let (Some(oldest_signer), Some(new_signer)) = (signer(oldest), signer(&newcomer)) else {
             return;
         };
-        *next = before.idle_at();
+        *next = oldest_signer.idle_at();
         if *next <= now {
-            before.on_device.store(false, Ordering::Relaxed);
-            after.on_device.store(true, Ordering::Relaxed);
+            oldest_signer.on_device.store(false, Ordering::Relaxed);
+            new_signer.on_device.store(true, Ordering::Relaxed);
             *oldest = newcomer;
         }
     }
@@ -349,40 +352,40 @@ mod tests {
     fn the_longest_idle_signer_is_replaced() {
         // One of three slots of the device is spare.
         let keys = keys(4, None);
-        let places = KeyPlacement::new(&keys, MEMORY);
-        let is_placed = || [0, 1, 2, 3].map(|key| places.is_placed(&keys[key]));
+        let placement = KeyPlacement::new(&keys, MEMORY);
+        let is_placed = || [0, 1, 2, 3].map(|key| placement.is_placed(&keys[key]));
         assert_eq!(is_placed(), [true, true, false, false]);
-        places.record_accepted(&keys[1], at(1));
-        places.record_accepted(&keys[0], at(2));
-        places.record_accepted(&keys[2], at(10));
+        placement.record_accepted(&keys[1], at(1));
+        placement.record_accepted(&keys[0], at(2));
+        placement.record_accepted(&keys[2], at(10));
         assert_eq!(
             is_placed(),
             [true, true, false, false],
             "both were active recently"
         );
-        places.record_accepted(&keys[2], at(11));
+        placement.record_accepted(&keys[2], at(11));
         assert_eq!(is_placed(), [true, false, true, false]);
-        places.record_accepted(&keys[1], at(11));
+        placement.record_accepted(&keys[1], at(11));
         assert_eq!(
             is_placed(),
             [true, false, true, false],
-            "the other was active 9 s ago"
+            "the other signer was active 9 s ago"
         );
-        places.record_accepted(&keys[0], at(12));
-        places.record_accepted(&keys[1], at(20));
+        placement.record_accepted(&keys[0], at(12));
+        placement.record_accepted(&keys[1], at(20));
         assert_eq!(is_placed(), [true, false, true, false]);
-        places.record_accepted(&keys[1], at(21));
+        placement.record_accepted(&keys[1], at(21));
         assert_eq!(is_placed(), [true, true, false, false]);
     }
 
     #[test]
     fn a_signer_that_was_never_active_is_replaced_at_once() {
         let keys = keys(4, None);
-        let places = KeyPlacement::new(&keys, MEMORY);
-        places.record_accepted(&keys[0], at(1));
-        places.record_accepted(&keys[3], at(2));
+        let placement = KeyPlacement::new(&keys, MEMORY);
+        placement.record_accepted(&keys[0], at(1));
+        placement.record_accepted(&keys[3], at(2));
         assert_eq!(
-            [0, 1, 2, 3].map(|key| places.is_placed(&keys[key])),
+            [0, 1, 2, 3].map(|key| placement.is_placed(&keys[key])),
             [true, false, false, true]
         );
     }
@@ -390,11 +393,11 @@ mod tests {
     #[test]
     fn no_signer_is_displaced_if_all_fit() {
         let keys = keys(3, None);
-        let places = KeyPlacement::new(&keys, MEMORY);
-        places.record_accepted(&keys[0], at(100));
-        assert!(keys.iter().all(|key| places.is_placed(key)));
+        let placement = KeyPlacement::new(&keys, MEMORY);
+        placement.record_accepted(&keys[0], at(100));
+        assert!(keys.iter().all(|key| placement.is_placed(key)));
         let foreign = self::keys(1, None);
-        places.record_accepted(&foreign[0], at(100));
+        placement.record_accepted(&foreign[0], at(100));
     }
 
     /// A layout that no device supports, or that few signers use, is for CPU lanes.
@@ -404,22 +407,22 @@ mod tests {
         let texts = ["a", "b", "c", "d", "e", "f", long.as_str()];
         let layouts: Vec<Layout> = (2..7).map(|count| layout(&texts[..count])).collect();
         let counts = [2, 1, 2, 2, 2];
-        let of_layout: Vec<_> = layouts
+        let keys_by_layout: Vec<_> = layouts
             .iter()
             .zip(counts)
             .map(|(layout, count)| keys(count, Some(layout)))
             .collect();
-        let never = keys(1, Some(&layout(&texts)));
-        let all = || of_layout.iter().flatten().chain(&never);
-        let places = KeyPlacement::new(all(), MEMORY);
-        let have: Vec<usize> = of_layout
+        let unsupported = keys(1, Some(&layout(&texts)));
+        let all_keys = || keys_by_layout.iter().flatten().chain(&unsupported);
+        let placement = KeyPlacement::new(all_keys(), MEMORY);
+        let placed_counts: Vec<usize> = keys_by_layout
             .iter()
-            .map(|keys| keys.iter().filter(|key| places.is_placed(key)).count())
+            .map(|keys| keys.iter().filter(|key| placement.is_placed(key)).count())
             .collect();
-        assert_eq!(have, [2, 0, 2, 2, 2]);
-        places.record_accepted(&of_layout[1][0], at(100));
-        places.record_accepted(&never[0], at(100));
-        assert!(!places.is_placed(&of_layout[1][0]) && !places.is_placed(&never[0]));
+        assert_eq!(placed_counts, [2, 0, 2, 2, 2]);
+        placement.record_accepted(&keys_by_layout[1][0], at(100));
+        placement.record_accepted(&unsupported[0], at(100));
+        assert!(!placement.is_placed(&keys_by_layout[1][0]) && !placement.is_placed(&unsupported[0]));
         // Tables of slightly more than 2 MiB, of which each layout needs two.
         for (mebibytes, expected) in [
             (20, vec![2; 4]),
@@ -431,8 +434,8 @@ mod tests {
                 table_bytes: mebibytes << 20,
                 ..MEMORY
             };
-            let places = KeyPlacement::new(all(), memory);
-            let capacities: Vec<usize> = places.groups().iter().map(|group| group.capacity).collect();
+            let placement = KeyPlacement::new(all_keys(), memory);
+            let capacities: Vec<usize> = placement.groups().iter().map(|group| group.capacity).collect();
             assert_eq!(capacities, expected, "{mebibytes} MiB");
         }
     }

@@ -43,13 +43,16 @@ impl GpuLane {
         self
     }
 
-    /// Whether the device also signs messages of this signer: it must be able to verify them.
+    /// Whether the device also signs messages of this signer, which requires that it can verify such messages.
     pub(super) fn signs(&self) -> bool {
-        let key = self.signer.as_ref().and_then(|work| work.key.ra());
+        let key = self
+            .signer
+            .as_ref()
+            .and_then(|device_signer| device_signer.key.ra());
         key.is_some_and(|key| takes_layout(key.public().layout()))
     }
 
-    /// Makes masks of fresh random names and delivers all of them, or none after an error. Returns their number.
+    /// Makes masks with new random names and delivers all of them, or none after an error. Returns their number.
     ///
     /// # Errors
     /// No random bytes, a failed check of a mask, or a lost device: in each case the lane is lost.
@@ -57,41 +60,44 @@ impl GpuLane {
         if self.signer.is_none() {
             return Ok(0);
         }
-        self.run_for_signer(|gpu, work| {
-            let Some(key) = work.key.ra() else {
+        self.run_for_signer(|gpu, device_signer| {
+            let Some(key) = device_signer.key.ra() else {
                 return Ok(0);
             };
             let names: Result<Vec<_>, _> = std::iter::repeat_with(fresh_name).take(count).collect();
             let names = names.map_err(|_| NO_RANDOM_BYTES)?;
-            let mask_key = match work.mask_key.take() {
+            let mask_key = match device_signer.mask_key.take() {
                 Some(mask_key) => mask_key,
                 None => gpu.mask_key(key)?,
             };
-            let masks = gpu.make_masks(work.mask_key.insert(mask_key), &names)?;
+            let masks = gpu.make_masks(device_signer.mask_key.insert(mask_key), &names)?;
             let count = masks.len();
-            (work.deliver)(masks);
+            (device_signer.deliver)(masks);
             Ok(count)
         })
     }
 
-    /// Prepares signing before any masks are taken that could be lost: the first call uploads the table to the device, and signs these
-    /// components with a mask that is then discarded.
+    /// Prepares signing: the first call uploads the table to the device, and signs these components with a mask that is
+    /// then discarded. Call this before taking masks, so that a failure loses no masks.
     ///
     /// # Errors
     /// The device is lost, returned a wrong result, or has no signer.
     pub(crate) fn prepare(&mut self, table: &Table, digits: &Digits) -> Result<(), VerifierLost> {
-        self.run_for_signer(|gpu, work| match (&work.table, work.key.ra()) {
-            (Some(_), _) => Ok(()),
-            (None, None) => Err(NO_SIGNER),
-            (None, Some(key)) => {
-                work.table = Some(DeviceTable::new(gpu, key, table, digits)?);
-                Ok(())
-            }
-        })
+        self.run_for_signer(
+            |gpu, device_signer| match (&device_signer.table, device_signer.key.ra()) {
+                (Some(_), _) => Ok(()),
+                (None, None) => Err(NO_SIGNER),
+                (None, Some(key)) => {
+                    device_signer.table = Some(DeviceTable::new(gpu, key, table, digits)?);
+                    Ok(())
+                }
+            },
+        )
     }
 
-    /// Signs up to [`GpuLane::SIGNED_MAX`] messages, in order, each with one mask, which is consumed in any case. All signatures are
-    /// verified on the device, and one of them on the CPU: a wrong signature could reveal parts of the table.
+    /// Signs up to [`GpuLane::SIGNED_MAX`] messages, in order, each with one mask, which is consumed even after an
+    /// error. All signatures are verified on the device, and one of them on the CPU: a wrong signature could reveal
+    /// parts of the table.
     ///
     /// # Errors
     /// The device is lost, returned a wrong result, or was not prepared.
@@ -100,10 +106,12 @@ impl GpuLane {
         masks: Vec<Mask>,
         digits: &[&Digits],
     ) -> Result<Vec<NamedSignature>, VerifierLost> {
-        self.run_for_signer(|gpu, work| match (&mut work.table, work.key.ra()) {
-            (Some(table), Some(key)) => table.sign(gpu, key.public(), masks, digits),
-            _ => Err(NO_SIGNER),
-        })
+        self.run_for_signer(
+            |gpu, device_signer| match (&mut device_signer.table, device_signer.key.ra()) {
+                (Some(table), Some(key)) => table.sign(gpu, key.public(), masks, digits),
+                _ => Err(NO_SIGNER),
+            },
+        )
     }
 
     /// Runs an operation for the signer, and closes the device on an error.
@@ -114,16 +122,16 @@ impl GpuLane {
         let Some(device) = &mut self.device else {
             return Err(self.lost());
         };
-        let done = match &mut self.signer {
-            Some(work) => run(&mut device.gpu, work),
+        let result = match &mut self.signer {
+            Some(device_signer) => run(&mut device.gpu, device_signer),
             None => Err(NO_SIGNER),
         };
-        done.map_err(|error| self.close(&error))
+        result.map_err(|error| self.close(&error))
     }
 
     pub(super) fn forget_signer(&mut self) {
-        if let Some(work) = &mut self.signer {
-            (work.mask_key, work.table) = (None, None);
+        if let Some(device_signer) = &mut self.signer {
+            (device_signer.mask_key, device_signer.table) = (None, None);
         }
     }
 }
@@ -134,14 +142,14 @@ const BAD_KEY: BatchError = BatchError::Malformed("the signer's key cannot make 
 
 impl DeviceTable {
     fn new(gpu: &mut Gpu, key: &RaPrivate, table: &Table, digits: &Digits) -> Result<Self, BatchError> {
-        let mut made = Self {
+        let mut device_table = Self {
             signer: gpu.ra_signer_of(table, GpuLane::SIGNED_MAX)?,
             verifier: gpu.ra_verifier_of(key.public())?,
         };
         let name = fresh_name().map_err(|_| NO_RANDOM_BYTES)?;
         let masks = key.masks(&[name]).map_err(|_| BAD_KEY)?;
-        made.sign(gpu, key.public(), masks, &[digits])?;
-        Ok(made)
+        device_table.sign(gpu, key.public(), masks, &[digits])?;
+        Ok(device_table)
     }
 
     fn sign(
@@ -157,23 +165,23 @@ impl DeviceTable {
             ));
         }
         gpu.put_masks(&mut self.signer, masks)?;
-        let all: Vec<u16> = digits
+        let all_digits: Vec<u16> = digits
             .iter()
             .flat_map(|digits| digits.as_slice())
             .copied()
             .collect();
-        let signed = gpu.sign_ra(&mut self.signer, &all, Goal::Automatic)?;
-        let holds = gpu.verify_ra(
+        let signed = gpu.sign_ra(&mut self.signer, &all_digits, Goal::Automatic)?;
+        let results = gpu.verify_ra(
             &RaBatch {
                 keys: &self.verifier,
                 key_of: &vec![0; digits.len()],
-                digits: &all,
+                digits: &all_digits,
                 seeds: &signed.seeds,
                 signatures: &signed.numbers,
             },
             Goal::Automatic,
         )?;
-        let wrong = holds.iter().filter(|holds| !**holds).count();
+        let invalid_count = results.iter().filter(|is_valid| !**is_valid).count();
         let numbers = signed.numbers.chunks_exact(public.rsa().size().bytes());
         let signed: Vec<NamedSignature> = signed
             .seeds
@@ -181,11 +189,11 @@ impl DeviceTable {
             .zip(numbers.map(<[u8]>::to_vec))
             .collect();
         let last = signed.last().zip(digits.last());
-        let last_holds = last.is_none_or(|((name, number), digits)| public.verify(name, digits, number));
-        match (wrong, last_holds) {
+        let last_is_valid = last.is_none_or(|((name, number), digits)| public.verify(name, digits, number));
+        match (invalid_count, last_is_valid) {
             (0, true) => Ok(signed),
             (0, false) => Err(BatchError::CheckFailed(signed.len())),
-            _ => Err(BatchError::CheckFailed(wrong)),
+            _ => Err(BatchError::CheckFailed(invalid_count)),
         }
     }
 }
@@ -228,8 +236,8 @@ mod tests {
         let key = key();
         let copy = || PrivateKey::from_bytes(&key.to_bytes().unwrap()).unwrap();
         let pool = Arc::new(Mutex::new(Vec::new()));
-        let into = Arc::clone(&pool);
-        let deliver = move |masks| into.lock().unwrap().extend::<Vec<Mask>>(masks);
+        let pool_of_device = Arc::clone(&pool);
+        let deliver = move |masks| pool_of_device.lock().unwrap().extend::<Vec<Mask>>(masks);
         let mut device = device(u64::MAX).with_signer(Arc::new(copy()), Box::new(deliver));
         assert!(device.spec().refills);
         for count in [0, 1, 2] {
@@ -245,12 +253,12 @@ mod tests {
                 method,
             } = signer.sign(&[&message]).unwrap().remove(0);
             assert_eq!(method, SigningMethod::Masked);
-            let (rest, number) = message.split_at(message.len() - 256);
+            let (head, number) = message.split_at(message.len() - 256);
             let digits = public
                 .layout()
                 .digits(stamp(), PayloadKind::Opaque, &payload)
                 .unwrap();
-            assert!(public.verify(rest.last_chunk().unwrap(), &digits, number));
+            assert!(public.verify(head.last_chunk().unwrap(), &digits, number));
         }
         assert_eq!(signer.masks(), 0);
     }
@@ -327,7 +335,7 @@ mod tests {
         assert_eq!(device.sign(masks(50), &digits).unwrap().len(), 3);
     }
 
-    /// No mask is delivered then; after reopening, the key is uploaded again.
+    /// A lost device delivers no masks; after reopening, the key is uploaded again.
     #[test]
     fn a_device_that_is_lost_makes_no_masks() {
         let count = Arc::new(Mutex::new(0));

@@ -7,9 +7,9 @@ use super::super::time::{Span, Time};
 use super::{Core, Decisions};
 
 impl<J> Core<J> {
-    /// Admits or drops jobs. The checks, in order: a lane for the class; expiry; a copy of a job admitted
-    /// with the claimed level; the quota, which determines the level; a copy of a job admitted with that
-    /// rank; the share of the source and the capacity of the queue.
+    /// Admits or drops jobs. The checks, in order: whether a lane supports the class; expiry; whether the job is a copy, with the rank of
+    /// its claimed level; the quota, which determines the level; if that changes the level, whether the job is a copy, with its new rank;
+    /// the share of the source and the capacity of the queue.
     pub(super) fn submit(&mut self, jobs: &mut Vec<Job<J>>, now: Time, decisions: &mut Decisions<J>) {
         self.counters.submitted += jobs.len() as u64;
         let mut admitted = PerClass::<(usize, usize)>::default();
@@ -47,8 +47,8 @@ impl<J> Core<J> {
 
     /// The lane time of a job, on the fastest lane.
     fn cost(&self, meta: &Meta) -> Span {
-        let lines = self.lanes.iter().filter(|slot| slot.is_live());
-        let per_job_s = lines.filter_map(|slot| Some(slot.line(meta.class)?.per_job_s));
+        let usable = self.lanes.iter().filter(|slot| slot.is_usable());
+        let per_job_s = usable.filter_map(|slot| Some(slot.cost_model(meta.class)?.per_job_s));
         let ordinary_s = per_job_s.reduce(f64::min).unwrap_or(0.0);
         Span::from_secs_f64(ordinary_s * f64::from(meta.work) / f64::from(ORDINARY_WORK))
     }
@@ -76,10 +76,14 @@ impl<J> Core<J> {
     }
 
     fn check_copy(&mut self, meta: &Meta, rank: Rank, now: Time) -> Result<(), ShedReason> {
-        let copy = meta
+        let is_copy = meta
             .fingerprint
             .is_some_and(|fingerprint| self.recent.is_copy(fingerprint, rank, now));
-        if copy { Err(ShedReason::Duplicate) } else { Ok(()) }
+        if is_copy {
+            Err(ShedReason::Duplicate)
+        } else {
+            Ok(())
+        }
     }
 
     fn has_lane(&self, class: Class) -> bool {
@@ -90,6 +94,6 @@ impl<J> Core<J> {
         let classes = std::iter::once(class).chain(plain);
         classes
             .into_iter()
-            .any(|class| self.lanes.iter().any(|slot| slot.line(class).is_some()))
+            .any(|class| self.lanes.iter().any(|slot| slot.cost_model(class).is_some()))
     }
 }

@@ -21,13 +21,13 @@ use super::super::time::{Span, Time};
 use super::lanes::{Slot, State, Wait};
 use super::{Core, Decisions, LaneTask, ShutdownState};
 
-/// How a lane can do jobs of a class now.
+/// How a lane can currently process jobs of a class.
 #[derive(Clone, Copy)]
 struct LaneCapability {
-    /// The executed class: the class itself, or signing without masks in place of signing with masks.
+    /// The executed class: the class itself, or signing without masks instead of signing with masks.
     class: Class,
-    line: CostModel,
-    /// Maximum number of jobs: the number of available masks.
+    cost_model: CostModel,
+    /// Maximum number of jobs: for signing with masks, the number of available masks.
     jobs_max: usize,
 }
 
@@ -55,8 +55,10 @@ impl<J> Core<J> {
         if self.shutdown == ShutdownState::Stopped {
             return;
         }
-        for at in 0..self.order.len() {
-            let Some(&lane) = self.order.get(at) else { return };
+        for index in 0..self.order.len() {
+            let Some(&lane) = self.order.get(index) else {
+                return;
+            };
             let Some(slot) = self.lanes.get_mut(lane.0) else {
                 return;
             };
@@ -71,24 +73,24 @@ impl<J> Core<J> {
 
     fn next_start(&mut self, lane: LaneId, now: Time, dropped: &mut Vec<Dropped<J>>) -> Option<LaneTask<J>> {
         let slot = self.lanes.get(lane.0)?;
-        let others_first = slot.immediate_in_a_row >= self.config.immediate_in_a_row;
-        let others = match (slot.is_accelerator(), slot.shares.next()) {
+        let normal_first = slot.immediate_in_a_row >= self.config.immediate_in_a_row;
+        let normal = match (slot.is_accelerator(), slot.shares.next()) {
             (true, _) => [Some(SenderFilter::Both), None],
             (false, SenderFilter::Unknown) => [Some(SenderFilter::Unknown), Some(SenderFilter::Known)],
             (false, _) => [Some(SenderFilter::Known), Some(SenderFilter::Unknown)],
         };
-        let [first, second] = others.map(|share| share.map(JobOrigin::Normal));
+        let [first, second] = normal.map(|senders| senders.map(JobOrigin::Normal));
         let [known, unknown] =
-            [SenderFilter::Known, SenderFilter::Unknown].map(|share| Some(JobOrigin::Immediate(share)));
+            [SenderFilter::Known, SenderFilter::Unknown].map(|senders| Some(JobOrigin::Immediate(senders)));
         let returned = Some(JobOrigin::Returned);
-        let order = if others_first {
+        let order = if normal_first {
             [returned, first, second, known, unknown]
         } else {
             [known, unknown, returned, first, second]
         };
-        for from in order.into_iter().flatten() {
-            if let Some((class, room)) = self.next_jobs(lane, from, now)
-                && let Some(batch) = self.batch(lane, from, class, room, now, dropped)
+        for origin in order.into_iter().flatten() {
+            if let Some((class, limit)) = self.next_jobs(lane, origin, now)
+                && let Some(batch) = self.batch(lane, origin, class, limit, now, dropped)
             {
                 return Some(LaneTask::Run(batch));
             }
@@ -97,19 +99,19 @@ impl<J> Core<J> {
     }
 
     /// Class and size of the next batch of a lane from this origin, if any.
-    fn next_jobs(&mut self, lane: LaneId, from: JobOrigin, now: Time) -> Option<(Class, BatchLimit)> {
+    fn next_jobs(&mut self, lane: LaneId, origin: JobOrigin, now: Time) -> Option<(Class, BatchLimit)> {
         let slot = self.lanes.get(lane.0)?;
-        if from.is_normal() && slot.is_accelerator() {
+        if origin.is_normal() && slot.is_accelerator() {
             let (class, count) = self.next_accelerated(lane, now)?;
             return Some((class, BatchLimit::for_jobs(count)));
         }
-        let class = self.next_class(slot, from, now)?;
+        let class = self.next_class(slot, origin, now)?;
         Some((class, self.slice(lane, class)?))
     }
 
     /// The class of the next job from this origin, for this lane.
-    fn next_class(&self, slot: &Slot, from: JobOrigin, now: Time) -> Option<Class> {
-        let waits = if from.is_immediate() {
+    fn next_class(&self, slot: &Slot, origin: JobOrigin, now: Time) -> Option<Class> {
+        let waits = if origin.is_immediate() {
             self.queue.immediate() > 0
         } else {
             self.queue.other() > 0
@@ -119,89 +121,93 @@ impl<J> Core<J> {
         }
         let next = Class::all()
             .filter(|class| {
-                self.capability(slot, *class).is_some() && self.may_take(slot.spec.kind, from, *class)
+                self.capability(slot, *class).is_some() && self.may_take(slot.spec.kind, origin, *class)
             })
-            .filter_map(|class| Some((self.head(from, class, now)?, class)));
+            .filter_map(|class| Some((self.head(origin, class, now)?, class)));
         let (_, class) = next.min()?;
         Some(class)
     }
 
-    fn head(&self, from: JobOrigin, class: Class, now: Time) -> Option<NextJob> {
+    fn head(&self, origin: JobOrigin, class: Class, now: Time) -> Option<NextJob> {
         let first = |number| NextJob {
             level: Priority::IMMEDIATE,
             number,
         };
-        match from {
-            JobOrigin::Immediate(share) => self.queue.immediate_head(class, share).map(first),
+        match origin {
+            JobOrigin::Immediate(senders) => self.queue.immediate_head(class, senders).map(first),
             JobOrigin::Returned => self.queue.returned_head(class, false).map(first),
-            JobOrigin::Normal(share) => self.queue.next_job(class, share, now),
+            JobOrigin::Normal(senders) => self.queue.next_job(class, senders, now),
         }
     }
 
-    /// Implements the table above.
-    fn may_take(&self, kind: LaneKind, from: JobOrigin, class: Class) -> bool {
-        let live = |kind| {
+    /// Whether a lane of this kind takes jobs of this origin and class; implements the table of the module
+    /// documentation.
+    fn may_take(&self, kind: LaneKind, origin: JobOrigin, class: Class) -> bool {
+        let is_usable = |kind| {
             self.lanes.iter().any(|slot| {
-                slot.spec.kind == kind && slot.is_live() && self.capability(slot, class).is_some()
+                slot.spec.kind == kind && slot.is_usable() && self.capability(slot, class).is_some()
             })
         };
-        match (kind, from) {
+        match (kind, origin) {
             (LaneKind::Cpu, _)
             | (LaneKind::Reserved, JobOrigin::Immediate(_))
             | (LaneKind::Accelerator, JobOrigin::Normal(_)) => true,
-            (LaneKind::Reserved, JobOrigin::Returned) => !live(LaneKind::Cpu),
+            (LaneKind::Reserved, JobOrigin::Returned) => !is_usable(LaneKind::Cpu),
             (LaneKind::Reserved, JobOrigin::Normal(_)) => {
-                !live(LaneKind::Cpu) && !live(LaneKind::Accelerator)
+                !is_usable(LaneKind::Cpu) && !is_usable(LaneKind::Accelerator)
             }
-            (LaneKind::Accelerator, _) => !live(LaneKind::Cpu) && !live(LaneKind::Reserved),
+            (LaneKind::Accelerator, _) => !is_usable(LaneKind::Cpu) && !is_usable(LaneKind::Reserved),
         }
     }
 
-    /// How a lane would do jobs of a class now.
+    /// How a lane can currently process jobs of a class; `None` if it cannot.
     fn capability(&self, slot: &Slot, class: Class) -> Option<LaneCapability> {
-        let itself = slot.line(class).map(|line| LaneCapability {
+        let direct = slot.cost_model(class).map(|cost_model| LaneCapability {
             class,
-            line,
+            cost_model,
             jobs_max: usize::MAX,
         });
         let Some(masks) = self.masks.filter(|masks| masks.limits.sign == class) else {
-            return itself;
+            return direct;
         };
         let stock = masks.stock();
-        match itself {
+        match direct {
             Some(capability) if stock > 0 => Some(LaneCapability {
                 jobs_max: stock,
                 ..capability
             }),
             _ => {
                 let class = masks.limits.plain;
-                slot.line(class).map(|line| LaneCapability {
+                slot.cost_model(class).map(|cost_model| LaneCapability {
                     class,
-                    line,
+                    cost_model,
                     jobs_max: usize::MAX,
                 })
             }
         }
     }
 
-    /// Work of a lane within a slice: for ordinary jobs a multiple of the grain, at least one grain; for other jobs the same amount of
-    /// work, at least one job; unlimited for an accelerator.
+    /// Limit of a batch within a slice. For ordinary jobs: a multiple of the grain, at least one grain. For other jobs:
+    /// the same amount of work, at least one job. For an accelerator: only the maximum batch size.
     fn slice(&self, lane: LaneId, class: Class) -> Option<BatchLimit> {
         let slot = self.lanes.get(lane.0)?;
         if slot.is_accelerator() {
             return Some(BatchLimit::for_jobs(slot.spec.batch_max));
         }
-        let within = self.capability(slot, class)?.line.jobs_within(self.config.slice);
+        let jobs_in_slice = self
+            .capability(slot, class)?
+            .cost_model
+            .jobs_within(self.config.slice);
         let grain = slot.spec.grain.max(1);
-        let jobs = (within - within % grain).max(grain);
+        let jobs = (jobs_in_slice - jobs_in_slice % grain).max(grain);
         Some(BatchLimit {
             jobs: jobs.min(slot.spec.batch_max),
-            work: (within.max(jobs) as u64).saturating_mul(ORDINARY_WORK.into()),
+            work: (jobs_in_slice.max(jobs) as u64).saturating_mul(ORDINARY_WORK.into()),
         })
     }
 
-    /// Asks the policy about each class, the class with the most urgent next job first, then about classes without waiting jobs, to
-    /// determine the time of the next query.
+    /// Queries the policy for each class: first for the class with the most urgent next job, last for classes without
+    /// waiting jobs. Returns the class and size of a batch, or stores when to query the policy next.
     fn next_accelerated(&mut self, lane: LaneId, now: Time) -> Option<(Class, usize)> {
         let slot = self.lanes.get(lane.0)?;
         let mut heads: [(Option<NextJob>, Class); Class::COUNT] = [(None, Class::RSA_VERIFY); Class::COUNT];
@@ -239,10 +245,12 @@ impl<J> Core<J> {
         None
     }
 
-    /// `None` for a class that the lane does not support, or of which no job has arrived yet.
+    /// The policy's decision for a class; `None` if the lane does not support the class, or no job of the class has
+    /// arrived yet.
     fn query_policy(&mut self, lane: LaneId, class: Class, now: Time) -> Option<PolicyDecision> {
         let view = self.view(lane, class, now)?;
-        // Jobs that CPU lanes process anyway may wait until the CPU lanes would finish later than the accelerator.
+        // If CPU lanes also process jobs of the class, a job may wait longer than the usual maximum: up to twice the
+        // accelerator's overhead.
         let overheads = Span::from_secs_f64(2.0 * view.cost.overhead_s);
         let wait_max = self.config.wait_max;
         let latest = view.oldest
@@ -283,7 +291,7 @@ impl<J> Core<J> {
             waiting: self.queue.waiting(class),
             oldest,
             deadline,
-            cost: capability.line,
+            cost: capability.cost_model,
             batch_max: slot.spec.batch_max.min(capability.jobs_max),
             cpu_rate,
             cpu_spare: cpu_rate * (1.0 - load).max(0.0),
@@ -291,18 +299,19 @@ impl<J> Core<J> {
         })
     }
 
-    /// Jobs of a class that the CPU lanes can do per second, and the fraction of their time that all arrivals need.
+    /// Jobs of a class that the CPU lanes can process per second, and the fraction of the CPU lanes' time that all
+    /// arrivals need.
     fn processors(&self, class: Class, now: Time) -> (f64, f64) {
         let (mut rate, mut count, mut needed) = (0.0, 0.0, 0.0);
         let mut first: Option<&Slot> = None;
         for (number, slot) in self.lanes.iter().enumerate() {
             if slot.spec.kind == LaneKind::Cpu
-                && slot.is_live()
+                && slot.is_usable()
                 && let Some(capability) = self.capability(slot, class)
-                && let Some(room) = self.slice(LaneId(number), class)
+                && let Some(limit) = self.slice(LaneId(number), class)
             {
-                let jobs = room.jobs as f64;
-                rate += jobs / capability.line.seconds(jobs);
+                let jobs = limit.jobs as f64;
+                rate += jobs / capability.cost_model.seconds(jobs);
                 count += 1.0;
                 first = first.or(Some(slot));
             }
@@ -310,9 +319,9 @@ impl<J> Core<J> {
         for (class, arrivals) in self.arrivals.iter() {
             let per_s = arrivals.immediate.per_s(now) + arrivals.other.per_s(now);
             if per_s > 0.0
-                && let Some(line) = first.and_then(|slot| slot.line(class))
+                && let Some(cost_model) = first.and_then(|slot| slot.cost_model(class))
             {
-                needed += per_s * line.per_job_s;
+                needed += per_s * cost_model.per_job_s;
             }
         }
         (rate, if count > 0.0 { needed / count } else { 0.0 })
@@ -322,27 +331,27 @@ impl<J> Core<J> {
     fn batch(
         &mut self,
         lane: LaneId,
-        from: JobOrigin,
+        origin: JobOrigin,
         class: Class,
-        room: BatchLimit,
+        limit: BatchLimit,
         now: Time,
         dropped: &mut Vec<Dropped<J>>,
     ) -> Option<Batch<J>> {
         let slot = self.lanes.get(lane.0)?;
         let capability = self.capability(slot, class)?;
-        let jobs = room.jobs.min(capability.jobs_max).min(slot.spec.batch_max);
-        let room = BatchLimit { jobs, ..room };
+        let jobs = limit.jobs.min(capability.jobs_max).min(slot.spec.batch_max);
+        let limit = BatchLimit { jobs, ..limit };
         let mut batch = self.spare_batches.pop().unwrap_or_else(|| Batch::new(class));
         batch.class = capability.class;
-        match from {
-            JobOrigin::Immediate(share) => {
+        match origin {
+            JobOrigin::Immediate(senders) => {
                 self.queue
-                    .take_immediate(class, share, room, now, &mut batch, dropped);
+                    .take_immediate(class, senders, limit, now, &mut batch, dropped);
             }
             JobOrigin::Returned => self
                 .queue
-                .take_returned(class, false, room, now, &mut batch, dropped),
-            JobOrigin::Normal(share) => self.queue.take(class, share, room, now, &mut batch),
+                .take_returned(class, false, limit, now, &mut batch, dropped),
+            JobOrigin::Normal(senders) => self.queue.take(class, senders, limit, now, &mut batch),
         }
         let jobs = batch.len();
         if jobs == 0 {
@@ -355,16 +364,16 @@ impl<J> Core<J> {
         let work = batch.work();
         let both_wait = self.queue.both_wait();
         let slot = self.lanes.get_mut(lane.0)?;
-        if let JobOrigin::Normal(share) = from {
+        if let JobOrigin::Normal(senders) = origin {
             slot.shares
-                .record(share, capability.line.seconds(work), both_wait);
+                .record(senders, capability.cost_model.seconds(work), both_wait);
         }
         slot.state = State::Running {
             class: capability.class,
             jobs,
             work,
         };
-        slot.immediate_in_a_row = if from.is_immediate() {
+        slot.immediate_in_a_row = if origin.is_immediate() {
             slot.immediate_in_a_row + 1
         } else {
             0
@@ -395,8 +404,8 @@ impl<J> Core<J> {
         } else {
             self.config.slice
         };
-        let within = slot.line(class)?.jobs_within(span).max(slot.spec.grain);
-        let count = masks.required().min(within).min(slot.spec.batch_max);
+        let jobs_in_span = slot.cost_model(class)?.jobs_within(span).max(slot.spec.grain);
+        let count = masks.required().min(jobs_in_span).min(slot.spec.batch_max);
         if count == 0 {
             return None;
         }

@@ -8,16 +8,16 @@ use super::super::queue::SenderFilter;
 use super::super::time::{Span, Time};
 use super::{Core, CoreError, Decisions, LaneTask, ShutdownState};
 
-/// A lane in the core.
+/// The scheduler's record of a lane.
 pub(super) struct Slot {
     pub(super) spec: LaneSpec,
     pub(super) state: State,
     pub(super) estimates: PerClass<Option<Estimate>>,
     /// Consecutive batches of immediate jobs.
     pub(super) immediate_in_a_row: u32,
-    /// Lane time of normal jobs since both known and unknown senders had jobs waiting.
+    /// Lane time of normal jobs, recorded while both known and unknown senders have waiting jobs.
     pub(super) shares: TimeShares,
-    /// No refill before this time, since the last one made no masks.
+    /// Time before which no refill starts, since the last refill made no masks.
     pub(super) refill_after: Time,
 }
 
@@ -41,11 +41,12 @@ impl TimeShares {
         }
     }
 
-    /// Records the time given to one side; the account is reset when only one side has jobs.
-    pub(super) fn record(&mut self, share: SenderFilter, seconds: f64, both_wait: bool) {
+    /// Records lane time used for known or for unknown senders. Resets the record unless both kinds of senders
+    /// have waiting jobs.
+    pub(super) fn record(&mut self, senders: SenderFilter, seconds: f64, both_wait: bool) {
         if !both_wait {
             *self = Self::default();
-        } else if share == SenderFilter::Unknown {
+        } else if senders == SenderFilter::Unknown {
             self.unknown_s += seconds;
         } else {
             self.known_s += seconds;
@@ -64,7 +65,7 @@ pub(super) enum State {
     Probing { after: Span },
 }
 
-/// Condition for which an idle accelerator waits.
+/// An idle accelerator waits until a time, or for a number of additional jobs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wait {
     pub(super) until: Time,
@@ -97,8 +98,8 @@ impl Slot {
         }
     }
 
-    /// Whether the lane works, or is expected to: a lane that has not started yet counts as live.
-    pub(super) fn is_live(&self) -> bool {
+    /// Whether the lane is not lost. A lane that has not started yet counts as usable.
+    pub(super) fn is_usable(&self) -> bool {
         !matches!(self.state, State::Lost { .. } | State::Probing { .. })
     }
 
@@ -106,8 +107,8 @@ impl Slot {
         self.spec.kind == LaneKind::Accelerator
     }
 
-    pub(super) fn line(&self, class: Class) -> Option<CostModel> {
-        self.estimates.of(class).as_ref().map(Estimate::line)
+    pub(super) fn cost_model(&self, class: Class) -> Option<CostModel> {
+        self.estimates.of(class).as_ref().map(Estimate::cost_model)
     }
 
     fn observe(&mut self, class: Class, work: f64, took: Span) {
@@ -168,7 +169,8 @@ impl<J> Core<J> {
             Outcome::Rejected => self.quotas.record_invalid(&entry.meta, now),
             Outcome::Discarded => {}
         }
-        // Copies of a known sender's message are dropped, unless immediate.
+        // For a known sender's message, the record of its admission suffices: only copies of a better rank, such as immediate copies, are
+        // admitted.
         if let Some(fingerprint) = entry.meta.fingerprint
             && entry.is_unknown_sender
         {
@@ -185,19 +187,19 @@ impl<J> Core<J> {
     ) -> Result<(), CoreError> {
         let after = self.config.probe_after;
         let slot = self.slot(lane)?;
-        let (jobs, found) = match (slot.state, &batch) {
+        let (jobs, returned) = match (slot.state, &batch) {
             (State::Running { jobs, .. }, Some(batch)) => (jobs, batch.len()),
             (State::Absent | State::Idle { .. } | State::Refilling { .. }, None) => (0, 0),
             (state, _) => return Err(unexpected(lane, "the loss", state)),
         };
-        check_size(lane, jobs, found)?;
-        let before = slot.state;
+        check_size(lane, jobs, returned)?;
+        let previous = slot.state;
         slot.state = State::Lost {
             probe_at: now + after,
             after,
         };
         self.counters.lanes_lost += 1;
-        if let (State::Refilling { count, .. }, Some(masks)) = (before, &mut self.masks) {
+        if let (State::Refilling { count, .. }, Some(masks)) = (previous, &mut self.masks) {
             masks.finish_refill(count, 0);
         }
         if let Some(mut batch) = batch {
@@ -235,7 +237,7 @@ impl<J> Core<J> {
     }
 
     pub(super) fn probed(&mut self, lane: LaneId, alive: bool, now: Time) -> Result<(), CoreError> {
-        let longest = self.config.probe_after_max;
+        let after_max = self.config.probe_after_max;
         let slot = self.slot(lane)?;
         let State::Probing { after } = slot.state else {
             return Err(unexpected(lane, "a probe's end", slot.state));
@@ -243,7 +245,7 @@ impl<J> Core<J> {
         slot.state = if alive {
             State::Idle { wait: None }
         } else {
-            let after = after.times(2).min(longest);
+            let after = after.times(2).min(after_max);
             State::Lost {
                 probe_at: now + after,
                 after,

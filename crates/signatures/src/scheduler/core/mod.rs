@@ -12,9 +12,9 @@
 //! Any other event of a lane is an error of the caller, and changes nothing.
 //!
 //! # States of a job
-//! A submitted job is dropped at once, or waits. A waiting job is dropped, or moves into a batch. A job in a batch is done, or its lane
-//! is lost: then the job waits again, at the front, for a CPU lane. At every moment
-//! `submitted = waiting + in batches + done + dropped + given back`, which [`Core::is_balanced`] checks.
+//! A submitted job is dropped at once, or waits. A waiting job is dropped, or moves into a batch. A job in a batch is
+//! done, or its lane is lost: then the job waits again, at the front, or is dropped after too many lost batches. At every
+//! moment `submitted = waiting + in batches + done + dropped + unfinished`, which [`Core::is_balanced`] checks.
 
 mod admit;
 mod dispatch;
@@ -37,7 +37,7 @@ use super::queue::Queue;
 use super::quota::Quotas;
 use super::time::{Span, Time};
 
-/// Input of the core.
+/// Input of [`Core`].
 #[derive(Debug)]
 pub enum Event<'a, J> {
     /// Jobs have arrived. The list is emptied.
@@ -75,7 +75,7 @@ pub enum Event<'a, J> {
     Probed {
         /// The lane.
         lane: LaneId,
-        /// Whether it works again.
+        /// Whether the lane works again.
         alive: bool,
     },
     /// Number of masks in the pool: at the start, or after a recount by the owner.
@@ -95,7 +95,7 @@ pub enum LaneTask<J> {
     Probe,
 }
 
-/// Decisions of the core. The caller executes and empties them.
+/// Decisions of [`Core`]. The caller executes and empties them.
 #[derive(Debug)]
 pub struct Decisions<J> {
     /// Tasks for lanes that were idle or lost.
@@ -134,9 +134,9 @@ pub enum CoreError {
     Unexpected {
         /// The lane.
         lane: LaneId,
-        /// The event.
+        /// Name of the event.
         event: &'static str,
-        /// The state.
+        /// State of the lane.
         state: &'static str,
     },
     /// A batch was returned with a different number of jobs or outcomes.
@@ -153,7 +153,7 @@ pub enum CoreError {
     },
 }
 
-/// The scheduler's core, used by one thread at a time.
+/// The scheduler without I/O, used by one thread at a time.
 pub struct Core<J> {
     config: Config,
     policy: Box<dyn Policy>,
@@ -192,7 +192,7 @@ struct ArrivalRates {
 }
 
 impl<J> Core<J> {
-    /// A core with these lanes, none of which is ready yet.
+    /// A scheduler with these lanes, none of which is ready yet.
     pub fn new(config: Config, lanes: Vec<LaneSpec>, policy: Box<dyn Policy>) -> Self {
         let lanes: Vec<_> = lanes.into_iter().map(Slot::new).collect();
         let mut order: Vec<_> = (0..lanes.len()).map(LaneId).collect();
@@ -228,7 +228,7 @@ impl<J> Core<J> {
     ) -> Result<(), CoreError> {
         let dropped_before = decisions.dropped.len();
         self.queue.purge(now, &mut decisions.dropped);
-        let taken = match event {
+        let result = match event {
             Event::Submitted(jobs) => {
                 self.submit(jobs, now, decisions);
                 Ok(())
@@ -252,19 +252,19 @@ impl<J> Core<J> {
             Event::RefillDone { lane, made, took } => self.refill_done(lane, made, took, now),
             Event::Probed { lane, alive } => self.probed(lane, alive, now),
         };
-        if taken.is_ok() {
+        if result.is_ok() {
             self.dispatch(now, decisions);
         }
         self.count_dropped(decisions.dropped.get(dropped_before..).unwrap_or_default());
-        for refused in self.rejected_on_arrival.drain(..) {
-            self.counters.shed.count(refused.reason);
-            decisions.dropped.push(refused);
+        for rejected in self.rejected_on_arrival.drain(..) {
+            self.counters.shed.count(rejected.reason);
+            decisions.dropped.push(rejected);
         }
         debug_assert!(self.is_balanced(), "{:?}", self.counters);
-        taken
+        result
     }
 
-    /// Counts jobs that leave the queue; their copies are admitted again.
+    /// Counts dropped jobs that leave the queue; copies of these jobs are admitted again.
     fn count_dropped(&mut self, dropped: &[Dropped<J>]) {
         for Dropped { job, reason } in dropped {
             self.counters.shed.count(*reason);
@@ -281,7 +281,7 @@ impl<J> Core<J> {
         }
         let refilling =
             self.masks.as_ref().is_some_and(MaskStock::is_short) && self.shutdown == ShutdownState::Running;
-        let of_lanes = self.lanes.iter().map(|slot| match slot.state {
+        let lane_timers = self.lanes.iter().map(|slot| match slot.state {
             State::Idle { wait } => {
                 let refill = if refilling && slot.spec.refills {
                     slot.refill_after
@@ -293,18 +293,18 @@ impl<J> Core<J> {
             State::Lost { probe_at, .. } if self.shutdown == ShutdownState::Running => probe_at,
             _ => Time::NEVER,
         });
-        let expiry = if self.lanes.iter().any(Slot::is_live) {
+        let expiry = if self.lanes.iter().any(Slot::is_usable) {
             Time::NEVER
         } else {
             self.queue.next_expiry()
         };
-        of_lanes.min().unwrap_or(Time::NEVER).min(expiry)
+        lane_timers.min().unwrap_or(Time::NEVER).min(expiry)
     }
 
-    /// Conditions for waking idle lanes when jobs arrive. Below these numbers the caller need not notify the core: a busy lane checks
-    /// for jobs when it is done, and a waiting job is due at [`Core::next_timer`].
+    /// Conditions for waking idle lanes when jobs arrive. While no condition is met, the caller need not notify the
+    /// core: a busy lane checks for jobs after its batch, and [`Core::next_timer`] covers waiting jobs.
     pub fn wake_conditions(&self) -> WakeConditions {
-        let idle = |kind| {
+        let idle_lanes = |kind| {
             let slots = self
                 .order
                 .iter()
@@ -316,20 +316,20 @@ impl<J> Core<J> {
                     _ => None,
                 })
         };
-        let live = |kind| {
+        let is_usable = |kind| {
             self.lanes
                 .iter()
-                .any(|slot| slot.spec.kind == kind && slot.is_live())
+                .any(|slot| slot.spec.kind == kind && slot.is_usable())
         };
-        let processors = live(LaneKind::Cpu) || live(LaneKind::Reserved);
-        let first = |kind| idle(kind).next().map(|(lane, _)| lane);
-        let accelerators = idle(LaneKind::Accelerator).map(|(lane, wait)| {
+        let processors = is_usable(LaneKind::Cpu) || is_usable(LaneKind::Reserved);
+        let first = |kind| idle_lanes(kind).next().map(|(lane, _)| lane);
+        let accelerators = idle_lanes(LaneKind::Accelerator).map(|(lane, wait)| {
             // For a class without arrivals so far, an accelerator receives jobs when a CPU lane has completed its slice.
             (lane, wait.filter(|_| processors).map_or(1, |wait| wait.more))
         });
         let immediate = first(LaneKind::Reserved).or_else(|| first(LaneKind::Cpu));
-        let reserved =
-            first(LaneKind::Reserved).filter(|_| !live(LaneKind::Cpu) && !live(LaneKind::Accelerator));
+        let reserved = first(LaneKind::Reserved)
+            .filter(|_| !is_usable(LaneKind::Cpu) && !is_usable(LaneKind::Accelerator));
         let other = first(LaneKind::Cpu).or(reserved).map(|lane| (lane, 1));
         WakeConditions {
             immediate: immediate.or_else(|| first(LaneKind::Accelerator).filter(|_| !processors)),
@@ -374,9 +374,9 @@ impl<J> Core<J> {
 
     /// Takes all waiting jobs out.
     pub fn return_jobs(&mut self, jobs: &mut Vec<Job<J>>) {
-        let before = jobs.len();
+        let count_before = jobs.len();
         self.queue.drain(jobs);
-        self.counters.unfinished += (jobs.len() - before) as u64;
+        self.counters.unfinished += (jobs.len() - count_before) as u64;
     }
 
     /// Waiting immediate and other jobs.
@@ -384,8 +384,8 @@ impl<J> Core<J> {
         (self.queue.immediate(), self.queue.other())
     }
 
-    /// Whether the waiting jobs of unknown senders need as much lane time as [`Config::overload_lane_time`]. A receiver may then drop messages of
-    /// unknown senders before submission.
+    /// Whether the waiting jobs of unknown senders need at least the lane time [`Config::overload_lane_time`]. A receiver may then drop
+    /// messages of unknown senders before submission.
     pub fn is_overloaded(&self) -> bool {
         self.queue.unknown_cost() >= self.config.overload_lane_time
     }
@@ -400,14 +400,14 @@ impl<J> Core<J> {
         &self.counters
     }
 
-    /// Masks in the pool by the core's count.
+    /// Number of masks in the pool, as counted by the scheduler.
     pub fn mask_stock(&self) -> usize {
         self.masks.as_ref().map_or(0, MaskStock::stock)
     }
 
     /// The estimated cost of a class on a lane.
-    pub fn line(&self, lane: LaneId, class: Class) -> Option<CostModel> {
-        self.lanes.get(lane.0)?.line(class)
+    pub fn cost_model(&self, lane: LaneId, class: Class) -> Option<CostModel> {
+        self.lanes.get(lane.0)?.cost_model(class)
     }
 
     /// The policy's name.
@@ -419,11 +419,11 @@ impl<J> Core<J> {
     pub fn is_balanced(&self) -> bool {
         let Counters {
             submitted,
-            unfinished: given_back,
+            unfinished,
             shed,
             ..
         } = self.counters;
-        let here = (self.queue.len() + self.in_batches) as u64;
-        submitted == here + self.counters.done() + given_back + shed.total()
+        let in_core = (self.queue.len() + self.in_batches) as u64;
+        submitted == in_core + self.counters.done() + unfinished + shed.total()
     }
 }

@@ -18,9 +18,8 @@ pub trait Lane<J>: Send {
     /// Processes jobs of one class and appends an outcome for each, in order. May write results into the
     /// jobs.
     ///
-    /// A lane waits for its device with a timeout: a device that never responds is a lost lane. After a loss,
-    /// all jobs are repeated on another lane, whatever outcomes were appended; until then only the jobs
-    /// themselves may have changed.
+    /// A lane waits for its device with a timeout: a device that never responds is a lost lane. After a loss, another
+    /// lane repeats all jobs, and appended outcomes are ignored. A call must therefore change nothing but the jobs.
     ///
     /// # Errors
     /// The lane is lost. A panic and a wrong number of outcomes count as a loss, too.
@@ -58,7 +57,7 @@ pub fn measure<J>(
 ) -> Result<CostModel, LaneLost> {
     let mut lost = None;
     let mut outcomes = Vec::new();
-    let line = calibrate(sizes, repeats, |size| {
+    let cost_model = calibrate(sizes, repeats, |size| {
         if lost.is_some() {
             return Span::ZERO;
         }
@@ -68,17 +67,17 @@ pub fn measure<J>(
         lost = lane.run(class, &mut batch, &mut outcomes).err();
         begin.elapsed().into()
     });
-    lost.map_or(Ok(line), Err)
+    lost.map_or(Ok(cost_model), Err)
 }
 
 /// A CPU lane that is slowed down to an overhead and a rate, to emulate an accelerator where none is
 /// available.
 ///
-/// The lane does the work first and then waits for the rest of the time, so it is never faster than the inner
+/// The lane does the work first and then waits for the remaining time, so it is never faster than the inner
 /// lane. The CPU is free while it waits, as with a real accelerator.
 pub struct ThrottledLane<L, W = fn(Duration)> {
     inner: L,
-    lines: PerClass<Option<CostModel>>,
+    cost_models: PerClass<Option<CostModel>>,
     wait: W,
 }
 
@@ -88,23 +87,27 @@ impl ThrottledLane<(), ()> {
 }
 
 impl<L> ThrottledLane<L> {
-    /// Takes at least as long as the cost models of the classes.
-    pub fn new(inner: L, lines: PerClass<Option<CostModel>>) -> Self {
-        Self::with_wait(inner, lines, std::thread::sleep)
+    /// A lane that takes at least as long as the cost model of each class states.
+    pub fn new(inner: L, cost_models: PerClass<Option<CostModel>>) -> Self {
+        Self::with_wait(inner, cost_models, std::thread::sleep)
     }
 }
 
 impl<L, W> ThrottledLane<L, W> {
-    /// The same with another wait function.
-    pub fn with_wait(inner: L, lines: PerClass<Option<CostModel>>, wait: W) -> Self {
-        Self { inner, lines, wait }
+    /// Like [`ThrottledLane::new`], with another wait function.
+    pub fn with_wait(inner: L, cost_models: PerClass<Option<CostModel>>, wait: W) -> Self {
+        Self {
+            inner,
+            cost_models,
+            wait,
+        }
     }
 
     /// The spec for the engine.
     pub fn spec(&self) -> LaneSpec {
         let spec = LaneSpec::new(ThrottledLane::NAME, LaneKind::Accelerator);
         LaneSpec {
-            costs: self.lines.clone(),
+            costs: self.cost_models.clone(),
             ..spec
         }
     }
@@ -114,9 +117,9 @@ impl<J, L: Lane<J>, W: FnMut(Duration) + Send> Lane<J> for ThrottledLane<L, W> {
     fn run(&mut self, class: Class, jobs: &mut [J], outcomes: &mut Vec<Outcome>) -> Result<(), LaneLost> {
         let begin = Instant::now();
         let result = self.inner.run(class, jobs, outcomes);
-        if let Some(line) = self.lines.of(class) {
-            let rest = Duration::from(line.time(jobs.len())).saturating_sub(begin.elapsed());
-            (self.wait)(rest);
+        if let Some(cost_model) = self.cost_models.of(class) {
+            let remaining = Duration::from(cost_model.time(jobs.len())).saturating_sub(begin.elapsed());
+            (self.wait)(remaining);
         }
         result
     }
@@ -149,30 +152,30 @@ mod tests {
 
     #[test]
     fn a_throttled_lane_is_named_and_delayed() {
-        let line = CostModel::new(Span::from_millis(60_000), 100.0);
-        let lines = PerClass::from_fn(|class| (class == Class::RA_VERIFY).then_some(line));
+        let cost_model = CostModel::new(Span::from_millis(60_000), 100.0);
+        let cost_models = PerClass::from_fn(|class| (class == Class::RA_VERIFY).then_some(cost_model));
         let mut waits = Vec::new();
-        let mut lane = ThrottledLane::with_wait(NoopLane, lines, |rest| waits.push(rest));
+        let mut lane = ThrottledLane::with_wait(NoopLane, cost_models, |remaining| waits.push(remaining));
         assert!(lane.spec().name.contains("emulating") && lane.spec().kind == LaneKind::Accelerator);
-        assert_eq!(*lane.spec().costs.of(Class::RA_VERIFY), Some(line));
+        assert_eq!(*lane.spec().costs.of(Class::RA_VERIFY), Some(cost_model));
         let mut outcomes = Vec::new();
         lane.run(Class::RA_VERIFY, &mut [0; 100], &mut outcomes).unwrap();
         lane.run(Class::RSA_VERIFY, &mut [0; 100], &mut outcomes).unwrap();
         assert_eq!(outcomes.len(), 200);
-        let [rest] = waits[..] else {
+        let [remaining] = waits[..] else {
             panic!("waits only for classes with a cost model")
         };
-        assert!(rest > Duration::from_secs(50) && rest <= Duration::from_secs(61));
+        assert!(remaining > Duration::from_secs(50) && remaining <= Duration::from_secs(61));
     }
 
     #[test]
     fn a_lane_is_measured_until_it_is_lost() {
         let mut sizes = Vec::new();
-        let made = measure(&mut NoopLane, Class::RA_VERIFY, &[1, 64], 3, |size| {
+        let result = measure(&mut NoopLane, Class::RA_VERIFY, &[1, 64], 3, |size| {
             sizes.push(size);
             vec![0; size]
         });
-        assert!(made.is_ok());
+        assert!(result.is_ok());
         assert_eq!(sizes, [1, 1, 1, 1, 64, 64, 64, 64]);
         let lost = measure(&mut NoopLane, Class::RA_VERIFY, &[1, 64], 3, |size| {
             vec![size as u8 / 7; size]

@@ -1,4 +1,4 @@
-//! The core with threads: one for each lane, and producers that submit from their own threads.
+//! The scheduler's [`Core`] with threads: one for each lane, and producers that submit from their own threads.
 //!
 //! The scheduler has no thread of its own. A lane that has completed its batch takes the core's lock, reports, takes in the queued
 //! submissions, and leaves with its next batch. The holder of the lock also puts the batches of other idle lanes into their slots and
@@ -47,16 +47,16 @@ pub enum EngineError {
     /// A thread could not be started.
     #[error("starting the thread of lane {name:?} failed: {source}")]
     Thread {
-        /// The lane.
+        /// Name of the lane.
         name: String,
         /// The error of the operating system.
         source: std::io::Error,
     },
-    /// Histograms could not be made.
-    #[error("engine: {0}")]
+    /// Histograms could not be created.
+    #[error("creating the engine's histograms failed: {0}")]
     Histogram(#[from] hdrhistogram::CreationError),
     /// Histograms could not be added.
-    #[error("engine: {0}")]
+    #[error("adding the engine's histograms failed: {0}")]
     Addition(#[from] hdrhistogram::AdditionError),
 }
 
@@ -80,7 +80,7 @@ pub struct Engine<J> {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Submits jobs; each producer has its own.
+/// Submits jobs; each producer has its own submitter.
 pub struct Submitter<J> {
     shared: Arc<Shared<J>>,
 }
@@ -131,8 +131,8 @@ impl<J: Send + 'static> Engine<J> {
             outcomes: Vec::new(),
         };
         // Linux shows 15 bytes of a thread's name.
-        let short: String = name.chars().take(15).collect();
-        let thread = std::thread::Builder::new().name(short).spawn(move || {
+        let thread_name: String = name.chars().take(15).collect();
+        let thread = std::thread::Builder::new().name(thread_name).spawn(move || {
             worker.shared.register(id, std::thread::current());
             worker.work();
         });
@@ -169,7 +169,7 @@ impl<J: Send + 'static> Engine<J> {
     /// The counters and statistics so far.
     ///
     /// # Errors
-    /// Only errors of the histogram types.
+    /// The latency histograms could not be created or added.
     pub fn snapshot(&self) -> Result<Snapshot, EngineError> {
         let mut latencies = LatencyHistograms::new()?;
         let mut lanes = Vec::new();
@@ -180,7 +180,8 @@ impl<J: Send + 'static> Engine<J> {
         }
         let state = self.shared.lock();
         let core = &state.core;
-        let lines = (0..lanes.len()).map(|lane| PerClass::from_fn(|class| core.line(LaneId(lane), class)));
+        let cost_models =
+            (0..lanes.len()).map(|lane| PerClass::from_fn(|class| core.cost_model(LaneId(lane), class)));
         Ok(Snapshot {
             policy: core.policy(),
             counters: *core.counters(),
@@ -189,7 +190,7 @@ impl<J: Send + 'static> Engine<J> {
             mask_stock: core.mask_stock(),
             latencies,
             lanes,
-            estimates: lines.collect(),
+            estimates: cost_models.collect(),
             sink_panics: self.shared.sink_panics.load(Ordering::Relaxed),
             errors: state.errors,
         })
@@ -198,9 +199,9 @@ impl<J: Send + 'static> Engine<J> {
     /// Shuts the engine down: submission is closed, the lanes' threads end, and unprocessed jobs are returned.
     ///
     /// # Errors
-    /// Only errors of the histogram types in the last snapshot.
-    pub fn shut_down(mut self, ending: ShutdownMode) -> Result<(Vec<Job<J>>, Snapshot), EngineError> {
-        self.stop(ending);
+    /// The latency histograms of the last snapshot could not be created or added.
+    pub fn shut_down(mut self, mode: ShutdownMode) -> Result<(Vec<Job<J>>, Snapshot), EngineError> {
+        self.stop(mode);
         let mut jobs = Vec::new();
         self.shared.lock().core.return_jobs(&mut jobs);
         Ok((jobs, self.snapshot()?))
@@ -208,10 +209,10 @@ impl<J: Send + 'static> Engine<J> {
 }
 
 impl<J> Engine<J> {
-    fn stop(&mut self, ending: ShutdownMode) {
+    fn stop(&mut self, mode: ShutdownMode) {
         *self.shared.closed.write().unwrap_or_else(PoisonError::into_inner) = true;
         let mut state = self.shared.lock();
-        match ending {
+        match mode {
             ShutdownMode::CompleteJobs => state.core.drain(),
             ShutdownMode::ReturnJobs => state.core.stop(),
         }
@@ -228,7 +229,7 @@ impl<J> Engine<J> {
     }
 }
 
-/// As [`Engine::shut_down`] with [`ShutdownMode::ReturnJobs`], but unprocessed jobs are dropped.
+/// Like [`Engine::shut_down`] with [`ShutdownMode::ReturnJobs`], but drops unprocessed jobs.
 impl<J> Drop for Engine<J> {
     fn drop(&mut self) {
         if !self.threads.is_empty() {
@@ -254,7 +255,7 @@ impl<J> Submitter<J> {
         self.shared.overloaded.load(Ordering::Relaxed) || self.shared.submissions.is_overloaded()
     }
 
-    /// Submits all jobs of a list, and empties the list. Best with all datagrams of one receive call.
+    /// Submits all jobs of a list, and empties the list. Most efficient with all datagrams of one receive call.
     ///
     /// # Errors
     /// The engine has been shut down; the list is unchanged.
@@ -267,8 +268,8 @@ impl<J> Submitter<J> {
             return Ok(());
         }
         let mut submission = std::mem::replace(jobs, self.shared.submissions.spare());
-        while let Err(back) = self.shared.submissions.push(submission) {
-            submission = back;
+        while let Err(rejected) = self.shared.submissions.push(submission) {
+            submission = rejected;
             self.shared.drain_for_producer();
         }
         if let Some(lane) = self.shared.submissions.take_wake_call() {

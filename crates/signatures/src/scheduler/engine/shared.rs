@@ -1,4 +1,5 @@
-//! State shared by lanes and producers: the core behind one lock, the submission queue, and parked lanes.
+//! State shared by lanes and producers: the scheduler's [`Core`] behind one lock, the submission queue, and parked
+//! lanes.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -14,13 +15,13 @@ use super::stats::LaneStats;
 use super::submission_queue::SubmissionQueue;
 
 /// Receives results and dropped jobs. Called from the threads of lanes, and from a producer's thread while it submits; a panic is caught
-/// and counted, and its arguments are lost.
+/// and counted, and the arguments of the call are lost.
 pub trait Sink<J>: Send + Sync {
-    /// A batch is done. The payloads may be taken out. A message that is refused for another reason than its signature may be marked as
-    /// [`Outcome::Discarded`], so that its sender does not become known.
-    fn done(&self, done: BatchResult<'_, J>);
+    /// Receives the results of a batch. The sink may take the payloads out. It may mark a message that it refuses for
+    /// another reason than the signature as [`Outcome::Discarded`], so that the sender does not become known.
+    fn done(&self, result: BatchResult<'_, J>);
 
-    /// Jobs were dropped.
+    /// Receives dropped jobs.
     fn dropped(&self, dropped: &mut Vec<Dropped<J>>);
 }
 
@@ -29,7 +30,7 @@ pub trait Sink<J>: Send + Sync {
 pub struct BatchResult<'a, J> {
     /// The lane.
     pub lane: LaneId,
-    /// The end of the batch.
+    /// Time at which the batch ended.
     pub at: Time,
     /// The scheduler's entries of the jobs.
     pub entries: &'a [JobEntry],
@@ -42,16 +43,16 @@ pub struct BatchResult<'a, J> {
 pub(super) struct Shared<J> {
     state: Mutex<State<J>>,
     pub(super) submissions: SubmissionQueue<J>,
-    /// Whether submission is closed. A producer holds the read lock while it submits, so after a write no producer is still submitting.
-    /// Taken before `state`, never afterwards.
+    /// Whether submission is closed. A producer holds the read lock while it submits, so after a write no producer is
+    /// still submitting. A thread that takes both locks takes this lock before `state`.
     pub(super) closed: RwLock<bool>,
     pub(super) sink: Arc<dyn Sink<J>>,
     pub(super) stats: Vec<Mutex<LaneStats>>,
     pub(super) sink_panics: AtomicU64,
     threads: Vec<OnceLock<Thread>>,
-    /// Jobs waiting in the core when the lock was last released.
+    /// Immediate and other jobs that waited in [`Core`] when the lock was last released.
     waiting: (AtomicUsize, AtomicUsize),
-    /// Whether the core was overloaded at that time.
+    /// Whether [`Core`] was overloaded when the lock was last released.
     pub(super) overloaded: AtomicBool,
     epoch: Instant,
 }
@@ -65,7 +66,7 @@ pub(super) struct State<J> {
     decisions: Decisions<J>,
     /// Empty except during a call.
     arrivals: Vec<Job<J>>,
-    /// Events that the core rejected: errors of this engine.
+    /// Events that [`Core`] rejected: errors of this engine.
     pub(super) errors: u64,
 }
 
@@ -102,25 +103,27 @@ impl<J> Shared<J> {
         Time::ZERO + instant.saturating_duration_since(self.epoch).into()
     }
 
-    /// No code under the lock panics. After a panic the core would either be consistent or detectably out of balance.
+    /// Ignores poisoning: no code panics while it holds the lock, and [`Core::is_balanced`] would detect an
+    /// inconsistent [`Core`].
     pub(super) fn lock(&self) -> MutexGuard<'_, State<J>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waiting immediate and other jobs, in queue and core. Jobs that are moving from one to the other may be missing.
+    /// Waiting immediate jobs and waiting other jobs, in the submission queue and in [`Core`]. Jobs that are moving
+    /// from the queue to [`Core`] may be missing.
     pub(super) fn waiting(&self) -> (usize, usize) {
         let (immediate, other) = self.submissions.counts();
-        let (in_core, other_in_core) = &self.waiting;
+        let (immediate_in_core, other_in_core) = &self.waiting;
         (
-            immediate + in_core.load(Ordering::Relaxed),
+            immediate + immediate_in_core.load(Ordering::Relaxed),
             other + other_in_core.load(Ordering::Relaxed),
         )
     }
 
     pub(super) fn register(&self, lane: LaneId, thread: Thread) {
-        if let Some(place) = self.threads.get(lane.0) {
+        if let Some(cell) = self.threads.get(lane.0) {
             // Each lane has one thread, which registers once.
-            drop(place.set(thread));
+            drop(cell.set(thread));
         }
     }
 
@@ -135,17 +138,17 @@ impl<J> Shared<J> {
     }
 
     pub(super) fn handle_event(&self, state: &mut State<J>, event: Event<'_, J>) {
-        let taken = state.core.handle(event, self.now(), &mut state.decisions);
-        state.errors += u64::from(taken.is_err());
-        debug_assert!(taken.is_ok(), "{taken:?}");
+        let result = state.core.handle(event, self.now(), &mut state.decisions);
+        state.errors += u64::from(result.is_err());
+        debug_assert!(result.is_ok(), "{result:?}");
     }
 
-    /// Takes in the submissions that are queued at the start of the call, as one event: an urgent job in a later submission precedes a less
-    /// urgent one in an earlier submission.
+    /// Takes in the submissions that are queued at the start of the call, as one event: an urgent job in a later
+    /// submission precedes a less urgent job in an earlier submission.
     fn drain_submissions(&self, state: &mut State<J>) {
         let mut arrivals = std::mem::take(&mut state.arrivals);
-        // Later arrivals stay in the queue, or a fast producer would keep the lane from its work. A lane checks the queue again before it
-        // parks.
+        // Later arrivals stay in the queue; otherwise a fast producer could keep the lane from its work. A lane checks
+        // the queue again before it parks.
         for _ in 0..self.submissions.len() {
             let Some(mut jobs) = self.submissions.pop() else {
                 break;
@@ -160,7 +163,7 @@ impl<J> Shared<J> {
     }
 
     /// Takes in queued submissions, handles the timer if it is due, and distributes the decisions.
-    fn pump(&self, state: &mut State<J>, me: Option<LaneId>) {
+    fn pump(&self, state: &mut State<J>, own_lane: Option<LaneId>) {
         self.drain_submissions(state);
         if state.core.next_timer() <= self.now() {
             self.handle_event(state, Event::Timer);
@@ -169,14 +172,14 @@ impl<J> Shared<J> {
             if let Some(slot) = state.slots.get_mut(lane.0) {
                 *slot = Some(start);
             }
-            if me != Some(lane) {
+            if own_lane != Some(lane) {
                 self.unpark(lane);
             }
         }
     }
 
-    /// Publishes the wake conditions, and releases the lock. If no parked lane would handle the timer in time, another lane is woken for
-    /// it.
+    /// Publishes the wake conditions, and releases the lock. If no parked lane would wake up in time for the timer, one
+    /// of the parked lanes is woken.
     fn publish_and_unlock(&self, state: MutexGuard<'_, State<J>>) {
         self.submissions.publish(state.core.wake_conditions());
         let (immediate, other) = state.core.waiting();
@@ -211,7 +214,8 @@ impl<J> Shared<J> {
         }
     }
 
-    /// A producer drives the core: the queue is full, and no lane has had time to drain it.
+    /// Passes the queued submissions to [`Core`], from a thread that is not a lane's: for example a producer's if the
+    /// queue is full.
     pub(super) fn drain_for_producer(&self) {
         loop {
             let mut state = self.lock();
@@ -221,15 +225,16 @@ impl<J> Shared<J> {
             if !dropped.is_empty() {
                 self.deliver_dropped(dropped);
             }
-            // Submissions pushed before the call was published would not wake any lane.
+            // A submission that was pushed before the wake conditions were published wakes no lane, so the loop checks
+            // the queue again.
             if self.submissions.is_empty() {
                 return;
             }
         }
     }
 
-    /// Reports an event of a lane to the core, and waits for the lane's next task. `None` at the end. Queued submissions are taken in
-    /// first, so that the next batch is chosen among all jobs.
+    /// Reports an event of a lane to [`Core`], and waits for the lane's next task. `None` if the lane is dismissed.
+    /// Takes queued submissions in first, so that the next batch is chosen among all jobs.
     pub(super) fn next_task(&self, lane: LaneId, report: Event<'_, J>) -> Option<LaneTask<J>> {
         let mut state = self.lock();
         self.drain_submissions(&mut state);

@@ -19,7 +19,7 @@ pub(super) struct LaneStats {
 /// Usage of a lane.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LaneUsage {
-    /// Name.
+    /// Name of the lane.
     pub name: String,
     /// Kind of the lane.
     pub kind: LaneKind,
@@ -71,15 +71,15 @@ impl LaneStats {
 pub struct Snapshot {
     /// Name of the policy.
     pub policy: &'static str,
-    /// Counters of the core.
+    /// Counters of the scheduler.
     pub counters: Counters,
     /// Waiting immediate and other jobs.
     pub waiting: (usize, usize),
     /// Jobs in batches.
     pub in_batches: usize,
-    /// Masks in the pool by the core's count.
+    /// Number of masks in the pool, as counted by the scheduler.
     pub mask_stock: usize,
-    /// Latencies from arrival to result, by the level of admission.
+    /// Latencies from arrival to result, by the level at admission.
     pub latencies: LatencyHistograms,
     /// Usage of the lanes.
     pub lanes: Vec<LaneUsage>,
@@ -87,13 +87,13 @@ pub struct Snapshot {
     pub estimates: Vec<PerClass<Option<CostModel>>>,
     /// Panics of the sink.
     pub sink_panics: u64,
-    /// Events that the core rejected; more than 0 is an error of the engine.
+    /// Events that the scheduler's [`Core`](super::super::Core) rejected; any number above 0 is an error of the engine.
     pub errors: u64,
 }
 
 impl Snapshot {
     /// The estimated cost of a class on the lane with this index.
-    pub fn line(&self, lane: usize, class: Class) -> Option<CostModel> {
+    pub fn cost_model(&self, lane: usize, class: Class) -> Option<CostModel> {
         *self.estimates.get(lane)?.of(class)
     }
 }

@@ -1,22 +1,24 @@
 //! The queue between producers and lanes: a bounded, lock-free queue of submissions, and the choice of the lane to wake.
 //!
-//! A single queue of whole submissions keeps the order of arrival over all producers, and up to 64 jobs cost one atomic exchange. Measured
-//! on two CPUs with one, two and four producers of 64 jobs of 112 bytes: 25 to 45 ns per job, a queue for each producer the same, a deque
-//! behind a mutex 50 to 80 ns.
+//! A single queue of whole submissions keeps the order of arrival across all producers, and up to 64 jobs cost one
+//! atomic exchange. Measured on two CPUs with one, two and four producers of 64 jobs of 112 bytes: 25 to 45 ns per job,
+//! a queue for each producer the same, a deque behind a mutex 50 to 80 ns.
 //!
 //! # Why no submission is forgotten
-//! A lane without work *publishes* its wake conditions ([`SubmissionQueue::publish`]), then checks whether the queue is *empty*, and only then parks.
-//! A producer *pushes*, then reads which lane to *wake* ([`SubmissionQueue::take_wake_call`]). A sequentially consistent fence separates the two steps of each.
-//! Of a lane and a producer, at least one therefore sees the action of the other: the lane sees the submission and does not park, or the
-//! producer sees the lane and unparks it. Unparking is remembered: a lane that has not parked yet does not park.
+//! A lane without work *publishes* its wake conditions ([`SubmissionQueue::publish`]), then checks whether the queue is
+//! *empty*, and only then parks. A producer *pushes*, then reads which lane to *wake*
+//! ([`SubmissionQueue::take_wake_call`]). In both threads, a sequentially consistent fence separates the two steps.
+//! Therefore at least one of the threads sees the action of the other: the lane sees the submission and does not park,
+//! or the producer sees the lane and unparks it. Unparking is remembered: a lane that has not parked yet does not park.
 //!
-//! The producer that wakes a lane clears the call, so that only one producer wakes it. Other producers can rely on the woken lane, which
-//! takes all submissions out of the queue after waking, publishes, and checks again.
+//! The producer that wakes a lane clears the published conditions, so that only one producer wakes the lane. Other producers can rely on
+//! the woken lane, which takes all submissions out of the queue after waking, publishes, and checks again.
 //!
-//! An accelerator that waits for a batch is woken from a number of jobs on. Producers count their jobs before they push them (so that the
-//! count never falls below zero) and before they read the call, so that the last producer sees the full number. If a producer wakes the
-//! lane before another producer, whose jobs it has counted, has pushed, then the lane publishes the missing number, and the other producer
-//! sees that its jobs complete it. A lane also takes in the queued submissions after each batch.
+//! An accelerator that waits for a batch is woken when a given number of jobs is queued. Producers count their jobs before they push them
+//! (so that the count never falls below zero) and before they read the conditions, so that the last producer sees the full number. Suppose
+//! that a producer counts the jobs of a second producer and wakes the lane before the second producer has pushed. The lane then publishes
+//! the missing number, and the second producer sees that its own jobs complete this number. A lane also takes in the queued submissions
+//! after each batch.
 //!
 //! `tests/protocol.rs` explores all interleavings of these steps, and shows for each rule that submissions are forgotten without it.
 
@@ -33,7 +35,7 @@ const SUBMISSIONS_MAX: usize = 1_024;
 /// Number of jobs from which on the queue is overloaded: lanes are slow to take jobs in, and the scheduler's limits apply only to jobs
 /// taken in.
 const OVERLOAD_JOBS: usize = 256;
-/// Maximum number of lanes of an engine: a call fits a word.
+/// Maximum number of lanes of an engine, so that wake conditions fit a word.
 pub(super) const LANES_MAX: usize = 64;
 
 pub(super) struct SubmissionQueue<J> {
@@ -124,8 +126,8 @@ impl<J> SubmissionQueue<J> {
         let WakeConditions { immediate, other } = unpack(call);
         let (immediate_jobs, other_jobs) = self.counts();
         let immediate = immediate.filter(|_| immediate_jobs > 0);
-        // A job that claims to be immediate may become another because of its quota.
-        let other = other.filter(|(_, more)| immediate_jobs + other_jobs >= *more);
+        // A quota may demote a job that claims to be immediate.
+        let other = other.filter(|(_, required)| immediate_jobs + other_jobs >= *required);
         let lane = immediate.or(other.map(|(lane, _)| lane))?;
         let taken = self
             .wake_call
@@ -139,14 +141,15 @@ fn count_kinds<J>(jobs: &[Job<J>]) -> (usize, usize) {
     (immediate, jobs.len() - immediate)
 }
 
-/// The lane for immediate jobs and the lane for others, each plus one, and the number of others, in 16, 16 and 32 bits.
+/// The lane for immediate jobs and the lane for other jobs, each plus one, and the number of other jobs, in 16, 16 and
+/// 32 bits.
 fn pack(wake_conditions: WakeConditions) -> u64 {
     let lane = |lane: Option<LaneId>| lane.map_or(0, |lane| (lane.0 + 1) as u64);
-    let (other, more) = wake_conditions
+    let (other, required) = wake_conditions
         .other
-        .map_or((None, 0), |(lane, more)| (Some(lane), more));
-    let more = u64::from(u32::try_from(more).unwrap_or(u32::MAX));
-    lane(wake_conditions.immediate) | lane(other) << 16 | more << 32
+        .map_or((None, 0), |(lane, required)| (Some(lane), required));
+    let required = u64::from(u32::try_from(required).unwrap_or(u32::MAX));
+    lane(wake_conditions.immediate) | lane(other) << 16 | required << 32
 }
 
 fn unpack(call: u64) -> WakeConditions {
@@ -176,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_fits_a_word() {
+    fn wake_conditions_fit_a_word() {
         for wake_conditions in [
             WakeConditions::default(),
             WakeConditions {
@@ -203,50 +206,50 @@ mod tests {
 
     #[test]
     fn the_lane_to_wake_follows_the_conditions() {
-        let inbox = SubmissionQueue::new();
+        let queue = SubmissionQueue::new();
         let wake_conditions = WakeConditions {
             immediate: Some(LaneId(2)),
             other: Some((LaneId(1), 5)),
         };
-        inbox.publish(wake_conditions);
-        inbox.push(jobs(0, 4)).unwrap();
-        assert_eq!(inbox.take_wake_call(), None, "too few");
-        inbox.push(jobs(0, 1)).unwrap();
-        assert_eq!(inbox.take_wake_call(), Some(LaneId(1)));
-        inbox.push(jobs(0, 9)).unwrap();
-        assert_eq!(inbox.take_wake_call(), None, "already woken");
-        inbox.publish(wake_conditions);
-        inbox.push(jobs(1, 1)).unwrap();
-        assert_eq!(inbox.take_wake_call(), Some(LaneId(2)));
-        assert_eq!(inbox.counts(), (1, 15));
-        while let Some(jobs) = inbox.pop() {
-            inbox.recycle(jobs);
+        queue.publish(wake_conditions);
+        queue.push(jobs(0, 4)).unwrap();
+        assert_eq!(queue.take_wake_call(), None, "too few");
+        queue.push(jobs(0, 1)).unwrap();
+        assert_eq!(queue.take_wake_call(), Some(LaneId(1)));
+        queue.push(jobs(0, 9)).unwrap();
+        assert_eq!(queue.take_wake_call(), None, "already woken");
+        queue.publish(wake_conditions);
+        queue.push(jobs(1, 1)).unwrap();
+        assert_eq!(queue.take_wake_call(), Some(LaneId(2)));
+        assert_eq!(queue.counts(), (1, 15));
+        while let Some(jobs) = queue.pop() {
+            queue.recycle(jobs);
         }
-        assert_eq!((inbox.counts(), inbox.is_empty()), ((0, 0), true));
-        assert!(inbox.spare().capacity() > 0);
+        assert_eq!((queue.counts(), queue.is_empty()), ((0, 0), true));
+        assert!(queue.spare().capacity() > 0);
     }
 
     #[test]
     fn a_full_queue_returns_the_submission() {
-        let inbox = SubmissionQueue::new();
-        (0..SUBMISSIONS_MAX).for_each(|_| inbox.push(jobs(1, 0)).unwrap());
-        assert_eq!(inbox.push(jobs(2, 3)).unwrap_err(), jobs(2, 3));
+        let queue = SubmissionQueue::new();
+        (0..SUBMISSIONS_MAX).for_each(|_| queue.push(jobs(1, 0)).unwrap());
+        assert_eq!(queue.push(jobs(2, 3)).unwrap_err(), jobs(2, 3));
         assert_eq!(
-            (inbox.counts(), inbox.len()),
+            (queue.counts(), queue.len()),
             ((SUBMISSIONS_MAX, 0), SUBMISSIONS_MAX)
         );
     }
 
     #[test]
     fn a_queue_of_many_jobs_is_overloaded() {
-        let inbox = SubmissionQueue::new();
-        inbox
+        let queue = SubmissionQueue::new();
+        queue
             .push(jobs(OVERLOAD_JOBS / 2, OVERLOAD_JOBS / 2 - 1))
             .unwrap();
-        assert!(!inbox.is_overloaded());
-        inbox.push(jobs(0, 1)).unwrap();
-        assert!(inbox.is_overloaded());
-        inbox.pop().unwrap();
-        assert!(!inbox.is_overloaded());
+        assert!(!queue.is_overloaded());
+        queue.push(jobs(0, 1)).unwrap();
+        assert!(queue.is_overloaded());
+        queue.pop().unwrap();
+        assert!(!queue.is_overloaded());
     }
 }

@@ -36,13 +36,13 @@ impl<J> Worker<J> {
         self.outcomes.clear();
         let begin = Instant::now();
         let (lane, outcomes) = (&mut self.lane, &mut self.outcomes);
-        let done = catch_panic(|| lane.run(batch.class, &mut batch.payloads, outcomes));
+        let result = catch_panic(|| lane.run(batch.class, &mut batch.payloads, outcomes));
         let took: Span = begin.elapsed().into();
-        let done = done.and_then(|()| match self.outcomes.len() {
-            found if found == batch.len() => Ok(()),
-            found => Err(LaneLost(format!("{found} outcomes for {} jobs", batch.len()))),
+        let result = result.and_then(|()| match self.outcomes.len() {
+            count if count == batch.len() => Ok(()),
+            count => Err(LaneLost(format!("{count} outcomes for {} jobs", batch.len()))),
         });
-        if let Err(reason) = done {
+        if let Err(reason) = result {
             self.record_loss(reason);
             return self.shared.next_task(
                 self.id,
@@ -62,14 +62,14 @@ impl<J> Worker<J> {
         let Batch {
             entries, payloads, ..
         } = &mut batch;
-        let done = BatchResult {
+        let result = BatchResult {
             lane: self.id,
             at,
             entries,
             payloads,
             outcomes: &mut self.outcomes,
         };
-        self.shared.call_sink(|sink| sink.done(done));
+        self.shared.call_sink(|sink| sink.done(result));
         self.shared.next_task(
             self.id,
             Event::BatchDone {
@@ -118,7 +118,7 @@ impl<J> Worker<J> {
     }
 }
 
-/// A panic of a lane counts as its loss: its jobs still exist.
+/// Converts a panic of a lane to a loss of the lane: the jobs still exist.
 fn catch_panic<T>(call: impl FnOnce() -> Result<T, LaneLost>) -> Result<T, LaneLost> {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
         let text = panic

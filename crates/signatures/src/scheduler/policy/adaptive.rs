@@ -3,24 +3,24 @@ use super::super::time::{Span, Time};
 use super::{Policy, PolicyDecision, PolicyInput, wait_for};
 
 /// Determines batches and the share of the CPU lanes from the cost models of the lanes, which every batch
-/// corrects. Four rules, which the simulator's tests compare with the other policies:
+/// corrects. The policy has four rules; the simulator's tests compare it with the other policies:
 ///
-/// * *Begin* when more jobs wait than the CPU lanes do within the overhead: the accelerator then finishes the
-///   last job sooner. If more jobs arrive than the CPU lanes can do, the queue will grow in any case, and
-///   waiting for that many jobs would only age them: then begin with the jobs that accumulate during an
-///   overhead.
-/// * *Split* the jobs so that accelerator and CPU lanes finish at the same time, where CPU lanes count with
-///   the rate that new arrivals leave ([`split`]). If the split is hardly faster than a batch of all jobs,
-///   the accelerator takes all, since remaining jobs delay later ones. But while the CPU lanes can do all
-///   arriving jobs, the accelerator takes no more than it does in the time in which the CPU lanes would do
-///   all waiting jobs.
-/// * *Of a long queue take a part* and come back: the prediction of the arrivals is inaccurate, and an error
-///   with a part can be corrected with the rest. The part is large enough that the overhead is at most a
-///   fifth of the batch's time, and less where the load requires it.
-/// * *Without CPU lanes* close a batch by size, age, or the time before deadlines.
+/// * *Begin*: the accelerator begins when more jobs wait than the CPU lanes can process within the overhead,
+///   since it then finishes the last job sooner. If more jobs arrive than the CPU lanes can process, the queue
+///   grows in any case, and a longer wait would only delay jobs. The accelerator then begins with the jobs that
+///   accumulate during an overhead.
+/// * *Split*: accelerator and CPU lanes share the jobs so that they finish at the same time. The rate of the
+///   CPU lanes counts without the part that new arrivals need ([`split`]). If a split is hardly faster than a batch of all
+///   jobs, the accelerator takes all jobs, since remaining jobs delay later jobs. But while the CPU lanes can
+///   process all arriving jobs, a batch takes no longer than the CPU lanes would need for all waiting jobs.
+/// * *Take a part of a long queue*: the prediction of the arrivals is inaccurate, and the next batch can
+///   correct an error. The part is large enough that the overhead is at most a fifth of the batch's time, or
+///   less if the load requires it.
+/// * *Without CPU lanes*: a batch begins when enough jobs wait, when a job has waited for the maximum time, or when a
+///   deadline requires it.
 #[derive(Clone, Copy, Debug)]
 pub struct Adaptive {
-    /// Without CPU lanes: maximum time that a job waits for others.
+    /// Without CPU lanes: maximum time that a job waits for other jobs.
     pub age_max: Span,
     /// Maximum time of a batch, unless a single job takes longer: more urgent arrivals wait for the batch.
     pub batch_span_max: Span,
@@ -35,20 +35,20 @@ impl Default for Adaptive {
     }
 }
 
-/// Minimum time of a batch in overheads: the overhead is a fifth of it.
+/// Minimum time of a batch, in overheads: the overhead is then a fifth of the time.
 const OVERHEADS_MIN: f64 = 5.0;
-/// Maximum of that minimum.
+/// Upper limit of the minimum time of a batch, in overheads, under load.
 const OVERHEADS_MAX: f64 = 40.0;
 /// The fraction of the accelerator's share of a long queue for one batch.
 const BATCH_FRACTION: f64 = 0.2;
-/// The fraction of the time until a deadline that is reserved for scatter.
+/// The fraction of the time until a deadline that is reserved for variations of the batch time.
 const MARGIN: f64 = 0.125;
 /// A split is worthwhile if it ends sooner by this fraction of the time that the accelerator needs for all
 /// jobs.
 const SPLIT_GAIN_MIN: f64 = 0.125;
 
-/// The accelerator's share of n waiting jobs, such that it and CPU lanes with `cpu_rate` finish at the same
-/// time: the n_a that minimizes max(t_a(n_a), (n - n_a) / cpu_rate). Negative if the CPU lanes finish within
+/// The accelerator's share of n waiting jobs with which the accelerator and CPU lanes with `cpu_rate` finish at
+/// the same time: the n_a that minimizes max(t_a(n_a), (n - n_a) / cpu_rate). Negative if the CPU lanes finish within
 /// the overhead.
 pub fn split(jobs: f64, accelerator: CostModel, cpu_rate: f64) -> f64 {
     (jobs - cpu_rate * accelerator.overhead_s) / (1.0 + cpu_rate * accelerator.per_job_s)
@@ -78,23 +78,24 @@ impl Policy for Adaptive {
     }
 }
 
-/// The batch size for efficiency. An accelerator that must work a fraction u of the time on jobs that CPU
-/// lanes leave can spend 1 - u on overheads; batches aim at half of that.
+/// The batch size for efficiency. If the jobs that CPU lanes leave need a fraction u of the accelerator's time,
+/// overheads may take the fraction 1 - u; batches aim at half of it.
 fn efficient(view: &PolicyInput) -> f64 {
     let needed = (view.arrivals - view.cpu_rate).max(0.0) * view.cost.per_job_s;
     let overheads = 2.0 / (1.0 - needed).max(f64::EPSILON);
     (overheads.clamp(OVERHEADS_MIN, OVERHEADS_MAX) - 1.0) * view.cost.overhead_s / view.cost.per_job_s
 }
 
+/// The accelerator's share of the waiting jobs if there are CPU lanes.
 fn with_processors(view: &PolicyInput) -> f64 {
-    let all = view.waiting as f64;
-    let mut share = split(all, view.cost, view.cpu_spare);
-    let saved_s = (all - share) * view.cost.per_job_s;
-    if saved_s < SPLIT_GAIN_MIN * view.cost.seconds(all) {
-        share = all;
+    let waiting = view.waiting as f64;
+    let mut share = split(waiting, view.cost, view.cpu_spare);
+    let saved_s = (waiting - share) * view.cost.per_job_s;
+    if saved_s < SPLIT_GAIN_MIN * view.cost.seconds(waiting) {
+        share = waiting;
     }
     if view.arrivals < view.cpu_rate {
-        let without_s = (all / view.cpu_rate).max(view.cost.overhead_s * (1.0 + SPLIT_GAIN_MIN));
+        let without_s = (waiting / view.cpu_rate).max(view.cost.overhead_s * (1.0 + SPLIT_GAIN_MIN));
         share = share.min((without_s - view.cost.overhead_s) / view.cost.per_job_s);
     }
     let efficient = efficient(view);
@@ -165,14 +166,14 @@ mod tests {
 
     #[test]
     fn a_split_ends_at_the_same_time() {
-        let line = CostModel::new(Span::from_millis(1), 500e3);
+        let cost_model = CostModel::new(Span::from_millis(1), 500e3);
         for jobs in [200.0, 5_000.0, 1e6] {
-            let share = split(jobs, line, 100e3);
-            let (accelerator, processors) = (line.seconds(share), (jobs - share) / 100e3);
+            let share = split(jobs, cost_model, 100e3);
+            let (accelerator, processors) = (cost_model.seconds(share), (jobs - share) / 100e3);
             assert!((accelerator / processors - 1.0).abs() < 1e-9);
         }
-        assert!(split(99.0, line, 100e3) < 0.0);
-        assert_eq!(split(50.0, line, 0.0), 50.0);
+        assert!(split(99.0, cost_model, 100e3) < 0.0);
+        assert_eq!(split(50.0, cost_model, 0.0), 50.0);
     }
 
     #[test]

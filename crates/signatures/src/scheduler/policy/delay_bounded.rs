@@ -10,7 +10,7 @@ pub struct DelayBounded {
 }
 
 impl DelayBounded {
-    /// Batches of `preferred` jobs, at least 1; smaller ones when a job has waited for `delay_max`.
+    /// Batches of `preferred` jobs, at least 1; smaller batches when a job has waited for `delay_max`.
     pub fn new(preferred: usize, delay_max: Span) -> Self {
         Self {
             preferred: preferred.max(1),

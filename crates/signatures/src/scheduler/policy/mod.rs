@@ -1,8 +1,9 @@
 //! Policies: when an accelerator starts a batch, and of how many jobs.
 //!
-//! CPU lanes need no policy: an idle one takes a slice of the next jobs. Therefore no policy leaves work
-//! undone while a CPU lane is idle, and policies differ only in the jobs that they leave to the CPU lanes.
-//! For every decision of a policy, the core limits a wait to [`Config::wait_max`](super::Config::wait_max).
+//! CPU lanes need no policy: an idle CPU lane takes a slice of the next jobs. Therefore no policy leaves work undone
+//! while a CPU lane is idle, and policies differ only in the jobs that they leave to the CPU lanes. The scheduler
+//! limits each wait that a policy decides to [`Config::wait_max`](super::Config::wait_max). If CPU lanes also process
+//! jobs of the class, the limit is at least twice the accelerator's overhead.
 
 mod adaptive;
 mod delay_bounded;
@@ -21,11 +22,11 @@ use super::time::Time;
 /// Input of a policy: an idle accelerator, and the waiting jobs of one class.
 #[derive(Clone, Copy, Debug)]
 pub struct PolicyInput {
-    /// Now.
+    /// The current time.
     pub now: Time,
     /// The class.
     pub class: Class,
-    /// Waiting jobs of the class, except immediate jobs and jobs for CPU lanes only. May be 0: the core then
+    /// Waiting jobs of the class, except immediate jobs and jobs for CPU lanes only. May be 0: the scheduler then
     /// requests the number of arrivals after which the next query follows.
     pub waiting: usize,
     /// Arrival of the job that waits longest; now, if no job waits.
@@ -38,7 +39,7 @@ pub struct PolicyInput {
     pub batch_max: usize,
     /// Jobs of the class that all CPU lanes do per second, in their slices; 0 without CPU lanes.
     pub cpu_rate: f64,
-    /// The part of that rate which remains when the CPU lanes do all arriving jobs, including immediate jobs
+    /// The part of `cpu_rate` that remains when the CPU lanes process all arriving jobs, including immediate jobs
     /// and other classes.
     pub cpu_spare: f64,
     /// Arriving jobs of the class per second.
@@ -48,13 +49,13 @@ pub struct PolicyInput {
 /// Decision of a policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PolicyDecision {
-    /// Start a batch of this many jobs, at least 1. A larger number than waiting jobs or than the lane's
-    /// limit means as many as possible.
+    /// Start a batch of this many jobs, at least 1. A number above the waiting jobs or the lane's limit means as
+    /// many jobs as possible.
     Take(usize),
-    /// Wait. The core queries the policy again after this number of arrivals, at the given time at the latest, and whenever another
-    /// decision is made.
+    /// Wait. The scheduler queries the policy again after this number of arrivals, at the given time at the latest, and
+    /// whenever it makes another decision.
     Wait {
-        /// Latest time; [`Time::NEVER`] leaves it to the core's limit.
+        /// Latest time; with [`Time::NEVER`] only the scheduler's limit applies.
         until: Time,
         /// Number of further jobs of the class; at least 1.
         more: usize,

@@ -6,14 +6,14 @@ const NONE: u32 = u32::MAX;
 
 /// Slots whose items have stable numbers. Free slots are reused.
 pub(super) struct Arena<T> {
-    places: Vec<Option<T>>,
+    slots: Vec<Option<T>>,
     free: Vec<u32>,
 }
 
 impl<T> Arena<T> {
     pub(super) const fn new() -> Self {
         Self {
-            places: Vec::new(),
+            slots: Vec::new(),
             free: Vec::new(),
         }
     }
@@ -22,46 +22,46 @@ impl<T> Arena<T> {
     /// lower.
     pub(super) fn add(&mut self, item: T) -> u32 {
         if let Some(id) = self.free.pop()
-            && let Some(place) = self.places.get_mut(id as usize)
+            && let Some(slot) = self.slots.get_mut(id as usize)
         {
-            *place = Some(item);
+            *slot = Some(item);
             return id;
         }
-        self.places.push(Some(item));
-        (self.places.len() - 1) as u32
+        self.slots.push(Some(item));
+        (self.slots.len() - 1) as u32
     }
 
     pub(super) fn get(&self, id: u32) -> Option<&T> {
-        self.places.get(id as usize)?.as_ref()
+        self.slots.get(id as usize)?.as_ref()
     }
 
     pub(super) fn get_mut(&mut self, id: u32) -> Option<&mut T> {
-        self.places.get_mut(id as usize)?.as_mut()
+        self.slots.get_mut(id as usize)?.as_mut()
     }
 
     pub(super) fn remove(&mut self, id: u32) -> Option<T> {
-        let item = self.places.get_mut(id as usize)?.take()?;
+        let item = self.slots.get_mut(id as usize)?.take()?;
         self.free.push(id);
         Some(item)
     }
 
     pub(super) fn len(&self) -> usize {
-        self.places.len() - self.free.len()
+        self.slots.len() - self.free.len()
     }
 }
 
 /// The neighbors of an item in one list.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Links {
-    before: u32,
-    after: u32,
+    previous: u32,
+    next: u32,
 }
 
 impl Default for Links {
     fn default() -> Self {
         Self {
-            before: NONE,
-            after: NONE,
+            previous: NONE,
+            next: NONE,
         }
     }
 }
@@ -108,13 +108,13 @@ impl List {
         links: impl Fn(&mut T) -> &mut Links,
     ) {
         match arena.get_mut(self.last) {
-            Some(last) => links(last).after = id,
+            Some(last) => links(last).next = id,
             None => self.first = id,
         }
         if let Some(item) = arena.get_mut(id) {
             *links(item) = Links {
-                before: self.last,
-                after: NONE,
+                previous: self.last,
+                next: NONE,
             };
         }
         self.last = id;
@@ -124,14 +124,14 @@ impl List {
     /// Removes `id`, which must be in this list.
     pub(super) fn remove<T>(&mut self, arena: &mut Arena<T>, id: u32, links: impl Fn(&mut T) -> &mut Links) {
         let Some(item) = arena.get_mut(id) else { return };
-        let Links { before, after } = std::mem::take(links(item));
-        match arena.get_mut(before) {
-            Some(item) => links(item).after = after,
-            None => self.first = after,
+        let Links { previous, next } = std::mem::take(links(item));
+        match arena.get_mut(previous) {
+            Some(item) => links(item).next = next,
+            None => self.first = next,
         }
-        match arena.get_mut(after) {
-            Some(item) => links(item).before = before,
-            None => self.last = before,
+        match arena.get_mut(next) {
+            Some(item) => links(item).previous = previous,
+            None => self.last = previous,
         }
         self.len -= 1;
     }
@@ -145,10 +145,10 @@ mod tests {
 
     fn order(arena: &Arena<TestItem>, list: &List) -> Vec<u8> {
         let mut seen = Vec::new();
-        let mut at = list.first();
-        while let Some(item) = at.and_then(|id| arena.get(id)) {
+        let mut cursor = list.first();
+        while let Some(item) = cursor.and_then(|id| arena.get(id)) {
             seen.push(item.0);
-            at = (item.1.after != NONE).then_some(item.1.after);
+            cursor = (item.1.next != NONE).then_some(item.1.next);
         }
         assert_eq!(seen.len(), list.len());
         seen
@@ -164,15 +164,15 @@ mod tests {
                 id
             })
             .collect();
-        for (leaves, left) in [(2, vec![0, 1, 3, 4]), (0, vec![1, 3, 4]), (4, vec![1, 3])] {
-            list.remove(&mut arena, ids[leaves], |item| &mut item.1);
-            assert_eq!(arena.remove(ids[leaves]).map(|item| item.0), Some(leaves as u8));
-            assert_eq!(order(&arena, &list), left);
+        for (removed, remaining) in [(2, vec![0, 1, 3, 4]), (0, vec![1, 3, 4]), (4, vec![1, 3])] {
+            list.remove(&mut arena, ids[removed], |item| &mut item.1);
+            assert_eq!(arena.remove(ids[removed]).map(|item| item.0), Some(removed as u8));
+            assert_eq!(order(&arena, &list), remaining);
         }
-        let again = arena.add(TestItem(9, Links::default()));
-        assert!(ids.contains(&again), "a free slot is reused");
-        list.push_back(&mut arena, again, |item| &mut item.1);
+        let reused = arena.add(TestItem(9, Links::default()));
+        assert!(ids.contains(&reused), "a free slot is reused");
+        list.push_back(&mut arena, reused, |item| &mut item.1);
         assert_eq!(order(&arena, &list), [1, 3, 9]);
-        assert_eq!((list.last(), arena.len()), (Some(again), 3));
+        assert_eq!((list.last(), arena.len()), (Some(reused), 3));
     }
 }

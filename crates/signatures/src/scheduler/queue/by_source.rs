@@ -12,7 +12,7 @@ use super::arena::{Arena, Links, List};
 /// changes by one, so a source moves to the neighboring list.
 pub(super) struct JobsBySource {
     numbers: HashMap<Source, u32, SourceHash>,
-    holders: Arena<SourceEntry>,
+    entries: Arena<SourceEntry>,
     orders: PerRank<CountOrder>,
 }
 
@@ -22,17 +22,18 @@ struct SourceEntry {
     by_rank: PerRank<SourceJobs>,
 }
 
-/// A source's jobs of one rank by arrival, and its position among the sources with the same number.
+/// A source's jobs of one rank by arrival, and its position among the sources with as many such jobs.
 #[derive(Default)]
 struct SourceJobs {
     jobs: List,
-    place: Links,
+    position: Links,
 }
 
-/// `equals[n]` lists the sources with n jobs of the rank, the latest change last.
+/// `by_count[n]` lists the sources with n jobs of the rank, the latest change last. `top` is the greatest n of any
+/// source.
 #[derive(Default)]
 struct CountOrder {
-    equals: Vec<List>,
+    by_count: Vec<List>,
     top: usize,
 }
 
@@ -40,86 +41,86 @@ impl JobsBySource {
     pub(super) fn new() -> Self {
         Self {
             numbers: HashMap::default(),
-            holders: Arena::new(),
+            entries: Arena::new(),
             orders: PerRank::default(),
         }
     }
 
     /// Waiting jobs of a source.
     pub(super) fn total(&self, source: Source) -> usize {
-        let holder = self
+        let entry = self
             .numbers
             .get(&source)
-            .and_then(|&number| self.holders.get(number));
-        holder.map_or(0, |holder| holder.total)
+            .and_then(|&number| self.entries.get(number));
+        entry.map_or(0, |entry| entry.total)
     }
 
     /// Adds the job `id` of a source; returns the number of the source, to be kept with the job.
     pub(super) fn add<J>(&mut self, nodes: &mut Arena<Node<J>>, id: u32, source: Source, rank: Rank) -> u32 {
-        let holders = &mut self.holders;
+        let entries = &mut self.entries;
         let number = *self.numbers.entry(source).or_insert_with(|| {
-            holders.add(SourceEntry {
+            entries.add(SourceEntry {
                 source,
                 total: 0,
                 by_rank: PerRank::default(),
             })
         });
-        if let Some(holder) = self.holders.get_mut(number) {
-            holder.total += 1;
-            let jobs = &mut holder.by_rank.of_mut(rank).jobs;
-            let before = jobs.len();
+        if let Some(entry) = self.entries.get_mut(number) {
+            entry.total += 1;
+            let jobs = &mut entry.by_rank.of_mut(rank).jobs;
+            let count = jobs.len();
             jobs.push_back(nodes, id, |node| &mut node.source_link);
-            self.move_place(number, rank, before, before + 1);
+            self.move_source(number, rank, count, count + 1);
         }
         number
     }
 
     /// Removes the job `id` of the source with this number.
     pub(super) fn remove<J>(&mut self, nodes: &mut Arena<Node<J>>, id: u32, number: u32, rank: Rank) {
-        let Some(holder) = self.holders.get_mut(number) else {
+        let Some(entry) = self.entries.get_mut(number) else {
             return;
         };
-        holder.total -= 1;
-        let (source, total) = (holder.source, holder.total);
-        let jobs = &mut holder.by_rank.of_mut(rank).jobs;
-        let before = jobs.len();
+        entry.total -= 1;
+        let (source, total) = (entry.source, entry.total);
+        let jobs = &mut entry.by_rank.of_mut(rank).jobs;
+        let count = jobs.len();
         jobs.remove(nodes, id, |node| &mut node.source_link);
-        self.move_place(number, rank, before, before - 1);
+        self.move_source(number, rank, count, count - 1);
         if total == 0 {
             self.numbers.remove(&source);
-            self.holders.remove(number);
+            self.entries.remove(number);
         }
     }
 
-    /// The newest job of the source with the most jobs of a rank; among equal sources, of the one whose
-    /// count changed last.
+    /// The newest job of the source with the most jobs of a rank; among equal sources, of the source whose count
+    /// changed last.
     pub(super) fn newest_of_most(&self, rank: Rank) -> Option<u32> {
         let order = self.orders.of(rank);
-        let holder = self.holders.get(order.equals.get(order.top)?.last()?)?;
-        holder.by_rank.of(rank).jobs.last()
+        let entry = self.entries.get(order.by_count.get(order.top)?.last()?)?;
+        entry.by_rank.of(rank).jobs.last()
     }
 
-    fn move_place(&mut self, number: u32, rank: Rank, from: usize, to: usize) {
+    fn move_source(&mut self, number: u32, rank: Rank, old_count: usize, new_count: usize) {
         let order = self.orders.of_mut(rank);
-        if from > 0
-            && let Some(equals) = order.equals.get_mut(from)
+        if old_count > 0
+            && let Some(sources) = order.by_count.get_mut(old_count)
         {
-            equals.remove(&mut self.holders, number, |holder| {
-                &mut holder.by_rank.of_mut(rank).place
+            sources.remove(&mut self.entries, number, |entry| {
+                &mut entry.by_rank.of_mut(rank).position
             });
         }
-        if to > 0 {
-            if order.equals.len() <= to {
-                order.equals.resize(to + 1, List::default());
+        if new_count > 0 {
+            if order.by_count.len() <= new_count {
+                order.by_count.resize(new_count + 1, List::default());
             }
-            if let Some(equals) = order.equals.get_mut(to) {
-                equals.push_back(&mut self.holders, number, |holder| {
-                    &mut holder.by_rank.of_mut(rank).place
+            if let Some(sources) = order.by_count.get_mut(new_count) {
+                sources.push_back(&mut self.entries, number, |entry| {
+                    &mut entry.by_rank.of_mut(rank).position
                 });
             }
         }
-        order.top = order.top.max(to);
-        while order.top > 0 && order.equals.get(order.top).is_none_or(List::is_empty) {
+        order.top = order.top.max(new_count);
+        while order.top > 0 && order.by_count.get(order.top).is_none_or(List::is_empty) {
             order.top -= 1;
         }
     }

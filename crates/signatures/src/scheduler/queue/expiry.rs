@@ -8,8 +8,8 @@ use super::super::time::Time;
 /// Minimum number of stale entries before the heap is cleaned.
 const STALE_MIN: usize = 64;
 
-/// A heap of expiries. Entries of jobs that left earlier stay until their time comes or they are more than
-/// half of the heap; adding one therefore costs O(1) on average, as most arrivals expire in their order.
+/// A heap of expiries. Entries of jobs that left the queue earlier stay until they expire, or until they are more
+/// than half of the heap. An addition costs O(1) on average, since most jobs expire in the order of arrival.
 #[derive(Default)]
 pub(super) struct Expiries {
     heap: BinaryHeap<Reverse<(Time, u64, u32)>>,

@@ -1,26 +1,27 @@
 //! The priority queue: FIFO within a priority and class, aging, shares, and a defined shedding order.
 //!
 //! # Order
-//! A job queues in the FIFO of its class and level. Levels 1 to 7 age: a job that has waited k times [`QueueLimits::age_step`] counts as k
-//! levels more urgent, but never as immediate. The next job of a class is the front that counts as most urgent, among equals the one that
-//! arrived first. After 6 steps only jobs that arrived earlier precede a job of level 7, and the capacity bounds their number: no job
-//! starves without being shed.
+//! A job queues in the FIFO of its class and level. Levels 1 to 7 age: a job that has waited k times
+//! [`QueueLimits::age_step`] counts as k levels more urgent, but never as immediate. The next job of a class is the
+//! front that counts as most urgent; among equal fronts, the job that arrived first. After 6 steps only jobs that
+//! arrived earlier precede a job of level 7, and the capacity bounds their number: no job starves without being shed.
 //!
 //! Jobs of unknown senders ([`JobEntry::is_unknown_sender`]) have FIFOs of their own, selected by [`SenderFilter`].
 //!
 //! # Shedding
-//! A job whose source has [`QueueLimits::share_max`] waiting jobs is dropped. Any other job is admitted; while the queue is then over its
-//! capacity, jobs are shed in this order:
+//! A job whose source has [`QueueLimits::share_max`] waiting jobs is dropped. Any other job is admitted; while the
+//! queue then exceeds its capacity, jobs are shed in this order:
 //! 1. all expired jobs;
-//! 2. of jobs of unknown senders ([`JobEntry::is_unknown_sender`]) at any level except immediate, the newest job of the source with the most; among
-//!    equal sources, of the one whose count changed last;
-//! 3. of the least urgent level (as submitted, not as aged) with jobs of known sources, the newest job of the source with the most,
-//!    likewise;
-//! 4. of immediate jobs, those of unknown senders first, likewise.
+//! 2. jobs of unknown senders ([`JobEntry::is_unknown_sender`]) at any level except immediate: the newest job of the
+//!    source with the most such jobs; among equal sources, of the source whose count changed last;
+//! 3. jobs of known senders at the least urgent level (as submitted, not as aged), selected by source like those of unknown senders;
+//! 4. immediate jobs, first of unknown senders, selected in the same manner.
 //!
-//! The shed job may be the new job itself. A flood of forgeries from invented sources therefore drops no job of known senders, and an
-//! immediate job is only shed if the queue holds nothing but immediate jobs. Jobs of lost batches are at the front of their class, are
-//! processed before all others, and are never shed for capacity: the queue may exceed its capacity by them.
+//! The shed job may be the new job itself. Forgeries from invented sources that are not immediate therefore drop no job
+//! of known senders; quotas bound the immediate forgeries. An immediate job is only shed if the queue contains only
+//! immediate jobs. Jobs of lost batches are at the front of their class: the immediate ones precede other immediate
+//! jobs, the others precede other jobs that are not immediate. Jobs of lost batches are never shed for capacity: the
+//! queue may exceed its capacity by the number of these jobs.
 
 mod arena;
 mod by_source;
@@ -50,7 +51,7 @@ pub struct QueueLimits {
     pub share_max: usize,
     /// Waiting time after which a job counts as one level more urgent. Zero: jobs do not age.
     pub age_step: Span,
-    /// Number of lost batches after which a job is still retried.
+    /// Maximum number of lost batches after which a job is retried.
     pub attempts_max: u8,
 }
 
@@ -86,16 +87,16 @@ struct Fifos {
 }
 
 impl Fifos {
-    fn of(&self, share: SenderFilter) -> &List {
-        if share == SenderFilter::Unknown {
+    fn of(&self, senders: SenderFilter) -> &List {
+        if senders == SenderFilter::Unknown {
             &self.unknown
         } else {
             &self.known
         }
     }
 
-    fn of_mut(&mut self, share: SenderFilter) -> &mut List {
-        if share == SenderFilter::Unknown {
+    fn of_mut(&mut self, senders: SenderFilter) -> &mut List {
+        if senders == SenderFilter::Unknown {
             &mut self.unknown
         } else {
             &mut self.known
@@ -224,7 +225,7 @@ impl<J> Queue<J> {
         self.unknown_cost
     }
 
-    /// Admits a job, or drops it, or drops other jobs for it. Numbers must ascend.
+    /// Admits a job, and drops the new job or other jobs if a limit is exceeded. Sequence numbers must ascend.
     pub fn push(&mut self, entry: JobEntry, payload: J, now: Time, shed: &mut Vec<Dropped<J>>) {
         if self.by_source.total(entry.meta.source) >= self.limits.share_max {
             shed.push(dropped(entry, payload, ShedReason::SourceShare));
@@ -259,18 +260,18 @@ impl<J> Queue<J> {
         let fifos = self.fifos.of_mut(meta.class).of_mut(level);
         let fifo = fifos.of_mut(SenderFilter::for_sender(is_unknown));
         fifo.push_back(&mut self.nodes, id, |node| &mut node.fifo);
-        let holder = self
+        let source_number = self
             .by_source
             .add(&mut self.nodes, id, meta.source, Rank::of(&entry));
         if let Some(node) = self.nodes.get_mut(id) {
-            node.source_number = holder;
+            node.source_number = source_number;
         }
         let nodes = &self.nodes;
         self.expiries
             .add(meta.expires, number, id, nodes.len(), |number, id| {
                 waits(nodes, number, id)
             });
-        *self.count(level) += 1;
+        *self.count_mut(level) += 1;
         if !level.is_immediate() {
             *self.normal_count_mut(is_unknown) += 1;
         }
@@ -279,7 +280,7 @@ impl<J> Queue<J> {
     /// Removes a job from all lists.
     fn remove(&mut self, id: u32) -> Option<(JobEntry, J)> {
         let node = self.nodes.get(id)?;
-        let (entry, holder) = (node.entry, node.source_number);
+        let (entry, source_number) = (node.entry, node.source_number);
         let JobEntry {
             meta,
             level,
@@ -293,8 +294,8 @@ impl<J> Queue<J> {
         let fifo = fifos.of_mut(SenderFilter::for_sender(is_unknown));
         fifo.remove(&mut self.nodes, id, |node| &mut node.fifo);
         self.by_source
-            .remove(&mut self.nodes, id, holder, Rank::of(&entry));
-        *self.count(level) -= 1;
+            .remove(&mut self.nodes, id, source_number, Rank::of(&entry));
+        *self.count_mut(level) -= 1;
         if !level.is_immediate() {
             *self.normal_count_mut(is_unknown) -= 1;
         }
@@ -302,7 +303,7 @@ impl<J> Queue<J> {
         Some((node.entry, node.payload))
     }
 
-    fn count(&mut self, level: Priority) -> &mut usize {
+    fn count_mut(&mut self, level: Priority) -> &mut usize {
         if level.is_immediate() {
             &mut self.immediate
         } else {
@@ -359,26 +360,27 @@ impl<J> Queue<J> {
         })
     }
 
-    /// The next jobs of the FIFOs of a class, most urgent first.
+    /// The first job of each FIFO of a class, in no particular order.
     fn heads(
         &self,
         class: Class,
-        share: SenderFilter,
+        senders: SenderFilter,
         now: Time,
     ) -> impl Iterator<Item = (NextJob, Priority, SenderFilter)> {
-        let fifos = share
+        let fifos = senders
             .fifos()
             .flat_map(|fifo| Priority::all().skip(1).map(move |level| (level, fifo)));
         fifos.filter_map(move |(level, fifo)| Some((self.front_head(class, level, fifo, now)?, level, fifo)))
     }
 
     /// The next job of a class.
-    pub fn next_job(&self, class: Class, share: SenderFilter, now: Time) -> Option<NextJob> {
-        self.heads(class, share, now).map(|(head, ..)| head).min()
+    pub fn next_job(&self, class: Class, senders: SenderFilter, now: Time) -> Option<NextJob> {
+        self.heads(class, senders, now).map(|(head, ..)| head).min()
     }
 
-    /// The earliest arrival among the fronts of a class's levels, which is the earliest of all, and the earliest deadline among the
-    /// fronts, which is the earliest of all if jobs of a level have the same time to their deadlines.
+    /// The earliest arrival and the earliest deadline among the fronts of a class's FIFOs. The arrival is the earliest
+    /// of all jobs of the class. The deadline is also the earliest if jobs of a level have the same time to their
+    /// deadlines.
     pub fn fronts(&self, class: Class) -> Option<(Time, Time)> {
         let fronts = SenderFilter::Both.fifos().flat_map(|fifo| {
             Priority::all()
@@ -386,30 +388,30 @@ impl<J> Queue<J> {
                 .filter_map(move |level| self.front(class, level, fifo))
         });
         let times = fronts.map(|entry| (entry.meta.arrived, entry.meta.deadline));
-        times.reduce(|one, other| (one.0.min(other.0), one.1.min(other.1)))
+        times.reduce(|a, b| (a.0.min(b.0), a.1.min(b.1)))
     }
 
-    /// Moves jobs of a class into a batch up to its limit, next one first; no immediate jobs.
+    /// Moves jobs of a class, except immediate jobs, into a batch up to its limit; the most urgent job first.
     pub fn take(
         &mut self,
         class: Class,
-        share: SenderFilter,
-        room: BatchLimit,
+        senders: SenderFilter,
+        limit: BatchLimit,
         now: Time,
         batch: &mut Batch<J>,
     ) {
         loop {
-            let mut heads: Vec<_> = self.heads(class, share, now).collect();
+            let mut heads: Vec<_> = self.heads(class, senders, now).collect();
             heads.sort_unstable();
             let Some((_, level, fifo)) = heads.first().copied() else {
                 return;
             };
-            // One FIFO is drained until the front of another is next.
-            let other = heads.get(1).map(|(head, ..)| *head);
+            // Drains a FIFO until the front of another FIFO is next.
+            let second = heads.get(1).map(|(head, ..)| *head);
             while let Some(head) = self.front_head(class, level, fifo, now)
-                && other.is_none_or(|other| head < other)
+                && second.is_none_or(|second| head < second)
             {
-                if !self.take_front(class, level, fifo, room, batch) {
+                if !self.take_front(class, level, fifo, limit, batch) {
                     return;
                 }
             }
@@ -422,12 +424,12 @@ impl<J> Queue<J> {
         class: Class,
         level: Priority,
         fifo: SenderFilter,
-        room: BatchLimit,
+        limit: BatchLimit,
         batch: &mut Batch<J>,
     ) -> bool {
         let has_room = self
             .front(class, level, fifo)
-            .is_some_and(|front| room.has_room(batch, front));
+            .is_some_and(|front| limit.has_room(batch, front));
         let front = self.fifos.of(class).of(level).of(fifo).first();
         let Some((entry, payload)) = front.filter(|_| has_room).and_then(|id| self.remove(id)) else {
             return false;
@@ -436,13 +438,13 @@ impl<J> Queue<J> {
         true
     }
 
-    /// The sequence number of the first immediate job of a class, of known or of unknown senders; 0 if there is one of a lost batch, which
-    /// counts as known.
-    pub fn immediate_head(&self, class: Class, share: SenderFilter) -> Option<u64> {
-        if share == SenderFilter::Known && !self.returned.of(class).immediate.is_empty() {
+    /// The sequence number of the first immediate job of a class, of known or of unknown senders; 0 if a job of a lost
+    /// batch waits, which counts as a job of a known sender.
+    pub fn immediate_head(&self, class: Class, senders: SenderFilter) -> Option<u64> {
+        if senders == SenderFilter::Known && !self.returned.of(class).immediate.is_empty() {
             return Some(0);
         }
-        self.front(class, Priority::IMMEDIATE, share)
+        self.front(class, Priority::IMMEDIATE, senders)
             .map(|entry| entry.sequence)
     }
 
@@ -451,16 +453,16 @@ impl<J> Queue<J> {
     pub fn take_immediate(
         &mut self,
         class: Class,
-        share: SenderFilter,
-        room: BatchLimit,
+        senders: SenderFilter,
+        limit: BatchLimit,
         now: Time,
         batch: &mut Batch<J>,
         shed: &mut Vec<Dropped<J>>,
     ) {
-        if share == SenderFilter::Known {
-            self.take_returned(class, true, room, now, batch, shed);
+        if senders == SenderFilter::Known {
+            self.take_returned(class, true, limit, now, batch, shed);
         }
-        while self.take_front(class, Priority::IMMEDIATE, share, room, batch) {}
+        while self.take_front(class, Priority::IMMEDIATE, senders, limit, batch) {}
     }
 
     /// Returns the jobs of a lost batch to the front, in their order. Drops jobs that were in too many lost batches.
@@ -497,17 +499,17 @@ impl<J> Queue<J> {
         &mut self,
         class: Class,
         immediate: bool,
-        room: BatchLimit,
+        limit: BatchLimit,
         now: Time,
         batch: &mut Batch<J>,
         shed: &mut Vec<Dropped<J>>,
     ) {
         let returned = self.returned.of_mut(class).of_mut(immediate);
         let mut removed = 0;
-        while batch.len() < room.jobs
+        while batch.len() < limit.jobs
             && returned
                 .front()
-                .is_some_and(|(entry, _)| entry.meta.expires <= now || room.has_room(batch, entry))
+                .is_some_and(|(entry, _)| entry.meta.expires <= now || limit.has_room(batch, entry))
             && let Some((entry, payload)) = returned.pop_front()
         {
             removed += 1;

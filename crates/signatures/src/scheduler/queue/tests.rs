@@ -8,8 +8,8 @@ use super::*;
 const COST: Span = Span::from_nanos(7);
 const CLASSES: [Class; 3] = [Class::RSA_VERIFY, Class::P256_VERIFY, Class::RA_SIGN];
 
-fn is_of(entry: &JobEntry, share: SenderFilter) -> bool {
-    match share {
+fn matches_filter(entry: &JobEntry, filter: SenderFilter) -> bool {
+    match filter {
         SenderFilter::Known => !entry.is_unknown_sender,
         SenderFilter::Unknown => entry.is_unknown_sender,
         SenderFilter::Both => true,
@@ -17,7 +17,7 @@ fn is_of(entry: &JobEntry, share: SenderFilter) -> bool {
 }
 
 /// A batch limit for jobs of any work.
-fn room(jobs: usize) -> BatchLimit {
+fn limit(jobs: usize) -> BatchLimit {
     BatchLimit::for_jobs(jobs)
 }
 
@@ -29,9 +29,9 @@ struct ReferenceBatch {
 }
 
 impl ReferenceBatch {
-    fn add(&mut self, entry: &JobEntry, room: BatchLimit) -> bool {
+    fn add(&mut self, entry: &JobEntry, limit: BatchLimit) -> bool {
         let work = self.work + u64::from(entry.meta.work);
-        let fits = self.numbers.len() < room.jobs && (self.numbers.is_empty() || work <= room.work);
+        let fits = self.numbers.len() < limit.jobs && (self.numbers.is_empty() || work <= limit.work);
         if fits {
             self.numbers.push(entry.sequence);
             self.work = work;
@@ -45,12 +45,13 @@ struct ReferenceQueue {
     limits: QueueLimits,
     waiting: Vec<JobEntry>,
     returned: Vec<JobEntry>,
-    /// Time of the last change of a source's count of a rank.
+    /// For each source and rank, the time of the last change of the number of jobs.
     changed: HashMap<(Source, (u8, u8)), u64>,
     clock: u64,
 }
 
-/// Immediate before known before unknown; then known by level, and immediate by sender.
+/// Immediate jobs precede those of known senders, and these precede those of unknown senders. Among jobs of known
+/// senders the level decides, among immediate jobs whether the sender is known.
 fn rank(entry: &JobEntry) -> (u8, u8) {
     match (entry.level.number(), entry.is_unknown_sender) {
         (0, is_unknown) => (0, u8::from(is_unknown)),
@@ -70,32 +71,32 @@ impl ReferenceQueue {
         }
     }
 
-    fn touch(&mut self, entry: &JobEntry) {
+    fn record_change(&mut self, entry: &JobEntry) {
         self.clock += 1;
         self.changed.insert((entry.meta.source, rank(entry)), self.clock);
     }
 
     fn leave(&mut self, number: u64) -> JobEntry {
-        let at = self
+        let index = self
             .waiting
             .iter()
             .position(|entry| entry.sequence == number)
             .unwrap();
-        let entry = self.waiting.remove(at);
-        self.touch(&entry);
+        let entry = self.waiting.remove(index);
+        self.record_change(&entry);
         entry
     }
 
     fn push(&mut self, entry: JobEntry, now: Time) -> Vec<(u64, ShedReason)> {
-        let same = self
+        let same_source = self
             .waiting
             .iter()
             .filter(|other| other.meta.source == entry.meta.source);
-        if same.count() >= self.limits.share_max {
+        if same_source.count() >= self.limits.share_max {
             return vec![(entry.sequence, ShedReason::SourceShare)];
         }
         self.waiting.push(entry);
-        self.touch(&entry);
+        self.record_change(&entry);
         let mut shed = Vec::new();
         if self.waiting.len() + self.returned.len() > self.limits.capacity {
             shed = self.purge(now);
@@ -110,125 +111,128 @@ impl ReferenceQueue {
     }
 
     fn victim(&self) -> u64 {
-        let last = self.waiting.iter().map(rank).max().unwrap();
-        let of_rank = || self.waiting.iter().filter(move |entry| rank(entry) == last);
-        let count = |source| of_rank().filter(|entry| entry.meta.source == source).count();
+        let last_rank = self.waiting.iter().map(rank).max().unwrap();
+        let entries = || self.waiting.iter().filter(move |entry| rank(entry) == last_rank);
+        let count = |source| entries().filter(|entry| entry.meta.source == source).count();
         let order = |entry: &&JobEntry| {
             let source = entry.meta.source;
-            (count(source), self.changed[&(source, last)], entry.sequence)
+            (count(source), self.changed[&(source, last_rank)], entry.sequence)
         };
-        of_rank().max_by_key(order).unwrap().sequence
+        entries().max_by_key(order).unwrap().sequence
     }
 
     fn purge(&mut self, now: Time) -> Vec<(u64, ShedReason)> {
-        let mut due: Vec<_> = self
+        let mut expired: Vec<_> = self
             .waiting
             .iter()
             .filter(|entry| entry.meta.expires <= now)
             .copied()
             .collect();
-        due.sort_by_key(|entry| (entry.meta.expires, entry.sequence));
-        due.iter()
+        expired.sort_by_key(|entry| (entry.meta.expires, entry.sequence));
+        expired
+            .iter()
             .map(|entry| (self.leave(entry.sequence).sequence, ShedReason::Expired))
             .collect()
     }
 
-    fn counts_as(&self, entry: &JobEntry, now: Time) -> u8 {
+    fn effective_level(&self, entry: &JobEntry, now: Time) -> u8 {
         let waited = now.saturating_since(entry.meta.arrived).as_nanos() / self.limits.age_step.as_nanos();
         entry.level.number().saturating_sub(waited.min(7) as u8).max(1)
     }
 
-    fn take(&mut self, class: Class, share: SenderFilter, room: BatchLimit, now: Time) -> Vec<u64> {
+    fn take(&mut self, class: Class, filter: SenderFilter, limit: BatchLimit, now: Time) -> Vec<u64> {
         let next = |model: &Self| {
             let own_entries = model
                 .waiting
                 .iter()
-                .filter(|entry| entry.meta.class == class && is_of(entry, share));
+                .filter(|entry| entry.meta.class == class && matches_filter(entry, filter));
             // Only the first job of each level, of known and of unknown senders, can be next.
             let fronts = own_entries
                 .filter(|entry| !entry.level.is_immediate())
                 .filter(|entry| {
-                    !model.waiting.iter().any(|other| {
-                        (other.meta.class, other.level, other.is_unknown_sender)
+                    !model.waiting.iter().any(|earlier| {
+                        (earlier.meta.class, earlier.level, earlier.is_unknown_sender)
                             == (class, entry.level, entry.is_unknown_sender)
-                            && other.sequence < entry.sequence
+                            && earlier.sequence < entry.sequence
                     })
                 });
             fronts
-                .min_by_key(|entry| (model.counts_as(entry, now), entry.sequence))
+                .min_by_key(|entry| (model.effective_level(entry, now), entry.sequence))
                 .copied()
         };
-        let mut taken = ReferenceBatch::default();
+        let mut batch = ReferenceBatch::default();
         while let Some(entry) = next(self)
-            && taken.add(&entry, room)
+            && batch.add(&entry, limit)
         {
             self.leave(entry.sequence);
         }
-        taken.numbers
+        batch.numbers
     }
 
     fn take_returned(
         &mut self,
         class: Class,
         immediate: bool,
-        room: BatchLimit,
+        limit: BatchLimit,
         now: Time,
     ) -> (ReferenceBatch, Vec<(u64, ShedReason)>) {
-        let (mut taken, mut shed) = (ReferenceBatch::default(), Vec::new());
-        while taken.numbers.len() < room.jobs
-            && let Some(at) = self
+        let (mut batch, mut shed) = (ReferenceBatch::default(), Vec::new());
+        while batch.numbers.len() < limit.jobs
+            && let Some(index) = self
                 .returned
                 .iter()
                 .position(|entry| entry.meta.class == class && entry.level.is_immediate() == immediate)
         {
-            let entry = self.returned[at];
+            let entry = self.returned[index];
             if entry.meta.expires <= now {
                 shed.push((entry.sequence, ShedReason::Expired));
-            } else if !taken.add(&entry, room) {
+            } else if !batch.add(&entry, limit) {
                 break;
             }
-            self.returned.remove(at);
+            self.returned.remove(index);
         }
-        (taken, shed)
+        (batch, shed)
     }
 
     fn take_immediate(
         &mut self,
         class: Class,
-        share: SenderFilter,
-        room: BatchLimit,
+        filter: SenderFilter,
+        limit: BatchLimit,
         now: Time,
     ) -> (Vec<u64>, Vec<(u64, ShedReason)>) {
-        let (mut taken, shed) = match share {
-            SenderFilter::Known => self.take_returned(class, true, room, now),
+        let (mut batch, shed) = match filter {
+            SenderFilter::Known => self.take_returned(class, true, limit, now),
             _ => Default::default(),
         };
         while let Some(first) = self
             .waiting
             .iter()
-            .find(|entry| entry.meta.class == class && entry.level.is_immediate() && is_of(entry, share))
+            .find(|entry| {
+                entry.meta.class == class && entry.level.is_immediate() && matches_filter(entry, filter)
+            })
             .copied()
-            && taken.add(&first, room)
+            && batch.add(&first, limit)
         {
             self.leave(first.sequence);
         }
-        (taken.numbers, shed)
+        (batch.numbers, shed)
     }
 
     fn put_back(&mut self, entries: &[JobEntry]) -> Vec<(u64, ShedReason)> {
         let mut shed = Vec::new();
-        let mut back = Vec::new();
+        let mut retried = Vec::new();
         for mut entry in entries.iter().copied() {
             entry.attempts += 1;
             if entry.attempts > self.limits.attempts_max {
                 shed.push((entry.sequence, ShedReason::LanesFailed));
             } else {
-                back.push(entry);
+                retried.push(entry);
             }
         }
         shed.reverse();
-        back.append(&mut self.returned);
-        self.returned = back;
+        retried.append(&mut self.returned);
+        self.returned = retried;
         shed
     }
 }
@@ -238,7 +242,7 @@ struct QueuePair {
     model: ReferenceQueue,
     now: Time,
     number: u64,
-    taken: Vec<Batch<u64>>,
+    batches: Vec<Batch<u64>>,
 }
 
 impl QueuePair {
@@ -249,7 +253,7 @@ impl QueuePair {
             model: ReferenceQueue::new(limits),
             now,
             number: 0,
-            taken: Vec::new(),
+            batches: Vec::new(),
         }
     }
 
@@ -280,41 +284,41 @@ impl QueuePair {
         self.queue.push(entry, self.number, self.now, &mut shed);
         let shed = reasons(shed);
         assert_eq!(shed, self.model.push(entry, self.now), "pushing {}", self.number);
-        self.assert_same();
+        self.assert_equal();
         shed
     }
 
     fn take(&mut self, class: Class, count: usize) -> Vec<u64> {
-        self.take_of(class, SenderFilter::Both, room(count))
+        self.take_filtered(class, SenderFilter::Both, limit(count))
     }
 
-    fn take_of(&mut self, class: Class, share: SenderFilter, room: BatchLimit) -> Vec<u64> {
+    fn take_filtered(&mut self, class: Class, filter: SenderFilter, limit: BatchLimit) -> Vec<u64> {
         let mut batch = Batch::new(class);
-        self.queue.take(class, share, room, self.now, &mut batch);
-        assert_eq!(batch.payloads, self.model.take(class, share, room, self.now));
-        self.keep(batch)
+        self.queue.take(class, filter, limit, self.now, &mut batch);
+        assert_eq!(batch.payloads, self.model.take(class, filter, limit, self.now));
+        self.record_batch(batch)
     }
 
-    fn take_immediate(&mut self, class: Class, share: SenderFilter, room: BatchLimit) -> Vec<u64> {
+    fn take_immediate(&mut self, class: Class, filter: SenderFilter, limit: BatchLimit) -> Vec<u64> {
         let (mut batch, mut shed) = (Batch::new(class), Vec::new());
         self.queue
-            .take_immediate(class, share, room, self.now, &mut batch, &mut shed);
-        let expected = self.model.take_immediate(class, share, room, self.now);
+            .take_immediate(class, filter, limit, self.now, &mut batch, &mut shed);
+        let expected = self.model.take_immediate(class, filter, limit, self.now);
         assert_eq!((batch.payloads.clone(), reasons(shed)), expected);
-        self.keep(batch)
+        self.record_batch(batch)
     }
 
-    fn take_returned(&mut self, class: Class, room: BatchLimit) -> Vec<u64> {
+    fn take_returned(&mut self, class: Class, limit: BatchLimit) -> Vec<u64> {
         let (mut batch, mut shed) = (Batch::new(class), Vec::new());
         self.queue
-            .take_returned(class, false, room, self.now, &mut batch, &mut shed);
-        let (taken, expected) = self.model.take_returned(class, false, room, self.now);
+            .take_returned(class, false, limit, self.now, &mut batch, &mut shed);
+        let (taken, expected) = self.model.take_returned(class, false, limit, self.now);
         assert_eq!((&batch.payloads, reasons(shed)), (&taken.numbers, expected));
-        self.keep(batch)
+        self.record_batch(batch)
     }
 
-    fn keep(&mut self, batch: Batch<u64>) -> Vec<u64> {
-        self.assert_same();
+    fn record_batch(&mut self, batch: Batch<u64>) -> Vec<u64> {
+        self.assert_equal();
         assert!(
             batch
                 .entries
@@ -323,18 +327,18 @@ impl QueuePair {
                 .eq(batch.payloads.iter().copied())
         );
         let numbers = batch.payloads.clone();
-        self.taken.push(batch);
+        self.batches.push(batch);
         numbers
     }
 
-    fn lose(&mut self, at: usize) -> Vec<(u64, ShedReason)> {
-        let mut batch = self.taken.swap_remove(at);
+    fn lose(&mut self, index: usize) -> Vec<(u64, ShedReason)> {
+        let mut batch = self.batches.swap_remove(index);
         let expected = self.model.put_back(&batch.entries);
         let mut shed = Vec::new();
         self.queue.put_back(&mut batch, &mut shed);
         let shed = reasons(shed);
         assert_eq!(shed, expected);
-        self.assert_same();
+        self.assert_equal();
         shed
     }
 
@@ -342,10 +346,10 @@ impl QueuePair {
         let mut shed = Vec::new();
         self.queue.purge(self.now, &mut shed);
         assert_eq!(reasons(shed), self.model.purge(self.now));
-        self.assert_same();
+        self.assert_equal();
     }
 
-    fn assert_same(&self) {
+    fn assert_equal(&self) {
         let immediate =
             |entries: &[JobEntry]| entries.iter().filter(|entry| entry.level.is_immediate()).count();
         let (waiting, returned) = (&self.model.waiting, &self.model.returned);
@@ -364,11 +368,14 @@ impl QueuePair {
             .filter(|entry| entry.is_unknown_sender)
             .count() as u64;
         assert_eq!(self.queue.unknown_cost(), COST.times(unknown));
-        let others = |is_unknown| {
+        let is_any_waiting = |is_unknown| {
             let mut waiting = self.model.waiting.iter();
             waiting.any(|entry| !entry.level.is_immediate() && entry.is_unknown_sender == is_unknown)
         };
-        assert_eq!(self.queue.both_wait(), others(false) && others(true));
+        assert_eq!(
+            self.queue.both_wait(),
+            is_any_waiting(false) && is_any_waiting(true)
+        );
     }
 }
 
@@ -385,67 +392,73 @@ const LIMITS: QueueLimits = QueueLimits {
     attempts_max: 2,
 };
 
-fn step(pair: &mut QueuePair, dice: &mut RandomChoices, seen: &mut [u32; ShedReason::COUNT]) {
-    let class = CLASSES[dice.below(3) as usize];
-    let shed = match dice.below(13) {
+fn step(pair: &mut QueuePair, choices: &mut RandomChoices, shed_counts: &mut [u32; ShedReason::COUNT]) {
+    let class = CLASSES[choices.below(3) as usize];
+    let shed = match choices.below(13) {
         0..=6 => {
-            let level = if dice.one_in(3) { 0 } else { dice.below(8) as u8 };
-            let mut meta = Meta::new(class, Priority::new(level), Source(dice.below(4)), pair.now);
-            meta.work = dice.below(4_000) as u32;
-            if dice.one_in(3) {
-                meta.expires = pair.now + Span::from_nanos(dice.below(900));
+            let level = if choices.one_in(3) {
+                0
+            } else {
+                choices.below(8) as u8
+            };
+            let mut meta = Meta::new(class, Priority::new(level), Source(choices.below(4)), pair.now);
+            meta.work = choices.below(4_000) as u32;
+            if choices.one_in(3) {
+                meta.expires = pair.now + Span::from_nanos(choices.below(900));
             }
-            pair.push_as(meta, dice.one_in(2))
+            pair.push_as(meta, choices.one_in(2))
         }
         7..=9 => {
-            let room = BatchLimit {
-                jobs: dice.below(5) as usize,
-                work: dice.below(6_000),
+            let limit = BatchLimit {
+                jobs: choices.below(5) as usize,
+                work: choices.below(6_000),
             };
-            match dice.below(7) {
-                0..=2 => pair.take_of(
+            match choices.below(7) {
+                0..=2 => pair.take_filtered(
                     class,
-                    [SenderFilter::Known, SenderFilter::Unknown, SenderFilter::Both][dice.below(3) as usize],
-                    room,
+                    [SenderFilter::Known, SenderFilter::Unknown, SenderFilter::Both]
+                        [choices.below(3) as usize],
+                    limit,
                 ),
-                3 => pair.take_immediate(class, SenderFilter::Known, room),
-                4 => pair.take_immediate(class, SenderFilter::Unknown, room),
-                _ => pair.take_returned(class, room),
+                3 => pair.take_immediate(class, SenderFilter::Known, limit),
+                4 => pair.take_immediate(class, SenderFilter::Unknown, limit),
+                _ => pair.take_returned(class, limit),
             };
             Vec::new()
         }
-        10..=11 if !pair.taken.is_empty() => {
-            let last = pair.taken.len() - 1;
-            pair.lose(if dice.one_in(4) {
-                dice.below(last as u64 + 1) as usize
+        10..=11 if !pair.batches.is_empty() => {
+            let last = pair.batches.len() - 1;
+            pair.lose(if choices.one_in(4) {
+                choices.below(last as u64 + 1) as usize
             } else {
                 last
             })
         }
         _ => {
-            pair.now = pair.now + Span::from_nanos(dice.below(300));
-            if dice.one_in(2) {
+            pair.now = pair.now + Span::from_nanos(choices.below(300));
+            if choices.one_in(2) {
                 pair.purge();
             }
             Vec::new()
         }
     };
-    shed.iter().for_each(|(_, reason)| seen[*reason as usize] += 1);
+    shed.iter()
+        .for_each(|(_, reason)| shed_counts[*reason as usize] += 1);
 }
 
 #[test]
 fn the_queue_matches_a_plain_list() {
-    let seen = std::cell::RefCell::new([0; ShedReason::COUNT]);
-    seeds(600, |seed, dice| {
+    let shed_counts = std::cell::RefCell::new([0; ShedReason::COUNT]);
+    seeds(600, |seed, choices| {
         let limits = QueueLimits {
-            capacity: 1 + dice.below(12) as usize,
-            share_max: 1 + dice.below(6) as usize,
+            capacity: 1 + choices.below(12) as usize,
+            share_max: 1 + choices.below(6) as usize,
             ..LIMITS
         };
         let mut pair = QueuePair::new(limits);
         // Short runs first: the first failing seed is easy to read.
         for _ in 0..20 + seed {
-            step(&mut pair, dice, &mut seen.borrow_mut());
+            step(&mut pair, choices, &mut shed_counts.borrow_mut());
         }
         let mut jobs = Vec::new();
         let waiting = pair.queue.len();
@@ -460,7 +473,7 @@ fn the_queue_matches_a_plain_list() {
             ShedReason::LanesFailed,
         ] {
             assert!(
-                seen.borrow()[reason as usize] > 50,
+                shed_counts.borrow()[reason as usize] > 50,
                 "{reason} occurred too rarely"
             );
         }
@@ -597,7 +610,7 @@ fn no_job_becomes_immediate_by_waiting() {
         Some(Priority::URGENT)
     );
     assert!(
-        pair.take_immediate(Class::RSA_VERIFY, SenderFilter::Known, room(9))
+        pair.take_immediate(Class::RSA_VERIFY, SenderFilter::Known, limit(9))
             .is_empty()
     );
 }
@@ -635,7 +648,7 @@ fn expiries_of_removed_jobs_are_dropped() {
     for _ in 0..10_000 {
         pair.push(Class::RSA_VERIFY, 3, 0, Some(u64::from(u32::MAX)));
         pair.take(Class::RSA_VERIFY, 1);
-        pair.taken.clear();
+        pair.batches.clear();
     }
     assert!(pair.queue.expiries.len() < 200);
 }

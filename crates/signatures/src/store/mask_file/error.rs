@@ -73,9 +73,9 @@ pub enum MaskFileError {
     RolledBack {
         /// Path of the file.
         path: PathBuf,
-        /// Reserved blocks by the content.
+        /// Number of reserved blocks that the content states.
         content: u64,
-        /// Reserved blocks by the attribute.
+        /// Number of reserved blocks that the inode's attribute states.
         inode: u64,
     },
     /// The counter of the inode was removed or replaced.

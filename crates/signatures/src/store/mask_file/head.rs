@@ -1,4 +1,4 @@
-//! The head of a mask file: signer, place of the file, and counts of written and reserved blocks.
+//! The head of a mask file: signer, identity of the file, and counts of written and reserved blocks.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -19,7 +19,7 @@ pub(super) const FILE_ID_BYTES: usize = 16;
 pub(super) const SLOT_OFFSETS: [u64; 2] = [512, 1024];
 pub(super) const SLOT_BYTES: usize = 32;
 
-/// Written and reserved blocks.
+/// Numbers of written and reserved blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Counts {
     /// Number of changes, which identifies the newer slot.
@@ -29,14 +29,14 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    /// Masks left.
+    /// Number of remaining masks.
     pub(super) fn masks(self) -> u64 {
         (self.written - self.reserved).saturating_mul(BLOCK_MASKS as u64)
     }
 }
 
-/// Checks that the file belongs to this signer and is in its place. Returns the header, whether the inode has
-/// a counter, and the counts.
+/// Checks that the file belongs to this signer and is not a copy. Returns the header, whether the inode has a counter,
+/// and the counts.
 pub(super) fn read_head(
     path: &Path,
     file: &File,
@@ -47,52 +47,52 @@ pub(super) fn read_head(
     let mut header = [0; HEADER_BYTES];
     file.read_exact_at(&mut header, 0)
         .map_err(|error| unreadable(path, error))?;
-    let place = file_identity(file).map_err(in_file(path))?;
-    let counted = check_header(path, &header, scheme, key_id, machine, &place)?;
-    Ok((header, counted, read_counts(path, file, &header)?))
+    let identity = file_identity(file).map_err(in_file(path))?;
+    let has_counter = check_header(path, &header, scheme, key_id, machine, &identity)?;
+    Ok((header, has_counter, read_counts(path, file, &header)?))
 }
 
 /// The header of a new file.
 pub(super) fn header(
     scheme: Scheme,
-    counted: bool,
+    has_counter: bool,
     key_id: KeyId,
     file_id: &[u8; FILE_ID_BYTES],
     machine: &MachineId,
-    place: &[u8; FILE_IDENTITY_BYTES],
+    identity: &[u8; FILE_IDENTITY_BYTES],
 ) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     let parts = [
         MAGIC.as_slice(),
-        &[VERSION, scheme.number(), u8::from(counted), 0],
+        &[VERSION, scheme.number(), u8::from(has_counter), 0],
         &key_id.0,
         file_id,
         machine.as_bytes(),
-        place,
+        identity,
     ];
-    for (byte, of_part) in header.iter_mut().zip(parts.concat()) {
-        *byte = of_part;
+    for (byte, source_byte) in header.iter_mut().zip(parts.concat()) {
+        *byte = source_byte;
     }
     header
 }
 
-/// Checks that the file belongs to this signer and is in its place. Returns whether the inode has a counter.
+/// Checks that the file belongs to this signer and is not a copy. Returns whether the inode has a counter.
 fn check_header(
     path: &Path,
-    found: &[u8; HEADER_BYTES],
+    header: &[u8; HEADER_BYTES],
     scheme: Scheme,
     key_id: KeyId,
     machine: &MachineId,
-    place: &[u8; FILE_IDENTITY_BYTES],
+    identity: &[u8; FILE_IDENTITY_BYTES],
 ) -> Result<bool, MaskFileError> {
     let foreign = || MaskFileError::NotAMaskFile {
         path: path.to_owned(),
     };
-    let (head, rest) = found.split_first_chunk::<8>().ok_or_else(foreign)?;
-    let (of_signer, rest) = rest.split_first_chunk::<KEY_ID_BYTES>().ok_or_else(foreign)?;
+    let (head, rest) = header.split_first_chunk::<8>().ok_or_else(foreign)?;
+    let (file_signer, rest) = rest.split_first_chunk::<KEY_ID_BYTES>().ok_or_else(foreign)?;
     let (_, rest) = rest.split_first_chunk::<FILE_ID_BYTES>().ok_or_else(foreign)?;
-    let (of_machine, of_place) = rest.split_first_chunk::<MACHINE_BYTES>().ok_or_else(foreign)?;
-    let [magic @ .., version, of_scheme, counted, _] = *head;
+    let (file_machine, stored_identity) = rest.split_first_chunk::<MACHINE_BYTES>().ok_or_else(foreign)?;
+    let [magic @ .., version, file_scheme, has_counter, _] = *head;
     if magic != *MAGIC {
         return Err(foreign());
     }
@@ -102,24 +102,24 @@ fn check_header(
             version,
         });
     }
-    if KeyId(*of_signer) != key_id || of_scheme != scheme.number() {
+    if KeyId(*file_signer) != key_id || file_scheme != scheme.number() {
         return Err(MaskFileError::OtherSigner {
             path: path.to_owned(),
-            found: KeyId(*of_signer),
+            found: KeyId(*file_signer),
             expected: key_id,
         });
     }
-    if of_machine != machine.as_bytes() {
+    if file_machine != machine.as_bytes() {
         return Err(MaskFileError::OtherMachine {
             path: path.to_owned(),
         });
     }
-    if of_place != place {
+    if stored_identity != identity {
         return Err(MaskFileError::Copied {
             path: path.to_owned(),
         });
     }
-    Ok(counted != 0)
+    Ok(has_counter != 0)
 }
 
 /// Writes counts into the older slot, not durably.
@@ -146,20 +146,20 @@ fn slot(header: &[u8; HEADER_BYTES], counts: Counts) -> [u8; SLOT_BYTES] {
         .chain_update(numbers.as_flattened())
         .finalize();
     let mut slot = [0; SLOT_BYTES];
-    for (byte, of_part) in slot.iter_mut().zip(numbers.as_flattened().iter().chain(&check)) {
-        *byte = *of_part;
+    for (byte, source_byte) in slot.iter_mut().zip(numbers.as_flattened().iter().chain(&check)) {
+        *byte = *source_byte;
     }
     slot
 }
 
 fn read_counts(path: &Path, file: &File, header: &[u8; HEADER_BYTES]) -> Result<Counts, MaskFileError> {
     let mut newest: Option<Counts> = None;
-    let mut torn = 0;
+    let mut invalid_slots = 0;
     for offset in SLOT_OFFSETS {
-        let mut found = [0; SLOT_BYTES];
-        file.read_exact_at(&mut found, offset)
+        let mut bytes = [0; SLOT_BYTES];
+        file.read_exact_at(&mut bytes, offset)
             .map_err(|error| unreadable(path, error))?;
-        let (numbers, _) = found.as_chunks::<8>();
+        let (numbers, _) = bytes.as_chunks::<8>();
         let [generation, reserved, written, _] = *numbers else {
             continue;
         };
@@ -169,8 +169,8 @@ fn read_counts(path: &Path, file: &File, header: &[u8; HEADER_BYTES]) -> Result<
             reserved,
             written,
         };
-        if slot(header, counts) != found || reserved > written {
-            torn += 1;
+        if slot(header, counts) != bytes || reserved > written {
+            invalid_slots += 1;
         } else if newest.is_none_or(|newest| generation > newest.generation) {
             newest = Some(counts);
         }
@@ -180,7 +180,7 @@ fn read_counts(path: &Path, file: &File, header: &[u8; HEADER_BYTES]) -> Result<
         problem: "both slots of counts are invalid",
     })?;
     Ok(Counts {
-        reserved: (newest.reserved + torn).min(newest.written),
+        reserved: (newest.reserved + invalid_slots).min(newest.written),
         ..newest
     })
 }

@@ -1,8 +1,8 @@
 //! The identity of a mask file's inode, and a counter of reserved blocks in an extended attribute.
 //!
 //! The count is part of the attribute's *name*, `user.linewarden.masks.COUNT`; the value binds the count to the file. Content that is
-//! written back leaves the attribute unchanged, and a copy with attributes (`cp -a`) adds the earlier attribute: the greatest count is
-//! valid.
+//! written back leaves the attribute unchanged, and a copy with attributes (`cp -a`) over the file adds the earlier attribute: the greatest
+//! count is valid.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, StatxFlags, XattrFlags};
 use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 
-/// Inode, birth time, file system.
+/// Inode, birth time, file system: 8 bytes each.
 pub(super) const FILE_IDENTITY_BYTES: usize = 24;
 const PREFIX: &str = "user.linewarden.masks.";
 const CHECK_BYTES: usize = 16;
@@ -26,9 +26,9 @@ const BTRFS: i64 = 0x9123_683e;
 /// stable value.
 pub(super) fn file_identity(file: &File) -> io::Result<[u8; FILE_IDENTITY_BYTES]> {
     let requested = StatxFlags::INO | StatxFlags::BTIME;
-    let found = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, requested)?;
-    let has_birth_time = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
-    let birth_time = found.stx_btime;
+    let stat = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, requested)?;
+    let has_birth_time = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);
+    let birth_time = stat.stx_btime;
     let birth_ns = birth_time
         .tv_sec
         .wrapping_mul(1_000_000_000)
@@ -38,14 +38,14 @@ pub(super) fn file_identity(file: &File) -> io::Result<[u8; FILE_IDENTITY_BYTES]
         EXT | BTRFS => rustix::fs::fstatvfs(file)?.f_fsid,
         _ => 0,
     };
-    let mut place = [0; FILE_IDENTITY_BYTES];
+    let mut identity = [0; FILE_IDENTITY_BYTES];
     let numbers = [
-        found.stx_ino.to_le_bytes(),
+        stat.stx_ino.to_le_bytes(),
         birth_ns.to_le_bytes(),
         file_system.to_le_bytes(),
     ];
-    place.copy_from_slice(numbers.as_flattened());
-    Ok(place)
+    identity.copy_from_slice(numbers.as_flattened());
+    Ok(identity)
 }
 
 /// Result of reading the attributes.
@@ -73,7 +73,7 @@ pub(super) fn remove_count(file: &File, count: u64) {
     let _ = rustix::fs::fremovexattr(file, name(count));
 }
 
-/// The greatest count; lower ones, left by a crash or a copy, are removed.
+/// The greatest count. Lower counts, which a crash or a copy can leave, are removed.
 pub(super) fn read_count(file: &File, header: &[u8]) -> io::Result<InodeCount> {
     let Some(mut counts) = counts(file, header)? else {
         return Ok(InodeCount::Invalid);
@@ -93,22 +93,22 @@ fn counts(file: &File, header: &[u8]) -> io::Result<Option<Vec<u64>>> {
     let mut names = vec![0; NAMES_BYTES_MAX];
     let length = match rustix::fs::flistxattr(file, names.as_mut_slice()) {
         Err(Errno::OPNOTSUPP) => 0,
-        listed => listed?,
+        result => result?,
     };
     names.truncate(length);
     let mut counts = Vec::new();
-    for found in names.split(|byte| *byte == 0) {
-        let Some(digits) = found.strip_prefix(PREFIX.as_bytes()) else {
+    for attribute in names.split(|byte| *byte == 0) {
+        let Some(digits) = attribute.strip_prefix(PREFIX.as_bytes()) else {
             continue;
         };
         let count = str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
-        let Some(count) = count.filter(|count| name(*count).as_bytes() == found) else {
+        let Some(count) = count.filter(|count| name(*count).as_bytes() == attribute) else {
             return Ok(None);
         };
         let mut value = [0; CHECK_BYTES];
         let length = match rustix::fs::fgetxattr(file, name(count), value.as_mut_slice()) {
             Err(Errno::RANGE) => return Ok(None),
-            read => read?,
+            result => result?,
         };
         if length != CHECK_BYTES || value != check(header, count) {
             return Ok(None);
@@ -129,8 +129,8 @@ fn check(header: &[u8], count: u64) -> [u8; CHECK_BYTES] {
         .chain_update(count.to_le_bytes())
         .finalize();
     let mut check = [0; CHECK_BYTES];
-    for (byte, of_hash) in check.iter_mut().zip(hash) {
-        *byte = of_hash;
+    for (byte, hash_byte) in check.iter_mut().zip(hash) {
+        *byte = hash_byte;
     }
     check
 }

@@ -34,18 +34,18 @@ impl TestFile {
         MaskFile::open(&self.path(), SCHEME, KEY, &self.machine, &self.sealing_key)
     }
 
-    fn left(&self) -> Result<u64, MaskFileError> {
+    fn remaining(&self) -> Result<u64, MaskFileError> {
         MaskFile::masks_left(&self.path(), SCHEME, KEY, &self.machine)
     }
 
-    /// A closed file with this number of blocks.
+    /// A closed mask file with this number of blocks.
     fn with_blocks(blocks: u8) -> Self {
-        let place = Self::new();
-        let mut file = place.create();
+        let test_file = Self::new();
+        let mut file = test_file.create();
         for block in 0..blocks {
             file.append(&masks(block)).unwrap();
         }
-        place
+        test_file
     }
 
     fn read(&self) -> Vec<u8> {
@@ -58,10 +58,10 @@ impl TestFile {
     }
 
     /// Sets the inode's counter to this count alone, or removes the counter.
-    fn count(&self, count: Option<u64>) {
+    fn set_inode_count(&self, count: Option<u64>) {
         let file = File::open(self.path()).unwrap();
-        for other in 0..20 {
-            remove_count(&file, other);
+        for earlier in 0..20 {
+            remove_count(&file, earlier);
         }
         let mut header = [0; HEADER_BYTES];
         file.read_exact_at(&mut header, 0).unwrap();
@@ -70,7 +70,7 @@ impl TestFile {
         }
     }
 
-    /// Blocks that are still handed out.
+    /// Blocks that can still be taken.
     fn blocks(&self) -> Result<Vec<u8>, MaskFileError> {
         let mut file = self.open()?;
         let mut blocks = Vec::new();
@@ -107,21 +107,21 @@ fn names(masks: &[Mask]) -> Vec<[u8; MASK_NAME_BYTES]> {
 
 #[test]
 fn masks_are_used_once_and_in_order() {
-    let place = TestFile::with_blocks(3);
+    let test_file = TestFile::with_blocks(3);
     let mut seen = HashSet::new();
     for block in 0..3 {
         // Reopened each time: the counts are in the file.
-        let mut file = place.open().unwrap();
-        let left = (3 - u64::from(block)) * BLOCK_MASKS as u64;
-        assert_eq!(file.remaining(), left);
+        let mut file = test_file.open().unwrap();
+        let remaining = (3 - u64::from(block)) * BLOCK_MASKS as u64;
+        assert_eq!(file.remaining(), remaining);
         // Counting the masks works while the file is in use.
-        assert_eq!(place.left().unwrap(), left);
+        assert_eq!(test_file.remaining().unwrap(), remaining);
         let taken = file.take_block().unwrap().unwrap();
         assert_eq!(names(&taken), names(&masks(block)));
         assert_eq!(taken[9].beta(), [9 ^ block; 256]);
         assert!(taken.iter().all(|mask| seen.insert(*mask.name())));
     }
-    let mut file = place.open().unwrap();
+    let mut file = test_file.open().unwrap();
     assert_eq!(file.remaining(), 0);
     assert!(file.take_block().unwrap().is_none());
     file.append(&masks(9)).unwrap();
@@ -130,13 +130,13 @@ fn masks_are_used_once_and_in_order() {
 
 #[test]
 fn blocks_reserved_before_a_crash_are_not_reused() {
-    let place = TestFile::with_blocks(2);
+    let test_file = TestFile::with_blocks(2);
     // A crash between the reservation and the following steps.
-    let mut file = place.open().unwrap();
+    let mut file = test_file.open().unwrap();
     file.set_counts(1, 2).unwrap();
     drop(file);
     assert_eq!(
-        names(&place.open().unwrap().take_block().unwrap().unwrap()),
+        names(&test_file.open().unwrap().take_block().unwrap().unwrap()),
         names(&masks(1))
     );
 }
@@ -147,12 +147,12 @@ fn a_torn_reservation_costs_a_block() {
     if without_attributes() {
         return;
     }
-    let place = TestFile::with_blocks(2);
-    let before = place.read();
-    let mut file = place.open().unwrap();
+    let test_file = TestFile::with_blocks(2);
+    let before = test_file.read();
+    let mut file = test_file.open().unwrap();
     let first = names(&file.take_block().unwrap().unwrap());
     drop(file);
-    let after = place.read();
+    let after = test_file.read();
     let changed: Vec<usize> = SLOT_OFFSETS
         .into_iter()
         .filter(|offset| {
@@ -167,11 +167,11 @@ fn a_torn_reservation_costs_a_block() {
     for torn in 0..SLOT_BYTES {
         let mut bytes = before.clone();
         bytes[changed..changed + torn].copy_from_slice(&after[changed..changed + torn]);
-        // Before and after the update of the inode's counter.
+        // The inode's counter before and after its update.
         for count in [0, 1] {
-            place.write_back(&bytes);
-            place.count(Some(count));
-            let taken = names(&place.open().unwrap().take_block().unwrap().unwrap());
+            test_file.write_back(&bytes);
+            test_file.set_inode_count(Some(count));
+            let taken = names(&test_file.open().unwrap().take_block().unwrap().unwrap());
             match bytes == before && count == 0 {
                 true => assert_eq!(taken, first),
                 false => assert_eq!(taken, names(&masks(1)), "{torn} bytes of the slot were written"),
@@ -182,44 +182,44 @@ fn a_torn_reservation_costs_a_block() {
 
 #[test]
 fn blocks_that_were_read_are_erased() {
-    let place = TestFile::with_blocks(1);
-    let blob = std::fs::read(place.path()).unwrap()[BLOCKS_OFFSET as usize..].to_vec();
-    place.open().unwrap().take_block().unwrap().unwrap();
-    let after = std::fs::read(place.path()).unwrap();
+    let test_file = TestFile::with_blocks(1);
+    let blob = std::fs::read(test_file.path()).unwrap()[BLOCKS_OFFSET as usize..].to_vec();
+    test_file.open().unwrap().take_block().unwrap().unwrap();
+    let after = std::fs::read(test_file.path()).unwrap();
     assert!(after[BLOCKS_OFFSET as usize..].iter().all(|byte| *byte == 0));
     // An attacker who copied a block and writes it back without changing the counts gains nothing.
     let file = std::fs::OpenOptions::new()
         .write(true)
-        .open(place.path())
+        .open(test_file.path())
         .unwrap();
     file.write_all_at(&blob, BLOCKS_OFFSET).unwrap();
-    assert!(place.open().unwrap().take_block().unwrap().is_none());
+    assert!(test_file.open().unwrap().take_block().unwrap().is_none());
 }
 
 #[test]
 fn copies_and_other_machines_signers_or_keys_are_refused() {
-    let place = TestFile::with_blocks(1);
-    let copy = place.directory.path().join("copy");
-    std::fs::copy(place.path(), &copy).unwrap();
+    let test_file = TestFile::with_blocks(1);
+    let copy = test_file.directory.path().join("copy");
+    std::fs::copy(test_file.path(), &copy).unwrap();
     std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o600)).unwrap();
     let open = |path: &Path, scheme, key_id, machine: &MachineId, sealing_key: &SealingKey| {
         MaskFile::open(path, scheme, key_id, machine, sealing_key)
     };
     assert!(matches!(
-        open(&copy, SCHEME, KEY, &place.machine, &place.sealing_key),
+        open(&copy, SCHEME, KEY, &test_file.machine, &test_file.sealing_key),
         Err(MaskFileError::Copied { .. })
     ));
     // In place of the first file, the copy may get the same inode number.
-    let path = place.path();
-    let original = place.directory.path().join("original");
+    let path = test_file.path();
+    let original = test_file.directory.path().join("original");
     std::fs::rename(&path, &original).unwrap();
     for _ in 0..3 {
         std::fs::copy(&copy, &path).unwrap();
         assert!(matches!(
-            open(&path, SCHEME, KEY, &place.machine, &place.sealing_key),
+            open(&path, SCHEME, KEY, &test_file.machine, &test_file.sealing_key),
             Err(MaskFileError::Copied { .. })
         ));
-        assert!(matches!(place.left(), Err(MaskFileError::Copied { .. })));
+        assert!(matches!(test_file.remaining(), Err(MaskFileError::Copied { .. })));
         std::fs::remove_file(&path).unwrap();
     }
     std::fs::rename(&original, &path).unwrap();
@@ -229,7 +229,7 @@ fn copies_and_other_machines_signers_or_keys_are_refused() {
             SCHEME,
             KEY,
             &MachineId::of_name(b"there"),
-            &place.sealing_key
+            &test_file.sealing_key
         ),
         Err(MaskFileError::OtherMachine { .. })
     ));
@@ -238,44 +238,59 @@ fn copies_and_other_machines_signers_or_keys_are_refused() {
             &path,
             SCHEME,
             KeyId(*b"signer 2"),
-            &place.machine,
-            &place.sealing_key
+            &test_file.machine,
+            &test_file.sealing_key
         ),
         Err(MaskFileError::OtherSigner { .. })
     ));
     assert!(matches!(
-        open(&path, Scheme::RaRsa3072, KEY, &place.machine, &place.sealing_key),
+        open(
+            &path,
+            Scheme::RaRsa3072,
+            KEY,
+            &test_file.machine,
+            &test_file.sealing_key
+        ),
         Err(MaskFileError::OtherSigner { .. })
     ));
-    let mut other = open(
+    let mut wrong_key = open(
         &path,
         SCHEME,
         KEY,
-        &place.machine,
+        &test_file.machine,
         &SealingKey::from_bytes([6; 32]),
     )
     .unwrap();
-    assert!(matches!(other.take_block(), Err(MaskFileError::Damaged { .. })));
+    assert!(matches!(
+        wrong_key.take_block(),
+        Err(MaskFileError::Damaged { .. })
+    ));
     // A moved file is the same file.
-    drop(other);
-    let moved = place.directory.path().join("moved");
-    std::fs::rename(place.path(), &moved).unwrap();
-    assert!(open(&moved, SCHEME, KEY, &place.machine, &place.sealing_key).is_ok());
+    drop(wrong_key);
+    let moved = test_file.directory.path().join("moved");
+    std::fs::rename(test_file.path(), &moved).unwrap();
+    assert!(open(&moved, SCHEME, KEY, &test_file.machine, &test_file.sealing_key).is_ok());
 }
 
 #[test]
 fn one_process_at_a_time_and_owner_only() {
-    let place = TestFile::with_blocks(1);
-    let opened = place.open().unwrap();
-    assert!(matches!(place.open(), Err(MaskFileError::InUse { .. })));
+    let test_file = TestFile::with_blocks(1);
+    let opened = test_file.open().unwrap();
+    assert!(matches!(test_file.open(), Err(MaskFileError::InUse { .. })));
     drop(opened);
-    std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o640)).unwrap();
+    std::fs::set_permissions(test_file.path(), std::fs::Permissions::from_mode(0o640)).unwrap();
     assert!(matches!(
-        place.open(),
+        test_file.open(),
         Err(MaskFileError::UnsafePermissions { .. })
     ));
     assert!(matches!(
-        MaskFile::create(&place.path(), SCHEME, KEY, &place.machine, &place.sealing_key),
+        MaskFile::create(
+            &test_file.path(),
+            SCHEME,
+            KEY,
+            &test_file.machine,
+            &test_file.sealing_key
+        ),
         Err(MaskFileError::Io { .. })
     ));
 }
@@ -286,16 +301,16 @@ fn no_changed_byte_makes_an_invalid_mask() {
     if without_attributes() {
         return;
     }
-    let place = TestFile::with_blocks(1);
-    let original = place.read();
-    // With the original inode, or the content would be refused as written back.
-    let again = |bytes: &[u8]| {
-        place.write_back(&original);
-        place.count(Some(0));
-        place.write_back(bytes);
+    let test_file = TestFile::with_blocks(1);
+    let original = test_file.read();
+    // Keeps the original inode and its counter; otherwise the content would be refused as written back.
+    let restore = |bytes: &[u8]| {
+        test_file.write_back(&original);
+        test_file.set_inode_count(Some(0));
+        test_file.write_back(bytes);
     };
-    again(&original);
-    assert_eq!(place.blocks().unwrap(), [0]);
+    restore(&original);
+    assert_eq!(test_file.blocks().unwrap(), [0]);
     let offsets = (0..HEADER_BYTES)
         .chain(512..512 + SLOT_BYTES)
         .chain(1024..1024 + SLOT_BYTES)
@@ -304,29 +319,32 @@ fn no_changed_byte_makes_an_invalid_mask() {
     for offset in offsets {
         let mut bytes = original.clone();
         bytes[offset] ^= 0x10;
-        again(&bytes);
-        if let Ok(Some(taken)) = place.open().and_then(|mut file| file.take_block()) {
+        restore(&bytes);
+        if let Ok(Some(taken)) = test_file.open().and_then(|mut file| file.take_block()) {
             assert_eq!(names(&taken), names(&masks(0)), "byte {offset}");
         }
     }
     for length in (0..original.len()).step_by(499) {
-        again(&original[..length]);
-        let taken = place.open().and_then(|mut file| file.take_block());
+        restore(&original[..length]);
+        let taken = test_file.open().and_then(|mut file| file.take_block());
         assert!(matches!(taken, Err(_) | Ok(None)), "{length} bytes");
     }
 }
 
 #[test]
 fn blocks_are_complete_and_of_one_modulus() {
-    let place = TestFile::new();
-    let mut file = place.create();
+    let test_file = TestFile::new();
+    let mut file = test_file.create();
     assert!(matches!(
         file.append(&masks(0)[1..]),
         Err(MaskFileError::InvalidBlock)
     ));
-    let mut wrong = masks(0);
-    wrong[3] = Mask::from_unused_parts([9; MASK_NAME_BYTES], Zeroizing::new(vec![1; 384]));
-    assert!(matches!(file.append(&wrong), Err(MaskFileError::InvalidBlock)));
+    let mut wrong_masks = masks(0);
+    wrong_masks[3] = Mask::from_unused_parts([9; MASK_NAME_BYTES], Zeroizing::new(vec![1; 384]));
+    assert!(matches!(
+        file.append(&wrong_masks),
+        Err(MaskFileError::InvalidBlock)
+    ));
     assert_eq!(file.remaining(), 0);
 }
 
@@ -335,35 +353,35 @@ fn restored_content_is_refused() {
     if without_attributes() {
         return;
     }
-    for copy in [["--no-preserve=all"].as_slice(), &["--archive"]] {
-        let place = TestFile::with_blocks(4);
-        let backup = place.directory.path().join("backup");
+    for options in [["--no-preserve=all"].as_slice(), &["--archive"]] {
+        let test_file = TestFile::with_blocks(4);
+        let backup = test_file.directory.path().join("backup");
         let cp = |from: &Path, to: &Path| {
-            let copied = std::process::Command::new("cp")
-                .args(copy)
+            let status = std::process::Command::new("cp")
+                .args(options)
                 .args([from, to])
                 .status();
-            assert!(copied.unwrap().success());
+            assert!(status.unwrap().success());
         };
-        cp(&place.path(), &backup);
-        let mut file = place.open().unwrap();
+        cp(&test_file.path(), &backup);
+        let mut file = test_file.open().unwrap();
         file.take_block().unwrap().unwrap();
         // A rollback by one block looks like a crash before the update of the counts: the block is lost.
         drop(file);
-        cp(&backup, &place.path());
-        assert_eq!(place.blocks().unwrap(), [1, 2, 3], "{copy:?}");
-        cp(&backup, &place.path());
+        cp(&backup, &test_file.path());
+        assert_eq!(test_file.blocks().unwrap(), [1, 2, 3], "{options:?}");
+        cp(&backup, &test_file.path());
         for _ in 0..2 {
             assert!(
                 matches!(
-                    place.open(),
+                    test_file.open(),
                     Err(MaskFileError::RolledBack {
                         content: 0,
                         inode: 4,
                         ..
                     })
                 ),
-                "{copy:?}"
+                "{options:?}"
             );
         }
     }
@@ -375,18 +393,21 @@ fn a_removed_replaced_or_reset_attribute_is_refused() {
     if without_attributes() {
         return;
     }
-    let place = TestFile::with_blocks(3);
-    let earlier = place.read();
-    place.open().unwrap().take_block().unwrap().unwrap();
-    place.open().unwrap().take_block().unwrap().unwrap();
-    let now = place.read();
-    place.count(None);
+    let test_file = TestFile::with_blocks(3);
+    let earlier = test_file.read();
+    test_file.open().unwrap().take_block().unwrap().unwrap();
+    test_file.open().unwrap().take_block().unwrap().unwrap();
+    let current = test_file.read();
+    test_file.set_inode_count(None);
     assert!(matches!(
-        place.open(),
+        test_file.open(),
         Err(MaskFileError::InvalidCounter { problem: "gone", .. })
     ));
-    place.write_back(&earlier);
-    assert!(matches!(place.open(), Err(MaskFileError::InvalidCounter { .. })));
+    test_file.write_back(&earlier);
+    assert!(matches!(
+        test_file.open(),
+        Err(MaskFileError::InvalidCounter { .. })
+    ));
     for (name, value) in [
         ("2", b"sixteen bytes...".as_slice()),
         ("2", b"short"),
@@ -394,31 +415,31 @@ fn a_removed_replaced_or_reset_attribute_is_refused() {
         ("02", b"sixteen bytes..."),
         ("", b""),
     ] {
-        place.write_back(&now);
-        place.count(Some(2));
+        test_file.write_back(&current);
+        test_file.set_inode_count(Some(2));
         let name = format!("user.linewarden.masks.{name}");
-        let file = File::open(place.path()).unwrap();
+        let file = File::open(test_file.path()).unwrap();
         rustix::fs::fsetxattr(&file, &name, value, rustix::fs::XattrFlags::empty()).unwrap();
         assert!(
-            matches!(place.open(), Err(MaskFileError::InvalidCounter { .. })),
+            matches!(test_file.open(), Err(MaskFileError::InvalidCounter { .. })),
             "{name}"
         );
         rustix::fs::fremovexattr(&file, &name).unwrap();
     }
     // A counter that is set back alone is behind the content, which is then valid.
     for count in 0..3 {
-        place.write_back(&now);
-        place.count(Some(count));
-        assert_eq!(place.blocks().unwrap(), [2]);
+        test_file.write_back(&current);
+        test_file.set_inode_count(Some(count));
+        assert_eq!(test_file.blocks().unwrap(), [2]);
     }
     // A count beyond the last block cannot result from a crash.
-    place.write_back(&now);
-    place.count(Some(4));
-    assert!(matches!(place.open(), Err(MaskFileError::RolledBack { .. })));
+    test_file.write_back(&current);
+    test_file.set_inode_count(Some(4));
+    assert!(matches!(test_file.open(), Err(MaskFileError::RolledBack { .. })));
     // Attribute and content set back together are not detected, as the threat model states.
-    place.write_back(&earlier);
-    place.count(Some(0));
-    assert_eq!(place.blocks().unwrap(), [0, 1, 2]);
+    test_file.write_back(&earlier);
+    test_file.set_inode_count(Some(0));
+    assert_eq!(test_file.blocks().unwrap(), [0, 1, 2]);
 }
 
 /// One sync covers both counters, so that after a crash each may be old or new.
@@ -428,11 +449,11 @@ fn a_crash_between_the_counters_costs_at_most_a_block() {
         return;
     }
     for (attribute, slot) in [(false, false), (true, false), (false, true), (true, true)] {
-        let place = TestFile::with_blocks(5);
+        let test_file = TestFile::with_blocks(5);
         let mut taken = 0;
-        // Several crashes in the same place: each is repaired before the next.
+        // Several crashes at the same step: each is repaired before the next.
         for _ in 0..2 {
-            let file = place.open().unwrap();
+            let file = test_file.open().unwrap();
             let next = file.counts.reserved;
             assert_eq!(next, taken);
             if attribute {
@@ -449,20 +470,20 @@ fn a_crash_between_the_counters_costs_at_most_a_block() {
             taken += u64::from(attribute || slot);
             drop(file);
         }
-        let left: Vec<u8> = (taken as u8..5).collect();
-        assert_eq!(place.blocks().unwrap(), left, "{attribute} {slot}");
-        assert_eq!(place.open().unwrap().remaining(), 0);
+        let remaining: Vec<u8> = (taken as u8..5).collect();
+        assert_eq!(test_file.blocks().unwrap(), remaining, "{attribute} {slot}");
+        assert_eq!(test_file.open().unwrap().remaining(), 0);
     }
 }
 
 #[test]
 fn an_earlier_version_is_reported() {
-    let place = TestFile::with_blocks(1);
-    let mut bytes = place.read();
+    let test_file = TestFile::with_blocks(1);
+    let mut bytes = test_file.read();
     bytes[4] = 1;
-    place.write_back(&bytes);
+    test_file.write_back(&bytes);
     assert!(matches!(
-        place.open(),
+        test_file.open(),
         Err(MaskFileError::UnsupportedVersion { version: 1, .. })
     ));
 }

@@ -1,8 +1,9 @@
-//! Interprets PTX as a warp: 32 lanes, each at its own instruction after divergent branches. Among waiting lanes,
-//! those furthest behind continue, so that lanes reconverge; an exchange without all lanes fails the test.
+//! An interpreter that executes PTX as a warp: 32 lanes, each with its own next instruction after divergent branches.
+//! The lanes with the lowest next instruction continue first, so that lanes reconverge; an exchange without all lanes
+//! fails the test.
 
 use super::program::{
-    BLOCK, CARRY, CarryOperation, Instruction, Operand, Place, Program, ShuffleMode, Space, THREAD,
+    BLOCK, CARRY, CarryOperation, Instruction, Location, Operand, Program, ShuffleMode, Space, THREAD,
 };
 
 const LANES: usize = 32;
@@ -59,31 +60,31 @@ impl<'a> Warp<'a> {
     fn run(&mut self) {
         let end = self.program.instructions.len();
         loop {
-            let mut at = *self.next.iter().min().unwrap();
-            if at >= end {
+            let mut index = *self.next.iter().min().unwrap();
+            if index >= end {
                 return;
             }
-            self.active = self.next.map(|next| next == at);
+            self.active = self.next.map(|next| next == index);
             self.all_active = self.active == [true; LANES];
             // Continues until an instruction at which another lane waits, or a branch.
-            let meeting = self
+            let next_waiting = self
                 .next
                 .iter()
                 .copied()
-                .filter(|next| *next > at)
+                .filter(|next| *next > index)
                 .min()
                 .unwrap_or(end);
             loop {
-                if let Some(next) = self.step(at) {
+                if let Some(next) = self.step(index) {
                     for lane in (0..LANES).filter(|lane| self.active[*lane]) {
                         self.next[lane] = next[lane];
                     }
                     break;
                 }
-                at += 1;
-                if at == meeting {
+                index += 1;
+                if index == next_waiting {
                     for lane in (0..LANES).filter(|lane| self.active[*lane]) {
-                        self.next[lane] = at;
+                        self.next[lane] = index;
                     }
                     break;
                 }
@@ -104,22 +105,22 @@ impl<'a> Warp<'a> {
             return;
         }
         let active = self.active;
-        for ((place, value), active) in self.registers[register].iter_mut().zip(values).zip(active) {
-            *place = if active { value } else { *place };
+        for ((target, value), active) in self.registers[register].iter_mut().zip(values).zip(active) {
+            *target = if active { value } else { *target };
         }
     }
 
     /// Executes one instruction for the active lanes; for a branch, returns the next instruction of each lane.
-    fn step(&mut self, at: usize) -> Option<[usize; LANES]> {
+    fn step(&mut self, index: usize) -> Option<[usize; LANES]> {
         let program = self.program;
-        match &program.instructions[at] {
+        match &program.instructions[index] {
             Instruction::Chain {
                 sum,
-                takes,
-                leaves,
+                has_carry_in,
+                has_carry_out,
                 to,
                 from,
-            } => self.chain(*sum, *takes, *leaves, *to, *from),
+            } => self.chain(*sum, *has_carry_in, *has_carry_out, *to, *from),
             Instruction::Value { function, to, from } => {
                 let [a, b, c] = from.map(|operand| self.get(operand));
                 self.set(
@@ -127,15 +128,15 @@ impl<'a> Warp<'a> {
                     std::array::from_fn(|lane| function([a[lane], b[lane], c[lane]])),
                 );
             }
-            Instruction::Load { to, place } => {
+            Instruction::Load { to, location } => {
                 for (word, register) in to.iter().enumerate() {
-                    let values = self.load(place, word);
+                    let values = self.load(location, word);
                     self.set(*register, values);
                 }
             }
-            Instruction::Store { place, from } => {
+            Instruction::Store { location, from } => {
                 for (word, operand) in from.iter().enumerate() {
-                    self.store(place, word, self.get(*operand));
+                    self.store(location, word, self.get(*operand));
                 }
             }
             Instruction::Branch {
@@ -147,62 +148,73 @@ impl<'a> Warp<'a> {
                 condition: Some((predicate, expected)),
             } => {
                 let taken = self.registers[*predicate].map(|value| (value == 1) == *expected);
-                return Some(taken.map(|taken| if taken { *target } else { at + 1 }));
+                return Some(taken.map(|taken| if taken { *target } else { index + 1 }));
             }
             Instruction::Return => return Some([usize::MAX; LANES]),
-            Instruction::Synchronize => self.all_are_here(at),
+            Instruction::Synchronize => self.assert_all_active(index),
             Instruction::Shuffle {
                 mode,
                 to,
-                inside,
+                is_inside,
                 value,
                 by,
                 bounds,
             } => {
-                self.all_are_here(at);
+                self.assert_all_active(index);
                 let [value, by, bounds] = [value, by, bounds].map(|operand| self.get(*operand));
                 let from: [(usize, bool); LANES] =
                     std::array::from_fn(|lane| source(*mode, lane, by[lane] as usize, bounds[lane] as usize));
                 self.set(*to, from.map(|(lane, _)| value[lane]));
-                self.set(*inside, from.map(|(_, inside)| u64::from(inside)));
+                self.set(*is_inside, from.map(|(_, is_inside)| u64::from(is_inside)));
             }
             Instruction::Ballot { to, from } => {
-                self.all_are_here(at);
+                self.assert_all_active(index);
                 let bits = self.registers[*from]
                     .iter()
                     .rev()
                     .fold(0, |bits, bit| (bits << 1) | bit);
                 self.set(*to, [bits; LANES]);
             }
-            Instruction::Exchange { to, place, value } => {
+            Instruction::Exchange { to, location, value } => {
                 let (value, active) = (self.get(*value), self.active);
                 for lane in (0..LANES).filter(|lane| active[*lane]) {
-                    let before = self.load(place, 0)[lane];
-                    self.store_lane(place, 0, lane, value[lane]);
-                    self.registers[*to][lane] = before;
+                    let previous = self.load(location, 0)[lane];
+                    self.store_lane(location, 0, lane, value[lane]);
+                    self.registers[*to][lane] = previous;
                 }
             }
         }
         None
     }
 
-    fn all_are_here(&self, at: usize) {
+    fn assert_all_active(&self, index: usize) {
         assert!(
             self.active == [true; LANES],
-            "exchange at {at} without all lanes: {:?}",
+            "exchange at {index} without all lanes: {:?}",
             self.active
         );
     }
 
-    fn chain(&mut self, sum: CarryOperation, takes: bool, leaves: bool, to: usize, from: [Operand; 3]) {
+    fn chain(
+        &mut self,
+        sum: CarryOperation,
+        has_carry_in: bool,
+        has_carry_out: bool,
+        to: usize,
+        from: [Operand; 3],
+    ) {
         let [a, b, c] = from.map(|operand| self.get(operand).map(|value| value & LOW));
-        let carry = if takes { self.registers[CARRY] } else { [0; LANES] };
+        let carry = if has_carry_in {
+            self.registers[CARRY]
+        } else {
+            [0; LANES]
+        };
         // A borrow makes the difference negative: bit 32 is then the borrow.
         let mut wide = match sum {
-            CarryOperation::Add => each([a, b, c], |[a, b, _]| a + b),
-            CarryOperation::Subtract => each([a, b, c], |[a, b, _]| a.wrapping_sub(b)),
-            CarryOperation::MultiplyLow => each([a, b, c], |[a, b, c]| ((a * b) & LOW) + c),
-            CarryOperation::MultiplyHigh => each([a, b, c], |[a, b, c]| ((a * b) >> 32) + c),
+            CarryOperation::Add => map_lanes([a, b, c], |[a, b, _]| a + b),
+            CarryOperation::Subtract => map_lanes([a, b, c], |[a, b, _]| a.wrapping_sub(b)),
+            CarryOperation::MultiplyLow => map_lanes([a, b, c], |[a, b, c]| ((a * b) & LOW) + c),
+            CarryOperation::MultiplyHigh => map_lanes([a, b, c], |[a, b, c]| ((a * b) >> 32) + c),
         };
         for (wide, carry) in wide.iter_mut().zip(carry) {
             *wide = if sum == CarryOperation::Subtract {
@@ -212,23 +224,23 @@ impl<'a> Warp<'a> {
             };
         }
         self.set(to, wide.map(|wide| wide & LOW));
-        if leaves {
+        if has_carry_out {
             self.set(CARRY, wide.map(|wide| (wide >> 32) & 1));
         }
     }
 
-    fn load(&self, place: &Place, word: usize) -> Lanes {
-        let base = self.get(place.base);
+    fn load(&self, location: &Location, word: usize) -> Lanes {
+        let base = self.get(location.base);
         std::array::from_fn(|lane| match self.active[lane] {
-            true => self.load_lane(place, word, base[lane]),
+            true => self.load_lane(location, word, base[lane]),
             false => 0,
         })
     }
 
-    fn load_lane(&self, place: &Place, word: usize, base: u64) -> u64 {
-        let address = address(place, word, base);
+    fn load_lane(&self, location: &Location, word: usize, base: u64) -> u64 {
+        let address = address(location, word, base);
         let mut value = [0; 8];
-        let memory = match place.space {
+        let memory = match location.space {
             Space::Argument => self.arguments,
             Space::Constant => &self.program.constants,
             Space::Shared => &*self.shared,
@@ -236,48 +248,48 @@ impl<'a> Warp<'a> {
                 let pointer: *const u8 = std::ptr::with_exposed_provenance(address);
                 // SAFETY: the caller of `run` guarantees the addresses in the arguments, and the kernels stay
                 // within the arrays.
-                unsafe { pointer.copy_to_nonoverlapping(value.as_mut_ptr(), place.bytes) };
+                unsafe { pointer.copy_to_nonoverlapping(value.as_mut_ptr(), location.bytes) };
                 return u64::from_le_bytes(value);
             }
         };
-        value[..place.bytes].copy_from_slice(&memory[address..address + place.bytes]);
+        value[..location.bytes].copy_from_slice(&memory[address..address + location.bytes]);
         u64::from_le_bytes(value)
     }
 
-    fn store(&mut self, place: &Place, word: usize, values: Lanes) {
+    fn store(&mut self, location: &Location, word: usize, values: Lanes) {
         let active = self.active;
         for lane in (0..LANES).filter(|lane| active[*lane]) {
-            self.store_lane(place, word, lane, values[lane]);
+            self.store_lane(location, word, lane, values[lane]);
         }
     }
 
-    fn store_lane(&mut self, place: &Place, word: usize, lane: usize, value: u64) {
-        let address = address(place, word, self.get(place.base)[lane]);
+    fn store_lane(&mut self, location: &Location, word: usize, lane: usize, value: u64) {
+        let address = address(location, word, self.get(location.base)[lane]);
         let value = value.to_le_bytes();
-        match place.space {
+        match location.space {
             Space::Shared => {
-                self.shared[address..address + place.bytes].copy_from_slice(&value[..place.bytes])
+                self.shared[address..address + location.bytes].copy_from_slice(&value[..location.bytes])
             }
             Space::Global => {
                 let pointer: *mut u8 = std::ptr::with_exposed_provenance_mut(address);
-                // SAFETY: as for loads.
-                unsafe { pointer.copy_from_nonoverlapping(value.as_ptr(), place.bytes) };
+                // SAFETY: the caller of `run` guarantees the addresses, as for loads.
+                unsafe { pointer.copy_from_nonoverlapping(value.as_ptr(), location.bytes) };
             }
-            Space::Argument | Space::Constant => panic!("a store to {:?}", place.space),
+            Space::Argument | Space::Constant => panic!("a store to {:?}", location.space),
         }
     }
 }
 
-fn each([a, b, c]: [Lanes; 3], function: impl Fn([u64; 3]) -> u64) -> Lanes {
+fn map_lanes([a, b, c]: [Lanes; 3], function: impl Fn([u64; 3]) -> u64) -> Lanes {
     std::array::from_fn(|lane| function([a[lane], b[lane], c[lane]]))
 }
 
-/// A device refuses unaligned addresses.
-fn address(place: &Place, word: usize, base: u64) -> usize {
-    let address = base.wrapping_add(place.offset) as usize + word * place.bytes;
+/// The address of a word. Fails for unaligned addresses, which a device refuses.
+fn address(location: &Location, word: usize, base: u64) -> usize {
+    let address = base.wrapping_add(location.offset) as usize + word * location.bytes;
     assert!(
-        address.is_multiple_of(place.bytes),
-        "{place:?}: unaligned address {address:#x}"
+        address.is_multiple_of(location.bytes),
+        "{location:?}: unaligned address {address:#x}"
     );
     address
 }
@@ -286,7 +298,7 @@ fn address(place: &Place, word: usize, base: u64) -> usize {
 fn source(mode: ShuffleMode, lane: usize, by: usize, bounds: usize) -> (usize, bool) {
     let (by, clamp, segment) = (by & 31, bounds & 31, (bounds >> 8) & 31);
     let last = (lane & segment) | (clamp & !segment);
-    let (from, inside) = match mode {
+    let (from, is_inside) = match mode {
         ShuffleMode::Up => (lane.wrapping_sub(by), lane >= by + last),
         ShuffleMode::Across => (lane ^ by, lane ^ by <= last),
         ShuffleMode::Down => (lane + by, lane + by <= last),
@@ -295,5 +307,5 @@ fn source(mode: ShuffleMode, lane: usize, by: usize, bounds: usize) -> (usize, b
             (from, from <= last)
         }
     };
-    if inside { (from, true) } else { (lane, false) }
+    if is_inside { (from, true) } else { (lane, false) }
 }

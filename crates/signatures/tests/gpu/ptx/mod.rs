@@ -14,7 +14,7 @@ use program::Program;
 
 type Programs = HashMap<String, Program>;
 
-/// Compiled once for all tests. Other units add only C++ code that is the same on the host.
+/// The programs, compiled once for all tests. Other units add only C++ code that is the same on the host.
 static PROGRAMS: LazyLock<Result<Arc<Programs>, GpuUnavailable>> = LazyLock::new(|| {
     let nvrtc = Nvrtc::find()?;
     let ptx = [Unit::Fdh, Unit::P256, Unit::Probe].map(|unit| nvrtc.compile_ptx(unit, "compute_80"));
@@ -32,8 +32,8 @@ fn interpreted(test: impl FnOnce(&mut Gpu)) {
     };
     let launch = move |kernel: &'static KernelInfo, items: usize, arguments: *const c_void| {
         if kernel.name == kernels::P256_TABLES.info.name {
-            // A million multiplications, one thread after the other: executed as C++.
-            // SAFETY: as below.
+            // Executed as C++, since interpreting a million multiplications one thread after the other takes too long.
+            // SAFETY: the emulation made the arguments for this kernel.
             return unsafe { kernel.run_on_host(arguments) };
         }
         let threads = items * kernel.threads_per_item as usize;

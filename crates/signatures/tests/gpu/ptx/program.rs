@@ -32,9 +32,9 @@ pub enum Space {
     Shared,
 }
 
-/// An address: a register or a number, plus an offset.
+/// An address in memory: a register or a number, plus an offset.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct Location {
     pub space: Space,
     pub base: Operand,
     pub offset: u64,
@@ -69,20 +69,20 @@ pub enum Instruction {
     /// 32-bit sums with carry in, carry out, or both.
     Chain {
         sum: CarryOperation,
-        takes: bool,
-        leaves: bool,
+        has_carry_in: bool,
+        has_carry_out: bool,
         to: usize,
         from: [Operand; 3],
     },
     Load {
         to: Vec<usize>,
-        place: Place,
+        location: Location,
     },
     Store {
-        place: Place,
+        location: Location,
         from: Vec<Operand>,
     },
-    /// A branch of all lanes, or of those whose predicate has the given value.
+    /// A branch of all lanes, or of the lanes whose predicate has this value.
     Branch {
         target: usize,
         condition: Option<(usize, bool)>,
@@ -92,7 +92,7 @@ pub enum Instruction {
     Shuffle {
         mode: ShuffleMode,
         to: usize,
-        inside: usize,
+        is_inside: usize,
         value: Operand,
         by: Operand,
         bounds: Operand,
@@ -103,7 +103,7 @@ pub enum Instruction {
     },
     Exchange {
         to: usize,
-        place: Place,
+        location: Location,
         value: Operand,
     },
 }
@@ -114,20 +114,20 @@ pub fn read(ptx: &str) -> HashMap<String, Program> {
         .lines()
         .map(|line| line.split("//").next().unwrap().trim())
         .collect();
-    let (constants, places) = constants(&lines);
+    let (constants, constant_offsets) = constants(&lines);
     let mut programs = HashMap::new();
-    for (at, line) in lines.iter().enumerate() {
+    for (index, line) in lines.iter().enumerate() {
         let Some(head) = line.strip_prefix(".visible .entry ") else {
             continue;
         };
         let name = head.split('(').next().unwrap().trim().to_owned();
-        let begin = at + lines[at..].iter().position(|line| *line == "{").unwrap();
+        let begin = index + lines[index..].iter().position(|line| *line == "{").unwrap();
         let end = begin + lines[begin..].iter().position(|line| *line == "}").unwrap();
-        let argument_bytes = lines[at..begin]
+        let argument_bytes = lines[index..begin]
             .iter()
             .find_map(|line| array_length(line))
             .unwrap();
-        let mut reader = Reader::new(&name, &places);
+        let mut reader = Reader::new(&name, &constant_offsets);
         reader.read(&lines[begin + 1..end]);
         let program = Program {
             instructions: reader.instructions,
@@ -141,20 +141,21 @@ pub fn read(ptx: &str) -> HashMap<String, Program> {
     programs
 }
 
-/// `.. NAME[LENGTH] ..`
+/// The length in `.. NAME[LENGTH] ..`.
 fn array_length(line: &str) -> Option<usize> {
     line.split_once('[')?.1.split_once(']')?.0.parse().ok()
 }
 
-/// `.const .align 4 .b8 NAME[N] = {1, 2, ..};` and `.const .align 4 .u32 NAME = 1;`
+/// The constants that are declared as `.const .align 4 .b8 NAME[N] = {1, 2, ..};` or `.const .align 4 .u32 NAME = 1;`,
+/// concatenated, and the offset of each.
 fn constants(lines: &[&str]) -> (Vec<u8>, HashMap<String, usize>) {
-    let (mut bytes, mut places) = (Vec::new(), HashMap::new());
+    let (mut bytes, mut constant_offsets) = (Vec::new(), HashMap::new());
     for line in lines.iter().filter(|line| line.starts_with(".const ")) {
         let (declaration, values) = line.trim_end_matches(';').split_once('=').unwrap();
         let words: Vec<&str> = declaration.split_whitespace().collect();
         let name = words.last().unwrap().split('[').next().unwrap();
         bytes.resize(bytes.len().next_multiple_of(16), 0);
-        places.insert(name.to_owned(), bytes.len());
+        constant_offsets.insert(name.to_owned(), bytes.len());
         for value in values.trim().trim_matches(['{', '}']).split(',') {
             let value: i64 = value.trim().parse().unwrap();
             match words[3] {
@@ -164,7 +165,7 @@ fn constants(lines: &[&str]) -> (Vec<u8>, HashMap<String, usize>) {
             }
         }
     }
-    (bytes, places)
+    (bytes, constant_offsets)
 }
 
 struct Reader<'a> {
@@ -191,7 +192,7 @@ impl<'a> Reader<'a> {
     }
 
     fn read(&mut self, lines: &[&str]) {
-        // Labels first, since branches may go forward.
+        // Collects the labels first, since branches may go forward.
         let mut count = 0;
         for line in lines.iter().filter(|line| !line.is_empty()) {
             if let Some(label) = line.strip_suffix(':') {
@@ -231,7 +232,7 @@ impl<'a> Reader<'a> {
             _ if text.starts_with('%') => Operand::Register(self.register(text)),
             _ if text.ends_with("_param_0") => Operand::Number(0),
             _ => match self.shared.get(text).or_else(|| self.constants.get(text)) {
-                Some(place) => Operand::Number(*place as u64),
+                Some(offset) => Operand::Number(*offset as u64),
                 None => {
                     Operand::Number(text.parse::<i64>().unwrap_or_else(|_| panic!("operand {text}")) as u64)
                 }
@@ -239,7 +240,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// `{%r1, %r2}`, or a single operand.
+    /// Parses `{%r1, %r2}` or a single operand.
     fn operands(&mut self, text: &str) -> Vec<Operand> {
         text.trim_matches(['{', '}'])
             .split(',')
@@ -254,7 +255,7 @@ impl<'a> Reader<'a> {
             .collect()
     }
 
-    fn place(&mut self, space: &str, kind: &str, text: &str) -> Place {
+    fn location(&mut self, space: &str, kind: &str, text: &str) -> Location {
         let text = text.trim_matches(['[', ']']);
         let (base, offset) = text.split_once('+').unwrap_or((text, "0"));
         let space = match space {
@@ -265,7 +266,7 @@ impl<'a> Reader<'a> {
             _ => panic!("memory {space}"),
         };
         let bytes = kind.trim_start_matches(['b', 'u', 's']).parse::<usize>().unwrap() / 8;
-        Place {
+        Location {
             space,
             base: self.operand(base),
             offset: offset.parse::<i64>().unwrap() as u64,
@@ -288,7 +289,7 @@ impl<'a> Reader<'a> {
         let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
         let parts: Vec<&str> = name.split('.').collect();
         let arguments = arguments(rest);
-        let argument = |at: usize| arguments.get(at).copied().unwrap_or("0");
+        let argument = |index: usize| arguments.get(index).copied().unwrap_or("0");
         assert!(
             condition.is_none() || parts[0] == "bra",
             "unsupported predicate: {line}"
@@ -301,7 +302,7 @@ impl<'a> Reader<'a> {
             ["ret"] => Instruction::Return,
             ["bar", "warp", "sync"] | ["bar" | "barrier", "sync"] => Instruction::Synchronize,
             ["shfl", "sync", mode, "b32"] => {
-                let (to, inside) = argument(0).split_once('|').unwrap();
+                let (to, is_inside) = argument(0).split_once('|').unwrap();
                 let mode = match *mode {
                     "bfly" => ShuffleMode::Across,
                     "down" => ShuffleMode::Down,
@@ -309,12 +310,12 @@ impl<'a> Reader<'a> {
                     "up" => ShuffleMode::Up,
                     _ => panic!("{line}"),
                 };
-                let (to, inside) = (self.register(to), self.register(inside));
-                let [value, by, bounds] = [1, 2, 3].map(|at| self.operand(argument(at)));
+                let (to, is_inside) = (self.register(to), self.register(is_inside));
+                let [value, by, bounds] = [1, 2, 3].map(|index| self.operand(argument(index)));
                 Instruction::Shuffle {
                     mode,
                     to,
-                    inside,
+                    is_inside,
                     value,
                     by,
                     bounds,
@@ -326,15 +327,15 @@ impl<'a> Reader<'a> {
             },
             ["ld", space, .., kind] => Instruction::Load {
                 to: self.registers(argument(0)),
-                place: self.place(space, kind, argument(1)),
+                location: self.location(space, kind, argument(1)),
             },
             ["st", space, .., kind] => Instruction::Store {
-                place: self.place(space, kind, argument(0)),
+                location: self.location(space, kind, argument(0)),
                 from: self.operands(argument(1)),
             },
             ["atom", space, "exch", kind] => Instruction::Exchange {
                 to: self.register(argument(0)),
-                place: self.place(space, kind, argument(1)),
+                location: self.location(space, kind, argument(1)),
                 value: self.operand(argument(2)),
             },
             [operation, middle @ .., "u32"] if is_chain(operation, middle) => {
@@ -346,16 +347,16 @@ impl<'a> Reader<'a> {
                 };
                 Instruction::Chain {
                     sum,
-                    takes: operation.ends_with('c'),
-                    leaves: middle.contains(&"cc"),
+                    has_carry_in: operation.ends_with('c'),
+                    has_carry_out: middle.contains(&"cc"),
                     to: self.register(argument(0)),
-                    from: [1, 2, 3].map(|at| self.operand(argument(at))),
+                    from: [1, 2, 3].map(|index| self.operand(argument(index))),
                 }
             }
             _ => {
                 let function = value(&parts).unwrap_or_else(|| panic!("{}: {line}", self.kernel));
                 let to = self.register(argument(0));
-                let from = [1, 2, 3].map(|at| self.operand(argument(at)));
+                let from = [1, 2, 3].map(|index| self.operand(argument(index)));
                 Instruction::Value { function, to, from }
             }
         }
@@ -434,7 +435,7 @@ fn value(parts: &[&str]) -> Option<fn([u64; 3]) -> u64> {
         ["prmt", "b32"] => |[a, b, selector]| {
             let bytes = (a & LOW) | b << 32;
             (0..4)
-                .map(|at| ((bytes >> (8 * ((selector >> (4 * at)) & 7))) & 0xff) << (8 * at))
+                .map(|index| ((bytes >> (8 * ((selector >> (4 * index)) & 7))) & 0xff) << (8 * index))
                 .sum()
         },
         ["selp", ..] => |[a, b, predicate]| if predicate == 1 { a } else { b },

@@ -80,9 +80,9 @@ const OPERATIONS: [(ProbeOperation, bool, Expected); 6] = [
     (ProbeOperation::Canonical, true, |a, _, n, _| a % n),
 ];
 
-/// All splits of numbers over lanes that kernels use, all operations, and operands up to 2^bits - 1.
+/// Tests all operations for all divisions of numbers among lanes that kernels use, with operands up to 2^bits - 1.
 pub fn multipliers(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
-    let splits: [(Kernel<ProbeArgs>, usize); 10] = [
+    let divisions: [(Kernel<ProbeArgs>, usize); 10] = [
         (probes::PROBE_32X1, 32),
         (probes::PROBE_32X2, 64),
         (probes::PROBE_24X2, 48),
@@ -94,7 +94,7 @@ pub fn multipliers(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
         (probes::PROBE_8X8, 64),
         (probes::PROBE_8X1, 8),
     ];
-    for (kernel, limbs) in splits {
+    for (kernel, limbs) in divisions {
         let rows = Rows::new(rng, limbs);
         for (operation, reduced, expected) in OPERATIONS {
             let results = gpu.probe(kernel, operation, &rows.operands()).unwrap();

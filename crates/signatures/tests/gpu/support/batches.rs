@@ -1,4 +1,4 @@
-//! Cutting of batches into slices, and reassembly.
+//! Dividing batches into slices, and combining the results.
 
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
@@ -14,11 +14,11 @@ use super::keys::keys;
 use super::numbers::to_bytes;
 use super::rsa::{full_domain_hash, put_all};
 
-/// Sizes around the number of items of a block and of a wave, keys in random order: each result belongs to its own
-/// item.
+/// Tests batch lengths near the number of items of a block and of a wave, with keys in random order: each result must
+/// belong to its own item.
 pub fn lengths(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
-    let all = keys(Size::Bits2048);
-    let store = put_all(gpu, Size::Bits2048, &all);
+    let test_keys = keys(Size::Bits2048);
+    let store = put_all(gpu, Size::Bits2048, &test_keys);
     for count in [0, 1, 2, 31, 32, 33, 64, 65, 129, 200] {
         let key_of: Vec<u32> = (0..count).map(|_| rng.random_range(0..3)).collect();
         let messages: Vec<[u8; 4]> = (0u32..).take(count).map(u32::to_be_bytes).collect();
@@ -28,14 +28,15 @@ pub fn lengths(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
         for ((hash, key), message) in hashes.chunks(256).zip(&key_of).zip(&messages) {
             assert_eq!(
                 BigUint::from_bytes_be(hash),
-                full_domain_hash(message, &all[*key as usize].n)
+                full_domain_hash(message, &test_keys[*key as usize].n)
             );
         }
     }
-    // Verdicts are mapped back through the sorting by key. An item's signature is bound to its index.
+    // Items are sorted by key, and results are returned in the original order. An item's signature is bound to its
+    // index.
     let count = 150;
     let key_of: Vec<u32> = (0..count).map(|_| rng.random_range(0..3)).collect();
-    let (signatures, digests, expected) = signed_items(rng, &all, &key_of);
+    let (signatures, digests, expected) = signed_items(rng, &test_keys, &key_of);
     for goal in [Goal::Throughput, Goal::Latency] {
         let batch = PssBatch {
             keys: &store,
@@ -47,7 +48,8 @@ pub fn lengths(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     }
 }
 
-/// The same for P-256, whose kernels have other numbers of items per block: only an item's own signature verifies.
+/// Tests batch lengths with P-256, whose kernels have other numbers of items per block: only an item's own signature is
+/// valid.
 pub fn p256_lengths(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     let signing = &ECDSA_P256_SHA256_FIXED_SIGNING;
     let random = SystemRandom::new();
@@ -65,9 +67,16 @@ pub fn p256_lengths(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
         .collect();
     for count in [0, 1, 31, 32, 33, 127, 128, 129, 200] {
         let key_of: Vec<u32> = (0..count).map(|_| rng.random_range(0..3)).collect();
-        let of: Vec<u32> = (0..count).map(|_| rng.random_range(0..3)).collect();
-        let signatures: Vec<[u8; 64]> = of.iter().map(|of| signatures[*of as usize]).collect();
-        let expected: Vec<bool> = key_of.iter().zip(&of).map(|(key, of)| key == of).collect();
+        let signer_of: Vec<u32> = (0..count).map(|_| rng.random_range(0..3)).collect();
+        let signatures: Vec<[u8; 64]> = signer_of
+            .iter()
+            .map(|signer| signatures[*signer as usize])
+            .collect();
+        let expected: Vec<bool> = key_of
+            .iter()
+            .zip(&signer_of)
+            .map(|(key, signer)| key == signer)
+            .collect();
         let batch = P256Batch {
             keys: &keys,
             key_of: &key_of,
@@ -87,54 +96,60 @@ pub fn p256_lengths(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
 /// One message and signature for each key; an item is valid if both belong to its own key.
 fn signed_items(
     rng: &mut ChaCha20Rng,
-    all: &[super::keys::Key],
+    test_keys: &[super::keys::Key],
     key_of: &[u32],
 ) -> (Vec<u8>, Vec<[u8; 32]>, Vec<bool>) {
-    let signed: Vec<([u8; 32], Vec<u8>)> = all
+    let signed: Vec<([u8; 32], Vec<u8>)> = test_keys
         .iter()
         .map(|key| super::rsa::sign_pss(rng, key, b"once"))
         .collect();
     let (mut signatures, mut digests, mut expected) = (vec![], vec![], vec![]);
     for key in key_of {
-        let of = if rng.random_bool(0.5) {
+        let signer = if rng.random_bool(0.5) {
             *key
         } else {
             rng.random_range(0..3)
         };
-        let (digest, signature) = &signed[of as usize];
+        let (digest, signature) = &signed[signer as usize];
         signatures.extend(signature);
         digests.push(*digest);
-        expected.push(of == *key);
+        expected.push(signer == *key);
     }
     assert!(expected.contains(&true) && expected.contains(&false));
     (signatures, digests, expected)
 }
 
 pub fn malformed(gpu: &mut Gpu, _: &mut ChaCha20Rng) {
-    let all = keys(Size::Bits2048);
-    let mut store = put_all(gpu, Size::Bits2048, &all);
+    let test_keys = keys(Size::Bits2048);
+    let mut store = put_all(gpu, Size::Bits2048, &test_keys);
     let is_malformed =
         |outcome: Result<Vec<bool>, BatchError>| matches!(outcome, Err(BatchError::Malformed(_)));
-    let good = PssBatch {
+    let valid_batch = PssBatch {
         keys: &store,
         key_of: &[0],
         digests: &[[0; 32]],
         signatures: &[0; 256],
     };
-    assert_eq!(gpu.verify_pss(&good, Goal::Automatic).unwrap(), [false]);
-    for bad in [
-        PssBatch { key_of: &[3], ..good },
-        PssBatch { digests: &[], ..good },
+    assert_eq!(gpu.verify_pss(&valid_batch, Goal::Automatic).unwrap(), [false]);
+    for malformed_batch in [
+        PssBatch {
+            key_of: &[3],
+            ..valid_batch
+        },
+        PssBatch {
+            digests: &[],
+            ..valid_batch
+        },
         PssBatch {
             signatures: &[0; 255],
-            ..good
+            ..valid_batch
         },
         PssBatch {
             key_of: &[0, 0],
-            ..good
+            ..valid_batch
         },
     ] {
-        assert!(is_malformed(gpu.verify_pss(&bad, Goal::Automatic)));
+        assert!(is_malformed(gpu.verify_pss(&malformed_batch, Goal::Automatic)));
     }
     let points = gpu.p256_keys(1).unwrap();
     let points = P256Batch {
@@ -144,13 +159,14 @@ pub fn malformed(gpu: &mut Gpu, _: &mut ChaCha20Rng) {
         signatures: &[[0; 64]],
     };
     assert!(is_malformed(gpu.verify_p256(&points, Goal::Automatic)));
-    let refuses = |outcome: Result<(), BatchError>| assert!(matches!(outcome, Err(BatchError::Malformed(_))));
-    let even = to_bytes(&(&all[0].n - 1u8), 256);
-    let short = to_bytes(&(&all[0].n >> 1), 256);
-    refuses(gpu.put_rsa_key(&mut store, 0, &even));
-    refuses(gpu.put_rsa_key(&mut store, 0, &short));
-    refuses(gpu.put_rsa_key(&mut store, 0, &all[0].modulus()[1..]));
-    refuses(gpu.put_rsa_key(&mut store, 3, all[0].modulus()));
+    let assert_refused =
+        |outcome: Result<(), BatchError>| assert!(matches!(outcome, Err(BatchError::Malformed(_))));
+    let even = to_bytes(&(&test_keys[0].n - 1u8), 256);
+    let short = to_bytes(&(&test_keys[0].n >> 1), 256);
+    assert_refused(gpu.put_rsa_key(&mut store, 0, &even));
+    assert_refused(gpu.put_rsa_key(&mut store, 0, &short));
+    assert_refused(gpu.put_rsa_key(&mut store, 0, &test_keys[0].modulus()[1..]));
+    assert_refused(gpu.put_rsa_key(&mut store, 3, test_keys[0].modulus()));
     for domains in [&[][..], &[0], &[65_537]] {
         assert!(matches!(
             gpu.ra_keys(Size::Bits2048, domains, 1),

@@ -28,11 +28,11 @@ macro_rules! all_cases {
             field_of_p256 = arithmetic::p256_field, 2;
             full_domain_hashes = rsa::full_domain_hashes, 3;
             pss_signatures_of_one_signer_and_another = rsa::pss_valid, 4;
-            pss_signatures_that_are_none = rsa::pss_invalid, 5;
+            invalid_pss_signatures = rsa::pss_invalid, 5;
             private_operations = rsa::private_operations, 6;
             inconsistent_secret_keys_release_no_signature = rsa::inconsistent_secrets, 7;
             ra_signatures = ra::signatures, 8;
-            ra_signatures_that_are_none = ra::refused, 9;
+            invalid_ra_signatures = ra::refused, 9;
             masks_are_taken_once = ra::masks, 10;
             p256_signatures_of_another_signer = p256::signatures, 11;
             p256_points_that_meet = p256::meeting_points, 12;

@@ -33,21 +33,21 @@ fn point_of(bytes: &[u8; 64]) -> PublicPoint {
 
 impl BatchBuilder {
     fn push(&mut self, key: [u8; 64], digest: [u8; 32], signature: [u8; 64], expected: bool) {
-        let place = self
+        let number = self
             .keys
             .iter()
             .position(|known| *known == key)
             .unwrap_or(self.keys.len());
-        if place == self.keys.len() {
+        if number == self.keys.len() {
             self.keys.push(key);
         }
-        self.key_of.push(place as u32);
+        self.key_of.push(number as u32);
         self.digests.push(digest);
         self.signatures.push(signature);
         self.expected.push(expected);
     }
 
-    /// A signature of numbers, with the verdict computed with affine big numbers.
+    /// Adds a signature with these numbers; the expected result is computed with affine big numbers.
     fn push_numbers(
         &mut self,
         curve: &Curve,
@@ -75,25 +75,28 @@ impl BatchBuilder {
             signatures,
             expected,
         } = self;
-        let mut on_device = gpu.p256_keys(keys.len()).unwrap();
+        let mut device_keys = gpu.p256_keys(keys.len()).unwrap();
         let points: Vec<PublicPoint> = keys.iter().map(point_of).collect();
-        gpu.put_p256_keys(&mut on_device, &(0..).zip(&points).collect::<Vec<_>>())
+        gpu.put_p256_keys(&mut device_keys, &(0..).zip(&points).collect::<Vec<_>>())
             .unwrap();
         let batch = P256Batch {
-            keys: &on_device,
+            keys: &device_keys,
             key_of,
             digests,
             signatures,
         };
         for goal in [Goal::Throughput, Goal::Latency] {
-            let verdicts = gpu.verify_p256(&batch, goal).unwrap();
-            for (at, (verdict, expected)) in verdicts.iter().zip(expected).enumerate() {
-                let (key, digest) = (hex::encode(keys[key_of[at] as usize]), hex::encode(digests[at]));
+            let results = gpu.verify_p256(&batch, goal).unwrap();
+            for (index, (result, expected)) in results.iter().zip(expected).enumerate() {
+                let (key, digest) = (
+                    hex::encode(keys[key_of[index] as usize]),
+                    hex::encode(digests[index]),
+                );
                 assert_eq!(
-                    verdict,
+                    result,
                     expected,
                     "{goal:?} key {key} digest {digest} signature {}",
-                    hex::encode(signatures[at])
+                    hex::encode(signatures[index])
                 );
             }
         }
@@ -109,7 +112,8 @@ fn scalar(rng: &mut ChaCha20Rng, curve: &Curve) -> BigUint {
     }
 }
 
-/// Signatures of AWS-LC verify, and with a changed bit anywhere they do not, as AWS-LC confirms.
+/// Tests signatures made by AWS-LC, which are valid, and the same signatures with a changed bit, which are invalid, as
+/// AWS-LC confirms.
 pub fn signatures(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     let random = SystemRandom::new();
     let signing = &ECDSA_P256_SHA256_FIXED_SIGNING;
@@ -140,7 +144,7 @@ pub fn meeting_points(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     for multiple in [1u32, 2, 3, 16, 17, 255, 256] {
         let positive = curve.multiply(&curve.g, &small(multiple));
         for key in [curve.negate(&positive), positive] {
-            for (by_g, by_key) in [
+            for (g_factor, key_factor) in [
                 (1, 1),
                 (2, 1),
                 (1, 2),
@@ -154,17 +158,17 @@ pub fn meeting_points(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
                 (32, 32),
                 (1024, 1024),
             ] {
-                let of_g = curve.multiply(&curve.g, &small(by_g));
-                let of_key = curve.multiply(&key, &small(by_key));
-                for (u1, of_g) in [
-                    (small(by_g), of_g.clone()),
-                    (&curve.n - by_g, curve.negate(&of_g)),
+                let multiple_of_g = curve.multiply(&curve.g, &small(g_factor));
+                let multiple_of_key = curve.multiply(&key, &small(key_factor));
+                for (u1, multiple_of_g) in [
+                    (small(g_factor), multiple_of_g.clone()),
+                    (&curve.n - g_factor, curve.negate(&multiple_of_g)),
                 ] {
                     // r and s of the sum, if it has an x; else any r.
-                    let sum = curve.add(&of_g, &of_key);
+                    let sum = curve.add(&multiple_of_g, &multiple_of_key);
                     let expected = sum.is_some();
                     let r = sum.map_or_else(|| scalar(rng, &curve), |(x, _)| x % &curve.n);
-                    let s = &r * small(by_key).modinv(&curve.n).unwrap() % &curve.n;
+                    let s = &r * small(key_factor).modinv(&curve.n).unwrap() % &curve.n;
                     let digest = u1 * &s % &curve.n;
                     let (x, y) = key.as_ref().unwrap();
                     batch.push(
@@ -202,8 +206,8 @@ pub fn x_above_the_order(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
         let r = &x - &curve.n;
         let (s, digest) = (scalar(rng, &curve), scalar(rng, &curve));
         let inverse = s.modinv(&curve.n).unwrap();
-        let by_g = curve.multiply(&curve.g, &(&digest * &inverse % &curve.n));
-        let difference = curve.add(&point, &curve.negate(&by_g));
+        let multiple_of_g = curve.multiply(&curve.g, &(&digest * &inverse % &curve.n));
+        let difference = curve.add(&point, &curve.negate(&multiple_of_g));
         let key = curve.multiply(&difference, &(s * r.modinv(&curve.n).unwrap() % &curve.n));
         let s = inverse.modinv(&curve.n).unwrap();
         assert!(batch.push_numbers(&curve, &key, &digest, &r, &s));
@@ -235,7 +239,7 @@ pub fn out_of_range(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     ] {
         let (r, s) = sign(&digest, &scalar(rng, &curve));
         assert!(batch.push_numbers(&curve, &key, &digest, &r, &s));
-        // Malleable, as the standard defines.
+        // The standard also accepts the negated s.
         assert!(batch.push_numbers(&curve, &key, &digest, &r, &(&curve.n - &s)));
         for (r, s) in [
             (BigUint::ZERO, s.clone()),
@@ -255,16 +259,16 @@ pub fn out_of_range(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     batch.push(pair_of(&x, &y), digest, pair_of(&r, &s), true);
     batch.push(pair_of(&x, &(&curve.p - &y)), digest, pair_of(&r, &s), false);
     batch.check(gpu);
-    unput_keys(gpu, &pair_of(&x, &y), &digest, &pair_of(&r, &s));
+    unused_and_duplicate_keys(gpu, &pair_of(&x, &y), &digest, &pair_of(&r, &s));
 }
 
 /// Verification with an unused key number fails, and duplicate key numbers are refused.
-fn unput_keys(gpu: &mut Gpu, key: &[u8; 64], digest: &[u8; 32], signature: &[u8; 64]) {
+fn unused_and_duplicate_keys(gpu: &mut Gpu, key: &[u8; 64], digest: &[u8; 32], signature: &[u8; 64]) {
     let mut keys = gpu.p256_keys(3).unwrap();
     let point = point_of(key);
     for numbers in [[1, 1], [1, 3]] {
-        let put = gpu.put_p256_keys(&mut keys, &numbers.map(|number| (number, &point)));
-        assert!(matches!(put, Err(BatchError::Malformed(_))), "{numbers:?}");
+        let result = gpu.put_p256_keys(&mut keys, &numbers.map(|number| (number, &point)));
+        assert!(matches!(result, Err(BatchError::Malformed(_))), "{numbers:?}");
     }
     gpu.put_p256_keys(&mut keys, &[]).unwrap();
     gpu.put_p256_keys(&mut keys, &[(1, &point)]).unwrap();

@@ -1,4 +1,4 @@
-//! P-256 in affine big numbers: slow and simple, for signatures that no signer makes.
+//! P-256 with affine coordinates and big numbers: slow and simple, for signatures that no signer makes.
 
 use num_bigint::BigUint;
 
@@ -62,7 +62,7 @@ impl Curve {
         point.clone().map(|(x, y)| (x, &self.p - y))
     }
 
-    /// A point with this x, if there is one: p is 3 modulo 4, so a root is a power.
+    /// A point with this x, if there is one: p is 3 modulo 4, so that a root of a square is one of its powers.
     pub fn with_x(&self, x: &BigUint) -> Option<Point> {
         let square = (x.modpow(&3u8.into(), &self.p) + &self.b + &self.p * 3u8 - x * 3u8) % &self.p;
         let y = square.modpow(&((&self.p + 1u8) >> 2), &self.p);
@@ -71,13 +71,14 @@ impl Curve {
 
     /// FIPS 186-4, 6.4.2.
     pub fn verifies(&self, key: &Point, digest: &BigUint, r: &BigUint, s: &BigUint) -> bool {
-        let inside = |number: &BigUint| *number > BigUint::ZERO && number < &self.n;
-        if !inside(r) || !inside(s) {
+        let is_in_range = |number: &BigUint| *number > BigUint::ZERO && number < &self.n;
+        if !is_in_range(r) || !is_in_range(s) {
             return false;
         }
         let inverse = s.modinv(&self.n).unwrap();
-        let by_g = self.multiply(&self.g, &(digest * &inverse % &self.n));
-        let by_key = self.multiply(key, &(r * inverse % &self.n));
-        self.add(&by_g, &by_key).is_some_and(|(x, _)| x % &self.n == *r)
+        let multiple_of_g = self.multiply(&self.g, &(digest * &inverse % &self.n));
+        let multiple_of_key = self.multiply(key, &(r * inverse % &self.n));
+        self.add(&multiple_of_g, &multiple_of_key)
+            .is_some_and(|(x, _)| x % &self.n == *r)
     }
 }

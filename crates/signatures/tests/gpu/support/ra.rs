@@ -32,11 +32,11 @@ fn component(key: usize, position: usize, value: u32, out: &mut Vec<u8>) {
 
 /// The right side of the verification equation: the hash of r times the hashes of all components.
 fn product(key: &Key, index: usize, seed: &[u8], digits: &[u16]) -> BigUint {
-    let of_seed = full_domain_hash(&[&prefix(index), seed].concat(), &key.n);
+    let seed_hash = full_domain_hash(&[&prefix(index), seed].concat(), &key.n);
     digits
         .iter()
         .enumerate()
-        .fold(of_seed, |product, (position, digit)| {
+        .fold(seed_hash, |product, (position, digit)| {
             let mut bytes = Vec::new();
             component(index, position, u32::from(*digit), &mut bytes);
             product * full_domain_hash(&bytes, &key.n) % &key.n
@@ -58,9 +58,9 @@ fn seeds(rng: &mut ChaCha20Rng, count: usize) -> Vec<[u8; 32]> {
     (0..count).map(seed).collect()
 }
 
-fn verifier(gpu: &mut Gpu, size: Size, all: &[Key]) -> RaKeys {
-    let mut store = gpu.ra_keys(size, &DOMAINS, all.len()).unwrap();
-    for (index, key) in all.iter().enumerate() {
+fn verifier(gpu: &mut Gpu, size: Size, test_keys: &[Key]) -> RaKeys {
+    let mut store = gpu.ra_keys(size, &DOMAINS, test_keys.len()).unwrap();
+    for (index, key) in test_keys.iter().enumerate() {
         let components = |position, value, out: &mut Vec<u8>| component(index, position, value, out);
         gpu.put_ra_key(&mut store, index, key.modulus(), &prefix(index), &components)
             .unwrap();
@@ -85,9 +85,9 @@ fn signer(gpu: &mut Gpu, key: &Key, index: usize, masks: usize) -> RaSigner {
 /// several keys in one batch.
 pub fn signatures(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     for size in SIZES {
-        let (all, length) = (keys(size), size.bytes());
+        let (test_keys, length) = (keys(size), size.bytes());
         let (mut key_of, mut all_digits, mut all_seeds, mut numbers) = (vec![], vec![], vec![], vec![]);
-        for (index, key) in all.iter().enumerate() {
+        for (index, key) in test_keys.iter().enumerate() {
             let mut signer = signer(gpu, key, index, 6);
             let fresh = seeds(rng, 6);
             gpu.fill_masks(&mut signer, &fresh).unwrap();
@@ -110,18 +110,18 @@ pub fn signatures(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
             }
             assert_eq!(all_seeds[all_seeds.len() - 6..], fresh);
         }
-        let store = verifier(gpu, size, &all);
-        // Not in key order: the first with the last, and so on inwards.
-        let order: Vec<usize> = (0..9).flat_map(|at| [at, 17 - at]).collect();
-        let key_of: Vec<u32> = order.iter().map(|at| key_of[*at]).collect();
+        let store = verifier(gpu, size, &test_keys);
+        // Not in the order of keys: first and last, second and second-last, and so on.
+        let order: Vec<usize> = (0..9).flat_map(|index| [index, 17 - index]).collect();
+        let key_of: Vec<u32> = order.iter().map(|index| key_of[*index]).collect();
         let digits: Vec<u16> = order
             .iter()
-            .flat_map(|at| all_digits[4 * at..4 * at + 4].to_vec())
+            .flat_map(|index| all_digits[4 * index..4 * index + 4].to_vec())
             .collect();
-        let seeds: Vec<[u8; 32]> = order.iter().map(|at| all_seeds[*at]).collect();
+        let seeds: Vec<[u8; 32]> = order.iter().map(|index| all_seeds[*index]).collect();
         let numbers: Vec<u8> = order
             .iter()
-            .flat_map(|at| numbers[length * at..length * (at + 1)].to_vec())
+            .flat_map(|index| numbers[length * index..length * (index + 1)].to_vec())
             .collect();
         for goal in GOALS {
             let batch = RaBatch {
@@ -151,15 +151,15 @@ struct Item {
 
 /// The product for rows of a key's table at any positions.
 fn product_of_rows(key: &Key, index: usize, seed: &[u8], rows: &[usize]) -> BigUint {
-    let places: Vec<(usize, u32)> = DOMAINS
+    let components: Vec<(usize, u32)> = DOMAINS
         .iter()
         .enumerate()
         .flat_map(|(position, domain)| (0..*domain).map(move |value| (position, value)))
         .collect();
-    let of_seed = full_domain_hash(&[&prefix(index), seed].concat(), &key.n);
-    rows.iter().fold(of_seed, |product, row| {
+    let seed_hash = full_domain_hash(&[&prefix(index), seed].concat(), &key.n);
+    rows.iter().fold(seed_hash, |product, row| {
         let mut bytes = Vec::new();
-        component(index, places[*row].0, places[*row].1, &mut bytes);
+        component(index, components[*row].0, components[*row].1, &mut bytes);
         product * full_domain_hash(&bytes, &key.n) % &key.n
     })
 }
@@ -168,9 +168,9 @@ fn product_of_rows(key: &Key, index: usize, seed: &[u8], rows: &[usize]) -> BigU
 /// domains.
 pub fn refused(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     for size in SIZES {
-        let (all, length) = (keys(size), size.bytes());
-        let store = verifier(gpu, size, &all);
-        let (key, digits, seed) = (&all[1], [2, 0, 3, 1], seeds(rng, 1)[0]);
+        let (test_keys, length) = (keys(size), size.bytes());
+        let store = verifier(gpu, size, &test_keys);
+        let (key, digits, seed) = (&test_keys[1], [2, 0, 3, 1], seeds(rng, 1)[0]);
         let valid = key.private(&product(key, 1, &seed, &digits));
         let item = |number: &BigUint| Item {
             key: 1,
@@ -264,17 +264,17 @@ pub fn refused(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     }
 }
 
-/// Masks are used in the order in which they were made, never twice, across the end of the ring.
+/// Masks are used in the order in which they were made, and never twice, even beyond the end of the ring.
 pub fn masks(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     let key = &keys(Size::Bits2048)[2];
     let mut signer = signer(gpu, key, 0, 5);
-    let (mut made, mut used) = (Vec::new(), Vec::new());
+    let (mut filled, mut used) = (Vec::new(), Vec::new());
     assert_eq!((signer.masks(), signer.room()), (0, 5));
     for (fill, sign) in [(5, 3), (3, 4), (2, 0), (2, 5), (1, 1), (5, 2)] {
         let fresh = seeds(rng, fill);
         gpu.fill_masks(&mut signer, &fresh).unwrap();
-        made.extend(fresh);
-        assert_eq!(signer.masks(), made.len() - used.len());
+        filled.extend(fresh);
+        assert_eq!(signer.masks(), filled.len() - used.len());
         assert_eq!(signer.room(), 5 - signer.masks());
         let digits = digits(rng, sign);
         let signed = gpu.sign_ra(&mut signer, &digits, Goal::Automatic).unwrap();
@@ -289,23 +289,23 @@ pub fn masks(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
         }
         used.extend(signed.seeds);
     }
-    assert_eq!(used, made[..used.len()]);
+    assert_eq!(used, filled[..used.len()]);
 
-    let left = signer.masks();
-    let too_many = digits(rng, left + 1);
+    let remaining = signer.masks();
+    let too_many = digits(rng, remaining + 1);
     let error = gpu.sign_ra(&mut signer, &too_many, Goal::Automatic).unwrap_err();
     assert_eq!(
         error,
         BatchError::TooFewMasks {
-            required: left + 1,
-            available: left
+            required: remaining + 1,
+            available: remaining
         }
     );
-    let outside = gpu.sign_ra(&mut signer, &[3, 0, 0, 0], Goal::Automatic);
-    assert!(matches!(outside, Err(BatchError::Malformed(_))), "{outside:?}");
-    assert_eq!(signer.masks(), left, "neither consumes a mask");
-    let room = signer.room();
-    let too_many = seeds(rng, room + 1);
+    let result = gpu.sign_ra(&mut signer, &[3, 0, 0, 0], Goal::Automatic);
+    assert!(matches!(result, Err(BatchError::Malformed(_))), "{result:?}");
+    assert_eq!(signer.masks(), remaining, "neither consumes a mask");
+    let free_slots = signer.room();
+    let too_many = seeds(rng, free_slots + 1);
     assert!(matches!(
         gpu.fill_masks(&mut signer, &too_many),
         Err(BatchError::Malformed(_))

@@ -32,19 +32,19 @@ pub fn full_domain_hash(message: &[u8], n: &BigUint) -> BigUint {
     BigUint::from_bytes_be(&mgf1(message, length)) % n
 }
 
-pub fn put_all(gpu: &mut Gpu, size: Size, all: &[Key]) -> RsaKeys {
-    let mut store = gpu.rsa_keys(size, all.len()).unwrap();
-    for (number, key) in all.iter().enumerate() {
+pub fn put_all(gpu: &mut Gpu, size: Size, test_keys: &[Key]) -> RsaKeys {
+    let mut store = gpu.rsa_keys(size, test_keys.len()).unwrap();
+    for (number, key) in test_keys.iter().enumerate() {
         gpu.put_rsa_key(&mut store, number, key.modulus()).unwrap();
     }
     store
 }
 
-/// All lengths from 0 to 128, so that counter and padding start at every position of a block.
+/// Tests all lengths from 0 to 128, so that counter and padding start at every position of a block.
 pub fn full_domain_hashes(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     for size in SIZES {
-        let all = keys(size);
-        let store = put_all(gpu, size, &all);
+        let test_keys = keys(size);
+        let store = put_all(gpu, size, &test_keys);
         let messages: Vec<Vec<u8>> = (0..=128)
             .map(|length| {
                 let mut message = vec![0; length];
@@ -56,7 +56,7 @@ pub fn full_domain_hashes(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
         let views: Vec<&[u8]> = messages.iter().map(Vec::as_slice).collect();
         let hashes = gpu.hash_full_domain(&store, &key_of, &views).unwrap();
         for ((hash, message), key) in hashes.chunks(size.bytes()).zip(&messages).zip(&key_of) {
-            let expected = full_domain_hash(message, &all[*key as usize].n);
+            let expected = full_domain_hash(message, &test_keys[*key as usize].n);
             assert_eq!(
                 BigUint::from_bytes_be(hash),
                 expected,
@@ -159,9 +159,9 @@ impl BatchBuilder {
         self.expected.push(expected);
     }
 
-    /// Both kernels and AWS-LC must agree with the expectation.
-    fn check(&self, gpu: &mut Gpu, all: &[Key]) {
-        let size = all[0].size;
+    /// Checks that both kernels and AWS-LC agree with the expectation.
+    fn check(&self, gpu: &mut Gpu, test_keys: &[Key]) {
+        let size = test_keys[0].size;
         for ((key, message), (signature, expected)) in self
             .key_of
             .iter()
@@ -169,12 +169,12 @@ impl BatchBuilder {
             .zip(self.signatures.chunks(size.bytes()).zip(&self.expected))
         {
             assert_eq!(
-                aws_lc_verifies(&all[*key as usize], message, signature),
+                aws_lc_verifies(&test_keys[*key as usize], message, signature),
                 *expected,
                 "AWS-LC disagrees"
             );
         }
-        let store = put_all(gpu, size, all);
+        let store = put_all(gpu, size, test_keys);
         for goal in GOALS {
             let batch = PssBatch {
                 keys: &store,
@@ -193,14 +193,19 @@ impl BatchBuilder {
 
 pub fn pss_valid(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     for size in SIZES {
-        let all = keys(size);
+        let test_keys = keys(size);
         let mut batch = BatchBuilder::default();
         for turn in 0..9 {
             let number = turn % 3;
-            let key = &all[number];
+            let key = &test_keys[number];
             let message: Vec<u8> = (0..turn).map(|_| rng.next_u32() as u8).collect();
-            let by_numbers = Encoded::new(rng, size).sign(key, &Sha256::digest(&message));
-            batch.push(number, &message, &to_bytes(&by_numbers, size.bytes()), true);
+            let computed_signature = Encoded::new(rng, size).sign(key, &Sha256::digest(&message));
+            batch.push(
+                number,
+                &message,
+                &to_bytes(&computed_signature, size.bytes()),
+                true,
+            );
             // AWS-LC refuses factors as close as those of the first two keys.
             if let Ok(pair) = RsaKeyPair::from_der(&key.der()) {
                 let mut signature = vec![0; size.bytes()];
@@ -214,14 +219,14 @@ pub fn pss_valid(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
             batch.expected.len() > 9,
             "AWS-LC must accept at least one of the keys"
         );
-        batch.check(gpu, &all);
+        batch.check(gpu, &test_keys);
     }
 }
 
 pub fn pss_invalid(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     for size in SIZES {
-        let all = keys(size);
-        let key = &all[0];
+        let test_keys = keys(size);
+        let key = &test_keys[0];
         let (length, message) = (size.bytes(), b"stop");
         let digest = Sha256::digest(message);
         let mut batch = BatchBuilder::default();
@@ -267,7 +272,7 @@ pub fn pss_invalid(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
         add_invalid(&|encoded| encoded.trailer = 0xcc);
         add_invalid(&|encoded| encoded.clear_top_bit = false);
         add_invalid(&|encoded| encoded.h_flip = 1);
-        for at in [
+        for index in [
             0,
             1,
             3,
@@ -278,7 +283,7 @@ pub fn pss_invalid(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
             length - 68,
             length - 67,
         ] {
-            add_invalid(&|encoded| encoded.padding[at] = 1);
+            add_invalid(&|encoded| encoded.padding[index] = 1);
         }
         for separator in [0, 2, 0x81] {
             add_invalid(&|encoded| encoded.padding[length - 66] = separator);
@@ -292,15 +297,15 @@ pub fn pss_invalid(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
             encoded.salt.push(7);
             encoded.padding.remove(0);
         });
-        let for_another = Encoded::new(rng, size).sign(key, &Sha256::digest(b"go"));
-        push(&for_another, false);
-        batch.check(gpu, &all);
+        let other_message = Encoded::new(rng, size).sign(key, &Sha256::digest(b"go"));
+        push(&other_message, false);
+        batch.check(gpu, &test_keys);
     }
 }
 
-fn secrets_of(gpu: &mut Gpu, size: Size, all: &[Key]) -> linewarden_signatures::gpu::RsaSecrets {
-    let mut secrets = gpu.rsa_secrets(size, all.len()).unwrap();
-    for (number, key) in all.iter().enumerate() {
+fn secrets_of(gpu: &mut Gpu, size: Size, test_keys: &[Key]) -> linewarden_signatures::gpu::RsaSecrets {
+    let mut secrets = gpu.rsa_secrets(size, test_keys.len()).unwrap();
+    for (number, key) in test_keys.iter().enumerate() {
         gpu.put_rsa_secret(&mut secrets, number, key.modulus(), b"", &key.secret())
             .unwrap();
     }
@@ -309,10 +314,10 @@ fn secrets_of(gpu: &mut Gpu, size: Size, all: &[Key]) -> linewarden_signatures::
 
 pub fn private_operations(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     for size in SIZES {
-        let (all, length) = (keys(size), size.bytes());
-        let secrets = secrets_of(gpu, size, &all);
+        let (test_keys, length) = (keys(size), size.bytes());
+        let secrets = secrets_of(gpu, size, &test_keys);
         let (mut key_of, mut numbers) = (vec![], vec![]);
-        for (index, key) in (0u32..).zip(&all) {
+        for (index, key) in (0u32..).zip(&test_keys) {
             let mut random = vec![0; length];
             rng.fill_bytes(&mut random);
             let random = BigUint::from_bytes_be(&random) % &key.n;
@@ -326,7 +331,7 @@ pub fn private_operations(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
                 key.n.clone(),
                 ones,
             ];
-            // With one key: more take too long on an emulated device.
+            // Only with one key, since an emulated device is slow.
             let powers = powers_and_neighbors(length / 4).filter(|_| index == 0);
             for number in edges.into_iter().chain([random]).chain(powers) {
                 key_of.push(index);
@@ -350,7 +355,7 @@ pub fn private_operations(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
                 .zip(results.chunks(length))
                 .zip(checked)
             {
-                let key = &all[*key as usize];
+                let key = &test_keys[*key as usize];
                 let expected = if number < &key.n {
                     key.private(number)
                 } else {
@@ -366,14 +371,14 @@ pub fn private_operations(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
 /// A wrong number of a key emulates a fault in one half of the computation.
 pub fn inconsistent_secrets(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     for size in SIZES {
-        let all = keys(size);
-        let key = &all[2];
+        let test_keys = keys(size);
+        let key = &test_keys[2];
         let mut parts = [key.secret().dp, key.secret().dq, key.secret().qinv].map(<[u8]>::to_vec);
         let mut number = vec![0; size.bytes()];
         rng.fill_bytes(&mut number[1..]);
-        for wrong in 0..3 {
-            let at = rng.random_range(1..parts[wrong].len());
-            parts[wrong][at] ^= 1;
+        for wrong_part in 0..3 {
+            let index = rng.random_range(1..parts[wrong_part].len());
+            parts[wrong_part][index] ^= 1;
             let [dp, dq, qinv] = &parts;
             let secret = linewarden_signatures::gpu::RsaSecret {
                 dp,
@@ -394,7 +399,7 @@ pub fn inconsistent_secrets(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
                 assert_eq!(checked, [false]);
                 assert!(result.iter().all(|byte| *byte == 0));
             }
-            parts[wrong][at] ^= 1;
+            parts[wrong_part][index] ^= 1;
         }
     }
 }

@@ -1,14 +1,14 @@
-//! Port on a network interface through `AF_PACKET`. Works with any interface; the system's network stack also receives the
-//! frames. (Do not assign an address to the interface, otherwise the system responds, too.)
+//! Port on a network interface through `AF_PACKET`. The port works with any interface. The system's network stack also
+//! receives the frames. (Do not assign an address to the interface, otherwise the network stack responds, too.)
 //!
 //! Frames are received from a memory ring that the kernel fills (`PACKET_RX_RING`) and sent from another ring
-//! (`PACKET_TX_RING`). Both use `TPACKET_V2`. V3 delivers whole blocks and delays a frame until its block is full or the
+//! (`PACKET_TX_RING`). Both rings use `TPACKET_V2`. V3 delivers whole blocks and delays a frame until its block is full or the
 //! block timer expires: the median delay of a single frame is 0.5 ms on Linux 6.18 (V2: 25 µs), and several ms on older
 //! kernels with tick-based timers. Every round trip would have this delay twice, while V3 saves only 7 ns of about 850 ns
 //! per frame.
 //!
-//! Frames of segmentation offloads, up to 64 KiB, exceed the slots. The kernel queues them at the socket
-//! (`PACKET_COPY_THRESH`), where the port reads them one by one and segments them.
+//! Frames of segmentation offloads, up to 64 KiB, are too long for a slot. The kernel queues these frames at the socket
+//! (`PACKET_COPY_THRESH`). The port reads these frames one by one from the socket and segments them.
 
 #[forbid(unsafe_code)]
 mod offload;
@@ -30,13 +30,14 @@ use tx_ring::TxRing;
 const LINK_BYTES_MAX: usize = 14 + 2 * 4;
 /// Maximum frame length of a slot; longer frames (loopback interface) are read from the socket.
 const SLOT_FRAME_BYTES_MAX: usize = 9216 + LINK_BYTES_MAX;
-/// Ethernet header and one VLAN tag: every driver supports this overhead, and many support no more.
+/// Ethernet header and one VLAN tag: every driver supports this overhead, and many drivers support no more.
 const LINK_BYTES_SENT_MAX: usize = 14 + 4;
 /// Maximum frame of a segmentation offload: an IP packet of 64 KiB and its link header.
 const OVERSIZED_BYTES_MAX: usize = (64 << 10) + LINK_BYTES_MAX;
 /// Socket buffer for oversized frames: about 256 frames.
 const OVERSIZED_QUEUE_BYTES: libc::c_int = 32 << 20;
-/// With `PACKET_QDISC_BYPASS` only the driver's queue remains, so this limits the frames in flight of a port.
+/// Size of the send buffer, bytes. With `PACKET_QDISC_BYPASS` frames wait only in the driver's queue, so this size limits
+/// the frames in flight of a port.
 const SEND_BUFFER_BYTES: libc::c_int = 4 << 20;
 
 /// Options of an `AF_PACKET` port.
@@ -49,8 +50,8 @@ pub struct PacketOptions {
     /// Fanout group: ports with the same group share the frames of the interface by flow hash, one port for each
     /// worker.
     pub fanout_group: Option<u16>,
-    /// Bypasses the queueing discipline when sending. Faster, but traffic control does not apply, and other packet
-    /// sockets on the interface (tcpdump) do not see these frames.
+    /// Whether sent frames bypass the queueing discipline. The bypass is faster, but traffic control does not apply, and
+    /// other packet sockets on the interface (tcpdump) do not see the sent frames.
     pub bypass_qdisc: bool,
 }
 
@@ -147,7 +148,7 @@ fn prepare_rx(
     Ok(ring)
 }
 
-/// Configures the sending socket, which is separate so that both halves are independent. It receives nothing.
+/// Configures the sending socket, which receives nothing. The socket is separate, so the halves of the port are independent.
 fn prepare_tx(
     fd: &OwnedFd,
     index: u32,
@@ -178,7 +179,7 @@ struct PacketReceiver {
     index: u32,
     /// Buffer for segments.
     scratch: Vec<u8>,
-    /// Buffer for oversized frames; empty until the first one.
+    /// Buffer for oversized frames; empty until the first oversized frame.
     oversized: Vec<u8>,
     counters: RxCounters,
 }
@@ -186,10 +187,10 @@ struct PacketReceiver {
 impl PacketReceiver {
     /// Reads the kernel's 32-bit count of frames dropped because of a full ring. Reading resets the count.
     fn read_losses(&mut self) {
-        let read =
+        let result =
             sys::get_option::<libc::tpacket_stats>(&self.fd, libc::SOL_PACKET, libc::PACKET_STATISTICS);
-        if let Ok(since_last) = read {
-            self.counters.dropped_full += u64::from(since_last.tp_drops);
+        if let Ok(statistics) = result {
+            self.counters.dropped_full += u64::from(statistics.tp_drops);
         }
     }
 }
@@ -207,12 +208,12 @@ impl Receive for PacketReceiver {
     fn receive(&mut self, limit: usize, take: &mut dyn FnMut(&[u8])) -> Result<usize, PortError> {
         let (scratch, counters) = (&mut self.scratch, &mut self.counters);
         let (fd, oversized) = (&self.fd, &mut self.oversized);
-        let enough = counters.frames + limit as u64;
-        let mut losing = false;
+        let frames_max = counters.frames + limit as u64;
+        let mut frames_lost = false;
         let mut slots = 0;
         // A slot may yield several frames or none.
-        while slots < limit && counters.frames < enough {
-            let next = self.ring.next(|arrived| match arrived {
+        while slots < limit && counters.frames < frames_max {
+            let slot = self.ring.next(|frame| match frame {
                 RxFrame::Whole { buffer, tag } => {
                     offload::complete_offload(buffer, tag, scratch, counters, take)
                 }
@@ -225,13 +226,13 @@ impl Receive for PacketReceiver {
                 },
                 RxFrame::Lost => counters.dropped_truncated += 1,
             });
-            let Some(next) = next else {
+            let Some(slot) = slot else {
                 break;
             };
-            losing |= next.frames_lost;
+            frames_lost |= slot.frames_lost;
             slots += 1;
         }
-        if losing {
+        if frames_lost {
             self.read_losses();
         }
         Ok(slots)
@@ -244,12 +245,12 @@ impl Receive for PacketReceiver {
     /// An interface that is set down reports one error, and the socket works again after the interface comes up. A removed
     /// interface is a permanent error.
     fn check(&mut self) -> Result<(), PortError> {
-        let waiting = sys::take_error(&self.fd);
+        let pending_error = sys::take_error(&self.fd);
         match sys::interface_exists(&self.fd, self.index) {
             Ok(true) => Ok(()),
             Ok(false) => Err(PortError::NoInterface {
                 interface: self.interface.clone(),
-                source: waiting.unwrap_or_else(|| io::Error::from_raw_os_error(libc::ENODEV)),
+                source: pending_error.unwrap_or_else(|| io::Error::from_raw_os_error(libc::ENODEV)),
             }),
             Err(source) => Err(PortError::Kernel {
                 interface: self.interface.clone(),

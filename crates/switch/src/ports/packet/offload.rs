@@ -1,5 +1,5 @@
-//! Offloads that the sender's stack left to hardware and a software link does not perform: a VLAN tag outside of the
-//! frame, a partial checksum, segmentation of a frame of up to 64 KiB.
+//! Offloads that a sender's network stack left to the hardware and that a virtual link does not perform: insertion of a VLAN
+//! tag, completion of a partial checksum, segmentation of a frame of up to 64 KiB.
 //!
 //! The kernel describes the offloads in a `virtio_net_hdr` (`PACKET_VNET_HDR`; OASIS virtio 1.2, 5.1.6). The header is
 //! required because only the header contains the segment size, and because only the kernel can determine which of several nested
@@ -30,7 +30,7 @@ enum Segments {
 /// Pending offloads of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct PendingOffload {
-    /// Partial checksum: start of the covered data, and offset of the field from there.
+    /// Partial checksum: start of the covered data, and offset of the checksum field from this start.
     checksum: Option<(usize, usize)>,
     /// Kind and payload length of the segments; the kind is `None` if unsupported.
     segments: Option<(Option<Segments>, usize)>,
@@ -72,13 +72,13 @@ pub(super) fn complete_offload(
         counters.dropped_offload += 1;
         return;
     };
-    let Some(mut work) = PendingOffload::parse(header) else {
+    let Some(mut offload) = PendingOffload::parse(header) else {
         return hand_over(frame, counters, take);
     };
-    if let (Some((start, _)), Some(_)) = (work.checksum.as_mut(), tag) {
+    if let (Some((start, _)), Some(_)) = (offload.checksum.as_mut(), tag) {
         *start += TAG_BYTES;
     }
-    let done = match work {
+    let result = match offload {
         PendingOffload {
             segments: Some((kind, payload_bytes)),
             checksum,
@@ -97,7 +97,7 @@ pub(super) fn complete_offload(
         }),
         PendingOffload { .. } => None,
     };
-    if done.is_none() {
+    if result.is_none() {
         counters.dropped_offload += 1;
     }
 }
@@ -127,7 +127,7 @@ fn with_tag(buffer: &mut [u8], tag: Option<VlanTag>) -> Option<&mut [u8]> {
 }
 
 /// Segments a frame as the kernel's GSO does (RFC 9293; for UDP each segment is a datagram).
-/// Returns `None`, before any segment is passed on, if the frame is not supported.
+/// If the frame is not supported, returns `None` before the first segment is passed to `take`.
 fn segment(
     frame: &[u8],
     kind: Segments,
@@ -137,14 +137,14 @@ fn segment(
     take: &mut dyn FnMut(&[u8]),
 ) -> Option<()> {
     let layout = Layout::of(frame)?;
-    let (protocol, l4_bytes, sum_at) = match kind {
+    let (protocol, l4_bytes, checksum_offset) = match kind {
         Segments::Tcp => (TCP, usize::from(frame.get(layout.l4 + 12)? >> 4) * 4, 16),
         Segments::Udp => (UDP, 8, 6),
     };
-    // A partial checksum at another offset means that the segments are inside of a tunnel.
-    let outermost = checksum.is_none_or(|(start, _)| start == layout.l4);
-    let well_formed = kind == Segments::Udp || l4_bytes >= 20;
-    if layout.protocol != protocol || !outermost || !well_formed || payload_bytes == 0 {
+    // A partial checksum that does not start at the L4 header means that the segments are inside of a tunnel.
+    let is_outermost = checksum.is_none_or(|(start, _)| start == layout.l4);
+    let is_well_formed = kind == Segments::Udp || l4_bytes >= 20;
+    if layout.protocol != protocol || !is_outermost || !is_well_formed || payload_bytes == 0 {
         return None;
     }
     let (headers, payload) = frame.split_at_checked(layout.l4 + l4_bytes)?;
@@ -153,22 +153,22 @@ fn segment(
     }
     let pseudo_sum = layout.pseudo_sum(frame)?;
     let count = payload.len().div_ceil(payload_bytes);
-    for (number, part) in payload.chunks(payload_bytes).enumerate() {
+    for (number, chunk) in payload.chunks(payload_bytes).enumerate() {
         scratch.clear();
         scratch.extend_from_slice(headers);
-        scratch.extend_from_slice(part);
-        let sent_before = number * payload_bytes;
+        scratch.extend_from_slice(chunk);
+        let payload_offset = number * payload_bytes;
         set_ip_header(scratch, layout, number)?;
         let l4 = scratch.get_mut(layout.l4..)?;
         match kind {
-            Segments::Tcp => set_tcp_header(l4, sent_before, number == 0, number + 1 == count)?,
+            Segments::Tcp => set_tcp_header(l4, payload_offset, number == 0, number + 1 == count)?,
             Segments::Udp => set_be16(l4, 4, u16::try_from(l4.len()).ok()?)?,
         }
-        set_be16(l4, sum_at, 0)?;
+        set_be16(l4, checksum_offset, 0)?;
         let sum = !fold(pseudo_sum + l4.len() as u64 + ones_sum(l4));
         set_be16(
             l4,
-            sum_at,
+            checksum_offset,
             if kind == Segments::Udp { not_zero(sum) } else { sum },
         )?;
         take(scratch);
@@ -176,7 +176,7 @@ fn segment(
     Some(())
 }
 
-/// Sets the lengths, and for IPv4 the incremented identification and the header checksum.
+/// Sets the length in the IP header. For IPv4, also adds `number` to the identification and sets the header checksum.
 fn set_ip_header(segment: &mut [u8], layout: Layout, number: usize) -> Option<()> {
     let ip = segment.get_mut(layout.l3..)?;
     if layout.ipv6 {
@@ -190,20 +190,21 @@ fn set_ip_header(segment: &mut [u8], layout: Layout, number: usize) -> Option<()
     set_be16(ip, 10, sum)
 }
 
-/// Sets the sequence number and the flags of single segments: CWR (RFC 3168) on the first, FIN and PSH on the last.
-fn set_tcp_header(tcp: &mut [u8], sent_before: usize, first: bool, last: bool) -> Option<()> {
+/// Sets the sequence number, and clears flags that belong to another segment: only the first segment has CWR (RFC 3168), only
+/// the last segment has FIN and PSH.
+fn set_tcp_header(tcp: &mut [u8], payload_offset: usize, is_first: bool, is_last: bool) -> Option<()> {
     const FIN: u8 = 0x01;
     const PSH: u8 = 0x08;
     const CWR: u8 = 0x80;
     let sequence = tcp.get_mut(4..)?.first_chunk_mut()?;
     *sequence = u32::from_be_bytes(*sequence)
-        .wrapping_add(sent_before as u32)
+        .wrapping_add(payload_offset as u32)
         .to_be_bytes();
     let flags = tcp.get_mut(13)?;
-    if !first {
+    if !is_first {
         *flags &= !CWR;
     }
-    if !last {
+    if !is_last {
         *flags &= !(FIN | PSH);
     }
     Some(())

@@ -1,7 +1,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::super::super::checksum::samples::{assert_right_sums, link, oversized, plain_sum};
+use super::super::super::checksum::samples::{assert_valid_sums, ethernet_header, oversized, plain_sum};
 use super::super::super::checksum::{SCTP, crc32c};
 use super::*;
 
@@ -20,7 +20,7 @@ fn vnet(checksum: Option<(u16, u16)>, gso: u8, gso_size: u16) -> Vec<u8> {
 }
 
 /// Performs the offloads of a frame and returns the result.
-fn finished(header: &[u8], frame: &[u8], tag: Option<VlanTag>) -> (Vec<Vec<u8>>, RxCounters) {
+fn perform_offloads(header: &[u8], frame: &[u8], tag: Option<VlanTag>) -> (Vec<Vec<u8>>, RxCounters) {
     let mut buffer = [header, frame].concat();
     let (mut out, mut counters) = (Vec::new(), RxCounters::default());
     complete_offload(&mut buffer, tag, &mut Vec::new(), &mut counters, &mut |frame| {
@@ -39,27 +39,27 @@ proptest! {
         mut tags in 0usize..3,
         ipv6: bool,
         udp: bool,
-        taken_out: bool,
+        tag_removed: bool,
         flags: u8,
     ) {
         let (frame, l4) = oversized(tags, ipv6, udp, flags, &payload);
         let kind = match (udp, ipv6) { (true, _) => UDP_L4, (_, true) => TCP6, _ => TCP4 };
-        let at = if udp { 6 } else { 16 };
-        let tag = taken_out.then_some(VlanTag { tpid: 0x88a8, tci: 0x2009 });
-        let (out, counters) = finished(&vnet(Some((l4 as u16, at)), kind | 0x80, mss), &frame, tag);
+        let checksum_offset = if udp { 6 } else { 16 };
+        let tag = tag_removed.then_some(VlanTag { tpid: 0x88a8, tci: 0x2009 });
+        let (out, counters) = perform_offloads(&vnet(Some((l4 as u16, checksum_offset)), kind | 0x80, mss), &frame, tag);
         let mut frame = frame;
         let mut l4 = l4;
-        if taken_out {
+        if tag_removed {
             frame.splice(12..12, [0x88, 0xa8, 0x20, 9]);
             (l4, tags) = (l4 + 4, tags + 1);
         }
         prop_assert_eq!(out.len(), payload.len().div_ceil(mss.into()));
         prop_assert_eq!(counters.segmented, 1);
         let header = if udp { 8 } else { 32 };
-        let mut put_together = Vec::new();
+        let mut data = Vec::new();
         for (number, segment) in out.iter().enumerate() {
             let l3 = 14 + 4 * tags;
-            assert_right_sums(segment, l3, l4, ipv6, if udp { UDP } else { TCP });
+            assert_valid_sums(segment, l3, l4, ipv6, if udp { UDP } else { TCP });
             prop_assert_eq!(&segment[..l3], &frame[..l3]);
             if !ipv6 {
                 let id = u16::from_be_bytes([segment[l3 + 4], segment[l3 + 5]]);
@@ -70,15 +70,15 @@ proptest! {
                 prop_assert_eq!(usize::from(length), segment.len() - l4);
             } else {
                 let sequence = u32::from_be_bytes(segment[l4 + 4..l4 + 8].try_into().unwrap());
-                prop_assert_eq!(sequence, 0xffff_ff00_u32.wrapping_add(put_together.len() as u32));
+                prop_assert_eq!(sequence, 0xffff_ff00_u32.wrapping_add(data.len() as u32));
                 let (first, last) = (number == 0, number + 1 == out.len());
-                let kept = if first { 0xff } else { 0x7f } & if last { 0xff } else { 0xf6 };
-                prop_assert_eq!(segment[l4 + 13], flags & kept);
+                let flag_mask = if first { 0xff } else { 0x7f } & if last { 0xff } else { 0xf6 };
+                prop_assert_eq!(segment[l4 + 13], flags & flag_mask);
             }
             prop_assert!(segment.len() - l4 - header <= usize::from(mss));
-            put_together.extend_from_slice(&segment[l4 + header..]);
+            data.extend_from_slice(&segment[l4 + header..]);
         }
-        prop_assert_eq!(put_together, payload);
+        prop_assert_eq!(data, payload);
     }
 
     #[test]
@@ -105,7 +105,7 @@ proptest! {
 #[test]
 fn a_frame_without_offloads_passes_unchanged() {
     let (frame, _) = oversized(0, false, true, 0, b"payload");
-    let (out, counters) = finished(&vnet(None, 0, 0), &frame, None);
+    let (out, counters) = perform_offloads(&vnet(None, 0, 0), &frame, None);
     assert_eq!(out, [frame]);
     assert_eq!((counters.checksums_completed, counters.segmented), (0, 0));
 }
@@ -115,14 +115,14 @@ fn the_tag_is_restored_after_the_addresses() {
     let (tagged, l4) = oversized(1, false, true, 0, b"payload");
     let (untagged, _) = oversized(0, false, true, 0, b"payload");
     let tag = VlanTag { tpid: 0x8100, tci: 7 };
-    let (out, _) = finished(&vnet(None, 0, 0), &untagged, Some(tag));
+    let (out, _) = perform_offloads(&vnet(None, 0, 0), &untagged, Some(tag));
     assert_eq!(out, [tagged.as_slice()]);
 
     // The kernel's offsets refer to the frame without its tag.
     let mut prepared = untagged;
     let sum = plain_sum(&[&[10, 0, 0, 1, 10, 0, 0, 2, 0, UDP, 0, 15]]);
     prepared[l4 - 4 + 6..l4 - 4 + 8].copy_from_slice(&sum.to_be_bytes());
-    let (out, counters) = finished(&vnet(Some((l4 as u16 - 4, 6)), 0, 0), &prepared, Some(tag));
+    let (out, counters) = perform_offloads(&vnet(Some((l4 as u16 - 4, 6)), 0, 0), &prepared, Some(tag));
     let covered = &out[0][l4..];
     assert_eq!(
         plain_sum(&[&[10, 0, 0, 1, 10, 0, 0, 2, 0, UDP, 0, 15], covered]),
@@ -132,12 +132,12 @@ fn the_tag_is_restored_after_the_addresses() {
 }
 
 #[test]
-fn a_udp_sum_of_zero_is_sent_as_its_other_form() {
-    let mut frame = link(0, false);
+fn udp_checksum_of_zero_is_sent_as_0xffff() {
+    let mut frame = ethernet_header(0, false);
     let start = frame.len();
     // The sum is 0xffff and its complement 0.
     frame.extend([0xff, 0xff, 0, 0, 0, 0, 0, 0]);
-    let (out, _) = finished(&vnet(Some((start as u16, 6)), 0, 0), &frame, None);
+    let (out, _) = perform_offloads(&vnet(Some((start as u16, 6)), 0, 0), &frame, None);
     assert_eq!(out[0][start + 6..start + 8], [0xff, 0xff]);
 }
 
@@ -150,13 +150,13 @@ fn sctp_checksum_is_computed() {
         0x46dd_794e
     );
 
-    let mut frame = link(0, false);
+    let mut frame = ethernet_header(0, false);
     frame.extend([
         0x45, 0, 0, 36, 0, 0, 0x40, 0, 64, SCTP, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
     ]);
     let start = frame.len();
     frame.extend([1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 9, 9, 9, 9]);
-    let (out, _) = finished(&vnet(Some((start as u16, 8)), 0, 0), &frame, None);
+    let (out, _) = perform_offloads(&vnet(Some((start as u16, 8)), 0, 0), &frame, None);
     assert_eq!(
         out[0][start + 8..start + 12],
         crc32c(&frame[start..]).to_le_bytes()
@@ -181,17 +181,17 @@ fn frames_that_cannot_be_segmented_are_counted_and_dropped() {
         (vnet(sum, TCP4, 1000), &not_ip),
         (vnet(Some((4000, 16)), 0, 0), &tcp),
     ] {
-        let (out, counters) = finished(&header, frame, None);
+        let (out, counters) = perform_offloads(&header, frame, None);
         assert_eq!((out.len(), counters.dropped_offload), (0, 1));
     }
 }
 
 #[test]
-fn a_routing_header_that_has_not_been_followed_is_not_cut() {
+fn frame_with_a_pending_routing_header_is_not_segmented() {
     let (mut frame, l4) = oversized(0, true, false, 0, &[1; 3000]);
     // The hop-by-hop header becomes a routing header with segments left.
     frame[14 + 6] = 43;
     frame[l4 - 8 + 3] = 1;
-    let (out, counters) = finished(&vnet(Some((l4 as u16, 16)), TCP6, 1000), &frame, None);
+    let (out, counters) = perform_offloads(&vnet(Some((l4 as u16, 16)), TCP6, 1000), &frame, None);
     assert_eq!((out.len(), counters.dropped_offload), (0, 1));
 }

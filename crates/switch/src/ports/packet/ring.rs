@@ -28,7 +28,7 @@ pub(super) enum RxFrame<'a> {
 
 /// Status of a slot.
 pub(super) struct RxSlot {
-    /// Whether frames were dropped before this one.
+    /// Whether frames were dropped before the frame of this slot.
     pub(super) frames_lost: bool,
 }
 
@@ -63,7 +63,7 @@ impl RxRing {
         })
     }
 
-    /// Passes the next frame to `take`, if any, and returns its slot to the kernel.
+    /// Passes the next frame to `take` and releases its slot to the kernel. `None` if no frame is available.
     pub(super) fn next(&mut self, take: impl FnOnce(RxFrame<'_>)) -> Option<RxSlot> {
         let slot = self.memory.at(self.next * self.slot_bytes, self.slot_bytes)?;
         // SAFETY: a slot begins with `tp_status`, an aligned u32 inside the mapping, which the kernel also accesses
@@ -80,8 +80,8 @@ impl RxRing {
         let start = usize::from(header.tp_mac)
             .saturating_sub(VNET_BYTES)
             .max(size_of::<libc::tpacket2_hdr>());
-        let room = self.slot_bytes.saturating_sub(start);
-        let length = (header.tp_snaplen as usize + VNET_BYTES).min(room);
+        let length_max = self.slot_bytes.saturating_sub(start);
+        let length = (header.tp_snaplen as usize + VNET_BYTES).min(length_max);
         take(if header.tp_snaplen == header.tp_len {
             // SAFETY: we own the slot as above, start and length are clamped to the space after its
             // header, and `take` cannot keep the slice.
@@ -106,7 +106,7 @@ impl RxRing {
     }
 }
 
-/// VLAN tag that the kernel removed, from the status and fields of a frame.
+/// Returns the VLAN tag that the kernel removed from the frame with this status; `None` if the kernel removed no tag.
 pub(super) fn tag(status: u32, tci: u16, tpid: u16) -> Option<VlanTag> {
     let tpid_known = status & libc::TP_STATUS_VLAN_TPID_VALID != 0;
     (status & libc::TP_STATUS_VLAN_VALID != 0).then_some(VlanTag {

@@ -36,11 +36,11 @@ impl PacketSender {
 
     /// Makes the kernel process the ring. False if the kernel accepts no frame now.
     fn kick(&mut self) -> Result<bool, PortError> {
-        let kicked = sys::kick(&self.fd);
+        let result = sys::kick(&self.fd);
         let (frames, bytes) = self.ring.reclaim();
         self.counters.frames += frames as u64;
         self.counters.bytes += bytes as u64;
-        match kicked.map_err(|error| (error.raw_os_error(), error)) {
+        match result.map_err(|error| (error.raw_os_error(), error)) {
             Ok(()) | Err((Some(libc::ENOBUFS | libc::EAGAIN), _)) => Ok(frames > 0),
             Err((Some(libc::EINTR), _)) => Ok(true),
             Err((Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV), _)) => {

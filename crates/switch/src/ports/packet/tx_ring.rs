@@ -1,11 +1,11 @@
 //! Transmit ring shared with the kernel (`PACKET_TX_RING`, `TPACKET_V2`).
 //!
-//! By default the kernel sends the pages of the ring without a copy. That is unsafe on virtual links: the receiver keeps a
-//! page in a socket queue after the driver has released the sender's slot, so the sender may overwrite the data. Therefore
-//! the `virtio_net_hdr` of each frame declares the whole frame as headers, which the kernel copies (`tpacket_fill_skb`).
-//! Copying is also faster: 64 bytes through a veth take 0.78 µs of the sender's CPU time; pages take 1.09 µs, `sendmmsg`
-//! 1.05 µs, `send` 1.47 µs (1,362 bytes: 0.90, 1.12, 1.10, 1.52). A large part of this time is the reception at the peer,
-//! which runs on the sender's CPU.
+//! By default the kernel sends the pages of the ring without a copy. This is unsafe on virtual links: the receiver may
+//! keep a page in a socket queue after the driver has released the sender's slot, so the sender may overwrite the data.
+//! Therefore the `virtio_net_hdr` of each frame declares the whole frame as headers, which the kernel copies
+//! (`tpacket_fill_skb`). Copying is also faster: a copied frame of 64 bytes through a veth takes 0.78 µs of the
+//! sender's CPU time, a frame without a copy 1.09 µs, `sendmmsg` 1.05 µs, `send` 1.47 µs (with 1,362 bytes: 0.90, 1.12,
+//! 1.10 and 1.52 µs). A large part of this time is the reception at the peer, which runs on the sender's CPU.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -121,10 +121,10 @@ impl TxRing {
         // other memory.
         unsafe {
             slot.cast::<libc::tpacket2_hdr>().write(header);
-            let mut to = slot.add(DATA_OFFSET);
+            let mut destination = slot.add(DATA_OFFSET);
             for part in [&vnet, headers, payload] {
-                to.copy_from_nonoverlapping(NonNull::from(part).cast(), part.len());
-                to = to.add(part.len());
+                destination.copy_from_nonoverlapping(NonNull::from(part).cast(), part.len());
+                destination = destination.add(part.len());
             }
         }
         // Release: the frame is written before the kernel may read it.
@@ -134,9 +134,9 @@ impl TxRing {
         PushResult::Done
     }
 
-    /// Reclaims the slots of frames that the kernel has sent, oldest first. Returns their number and bytes.
+    /// Reclaims the slots of frames that the kernel has sent, oldest first. Returns the number and the bytes of these frames.
     pub(super) fn reclaim(&mut self) -> (usize, usize) {
-        let mut taken = (0, 0);
+        let mut reclaimed = (0, 0);
         while self.waiting > 0 {
             let oldest = self.next + self.slots - self.waiting;
             let (Some(slot), Some(status)) = (self.slot(oldest), self.status(oldest)) else {
@@ -148,13 +148,13 @@ impl TxRing {
             // SAFETY: `push` wrote the header, and the kernel changes only the status, which is not read
             // here.
             let length = unsafe { (&raw const (*slot.cast::<libc::tpacket2_hdr>().as_ptr()).tp_len).read() };
-            taken = (taken.0 + 1, taken.1 + length as usize - VNET_BYTES);
+            reclaimed = (reclaimed.0 + 1, reclaimed.1 + length as usize - VNET_BYTES);
             self.waiting -= 1;
         }
-        taken
+        reclaimed
     }
 
-    /// Discards all waiting frames. Returns their number.
+    /// Discards all waiting frames. Returns the number of these frames.
     pub(super) fn discard_waiting(&mut self) -> usize {
         let waiting = self.waiting;
         while self.waiting > 0 {

@@ -48,7 +48,7 @@ pub struct CaptureReader<R> {
     source: R,
     path: PathBuf,
     format: Option<Format>,
-    /// Read data; unparsed data starts at `parsed`.
+    /// Data from the source; unparsed data starts at `parsed`.
     bytes: Vec<u8>,
     parsed: usize,
     /// Offset of `bytes[parsed]` in the file.
@@ -90,8 +90,9 @@ impl<R: Read> CaptureReader<R> {
         }
     }
 
-    /// As [`Self::next_packet`], but distinguishes both cases. The caller must call [`Self::end`] to check that the source
-    /// ends between packets: a pipe without a writer also reports an end.
+    /// Same as [`Self::next_packet`], but distinguishes the end of the source from a source without data. At the end, the
+    /// caller must call [`Self::end`] to check that the source ends between packets: a pipe without a writer also reports
+    /// an end.
     pub(super) fn poll(&mut self) -> Result<ReadResult, PcapError> {
         loop {
             if self.format.is_none() {
@@ -122,8 +123,8 @@ impl<R: Read> CaptureReader<R> {
     /// # Errors
     /// The file ends inside of a header or packet.
     pub(super) fn end(&self) -> Result<(), PcapError> {
-        let found = self.rest().len();
-        let (element, expected_bytes) = match (self.format, found) {
+        let available_bytes = self.rest().len();
+        let (element, expected_bytes) = match (self.format, available_bytes) {
             (None, _) => ("the file header", FILE_HEADER_BYTES),
             (Some(_), 0) => return Ok(()),
             (Some(format), _) => match self.rest().first_chunk::<PACKET_HEADER_BYTES>() {
@@ -137,13 +138,13 @@ impl<R: Read> CaptureReader<R> {
             0,
             FormatError::Truncated {
                 element,
-                actual_bytes: found,
+                actual_bytes: available_bytes,
                 expected_bytes,
             },
         ))
     }
 
-    /// Source, for its descriptor.
+    /// Returns the source; its descriptor can be polled.
     pub(super) fn source(&self) -> &R {
         &self.source
     }
@@ -157,10 +158,10 @@ impl<R: Read> CaptureReader<R> {
         self.offset += bytes as u64;
     }
 
-    fn malformed(&self, further: u64, fault: FormatError) -> PcapError {
+    fn malformed(&self, relative_offset: u64, fault: FormatError) -> PcapError {
         PcapError::Malformed {
             path: self.path.clone(),
-            offset: self.offset + further,
+            offset: self.offset + relative_offset,
             fault,
         }
     }
@@ -170,7 +171,7 @@ impl<R: Read> CaptureReader<R> {
         self.parsed = 0;
         let length_before = self.bytes.len();
         self.bytes.resize(length_before + READ_BYTES, 0);
-        let read = loop {
+        let result = loop {
             match self
                 .source
                 .read(self.bytes.get_mut(length_before..).unwrap_or_default())
@@ -180,8 +181,8 @@ impl<R: Read> CaptureReader<R> {
             }
         };
         self.bytes
-            .truncate(length_before + read.as_ref().map_or(0, |read| *read));
-        read
+            .truncate(length_before + result.as_ref().map_or(0, |result| *result));
+        result
     }
 
     fn parse_file_header(&mut self) -> Result<(), PcapError> {
@@ -221,7 +222,7 @@ impl<R: Read> CaptureReader<R> {
         Ok(())
     }
 
-    /// Parses a packet; `None` if it is not complete yet.
+    /// Parses a packet; `None` if the packet is not complete yet.
     fn parse_packet(&mut self, format: Format) -> Result<Option<Packet>, PcapError> {
         let Some(header) = self.rest().first_chunk::<PACKET_HEADER_BYTES>() else {
             return Ok(None);
@@ -307,8 +308,8 @@ impl<W: Write> CaptureWriter<W> {
     }
 
     fn write_record(&mut self) -> Result<(), PcapError> {
-        let written = self.sink.write_all(&self.record);
-        written
+        let result = self.sink.write_all(&self.record);
+        result
             .and_then(|()| self.sink.flush())
             .map_err(|source| PcapError::Io {
                 path: self.path.clone(),

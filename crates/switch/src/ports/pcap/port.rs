@@ -1,9 +1,9 @@
 //! Capture files as ports.
 //!
-//! Packets of several files are replayed in the order of their timestamps: a port returns a packet only if no other port
-//! has an earlier packet. The input may be a pipe. A pipe without data does not block other inputs. All inputs are checked
-//! again after a packet has been found, so packets that one process writes to several pipes are replayed in the order of
-//! writing.
+//! Packets of several files are replayed in the order of their timestamps: a port returns a packet only if no other
+//! port has an earlier packet. The input may be a pipe. A pipe without data does not block other inputs. After a port
+//! has read its next packet, the port also reads from all other inputs, so packets that one process writes to several
+//! pipes are replayed in the order of writing.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd as _;
@@ -24,7 +24,7 @@ use super::file::{CaptureReader, CaptureWriter, Packet, ReadResult};
 /// # Errors
 /// A file cannot be opened or created. Malformed files are detected during reading.
 pub fn open(directory: &Path, specs: &[PortSpec], start: Instant) -> Result<Vec<(PortId, Port)>, PortError> {
-    let path = |spec: &PortSpec, end: &str| directory.join(format!("{}{end}", spec.interface));
+    let path = |spec: &PortSpec, suffix: &str| directory.join(format!("{}{suffix}", spec.interface));
     let inputs = specs
         .iter()
         .map(|spec| Input::open(path(spec, "_in.pcap")))
@@ -63,9 +63,9 @@ fn io_error(path: &Path, action: &'static str) -> impl FnOnce(std::io::Error) ->
 struct Input {
     reader: CaptureReader<File>,
     path: PathBuf,
-    pipe: bool,
+    is_pipe: bool,
     next: Option<Packet>,
-    failed: Option<PcapError>,
+    error: Option<PcapError>,
     ended: bool,
 }
 
@@ -80,35 +80,35 @@ impl Input {
         Ok(Self {
             reader: CaptureReader::new(file, &path),
             path,
-            pipe: kind.is_fifo(),
+            is_pipe: kind.is_fifo(),
             next: None,
-            failed: None,
+            error: None,
             ended: false,
         })
     }
 
-    /// Reads the next packet unless one is available.
+    /// Reads the next packet unless a packet is already available.
     fn fill(&mut self) {
         if self.next.is_some() || self.ended {
             return;
         }
-        // Checked before reading, so the data of the last writer is read before the end is reported.
-        let last = !self.pipe || self.writers_gone();
+        // The writers are checked before reading, so the data of the last writer is read before the end is reported.
+        let has_no_writer = !self.is_pipe || self.writers_gone();
         match self.reader.poll() {
             Ok(ReadResult::Packet(packet)) => self.next = Some(packet),
-            Ok(ReadResult::End) if last => {
-                self.failed = self.reader.end().err();
+            Ok(ReadResult::End) if has_no_writer => {
+                self.error = self.reader.end().err();
                 self.ended = true;
             }
             Ok(ReadResult::End | ReadResult::Pending) => {}
             Err(error) => {
-                self.failed = Some(error);
+                self.error = Some(error);
                 self.ended = true;
             }
         }
     }
 
-    /// Whether all writers of a pipe have closed it.
+    /// Whether all writers have closed the pipe.
     fn writers_gone(&self) -> bool {
         let mut poll = [sys::poll_interest(self.reader.source().as_fd(), 0)];
         sys::poll(&mut poll, Some(Duration::ZERO)).is_ok()
@@ -122,7 +122,7 @@ struct Replay {
     inputs: Vec<Input>,
 }
 
-/// A panic under the lock leaves complete packets.
+/// Locks the inputs, even after a panic of another thread: a panic leaves complete packets.
 fn lock(replay: &Mutex<Replay>) -> MutexGuard<'_, Replay> {
     replay.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -143,16 +143,16 @@ impl Replay {
             return Ok(None);
         };
         input.fill();
-        if let Some(error) = input.failed.take() {
+        if let Some(error) = input.error.take() {
             return Err(error);
         }
         let Some(time) = input.next.as_ref().map(|packet| packet.time) else {
             return Ok(None);
         };
-        for (other_number, other) in self.inputs.iter_mut().enumerate() {
-            other.fill();
-            let earlier = |other: &Packet| (other.time, other_number) < (time, number);
-            if other.next.as_ref().is_some_and(earlier) {
+        for (other_number, other_input) in self.inputs.iter_mut().enumerate() {
+            other_input.fill();
+            let is_earlier = |packet: &Packet| (packet.time, other_number) < (time, number);
+            if other_input.next.as_ref().is_some_and(is_earlier) {
                 return Ok(None);
             }
         }
@@ -164,7 +164,7 @@ impl Replay {
 struct PcapReceiver {
     replay: Arc<Mutex<Replay>>,
     number: usize,
-    /// Duplicate of the input, for waiting.
+    /// Duplicate of the input's descriptor, for polling.
     file: Option<File>,
     start: Instant,
     counters: RxCounters,
@@ -192,8 +192,8 @@ impl Receive for PcapReceiver {
             return Readiness::At(self.start);
         }
         match lock(&self.replay).inputs.get(self.number) {
-            Some(input) if input.next.is_some() || input.failed.is_some() => Readiness::Now,
-            Some(input) if !input.ended && !input.pipe => Readiness::Now,
+            Some(input) if input.next.is_some() || input.error.is_some() => Readiness::Now,
+            Some(input) if !input.ended && !input.is_pipe => Readiness::Now,
             Some(input) if !input.ended => self
                 .file
                 .as_ref()
@@ -208,7 +208,7 @@ impl Receive for PcapReceiver {
 }
 
 impl Drop for PcapReceiver {
-    /// Pending packets of a removed port do not block other ports.
+    /// Discards the pending packets of a removed port, so they do not block other ports.
     fn drop(&mut self) {
         if let Some(input) = lock(&self.replay).inputs.get_mut(self.number) {
             input.ended = true;

@@ -1,10 +1,11 @@
 //! Port on a network interface through `AF_XDP`: frames bypass the system's network stack, with zero copy if the driver
 //! supports it. The switch owns the interface: the network stack does not see received frames.
 //!
-//! XDP provides no information on offloads: if the peer of a virtual link is a network stack, a frame may have a partial checksum
-//! without any flag. On interfaces of such drivers the port detects and completes partial checksums (`unfinished.rs`). The kernel
-//! disables segmentation offloads while an XDP program is attached. VLAN tags stay in the frame unless a network card removes them
-//! (disable with `ethtool -K INTERFACE rx-vlan-offload off`) or a VLAN device at the peer of a veth does not insert them (disable
+//! XDP provides no information on offloads: if the peer of a virtual link is a network stack, a frame may have a partial
+//! checksum without any flag. On interfaces of such drivers the port detects and completes partial checksums
+//! (`unfinished.rs`). The kernel disables segmentation offloads while an XDP program is attached. VLAN tags stay in the
+//! frame, with two exceptions: a network card may remove the tags (disable with
+//! `ethtool -K INTERFACE rx-vlan-offload off`), and a VLAN device at the peer of a veth may not insert the tags (disable
 //! with `ethtool -K PEER tx-vlan-offload off`).
 //!
 //! The port serves one receive queue. An interface with several receive queues is rejected.
@@ -70,16 +71,18 @@ pub fn open(interface: &str, options: &XdpOptions) -> Result<Port, PortError> {
         source,
     };
     let fd = sys::socket(libc::AF_XDP, libc::SOCK_RAW).map_err(|error| fail(("socket", error)))?;
-    let any = sys::socket(libc::AF_INET, libc::SOCK_DGRAM).map_err(|error| fail(("socket", error)))?;
-    super::require_ethernet(&any, interface)?;
-    let queues = sys::receive_queues(&any, interface).map_err(|error| fail(("ETHTOOL_GCHANNELS", error)))?;
+    let ioctl_socket =
+        sys::socket(libc::AF_INET, libc::SOCK_DGRAM).map_err(|error| fail(("socket", error)))?;
+    super::require_ethernet(&ioctl_socket, interface)?;
+    let queues =
+        sys::receive_queues(&ioctl_socket, interface).map_err(|error| fail(("ETHTOOL_GCHANNELS", error)))?;
     if queues > 1 {
         return Err(PortError::Queues {
             interface: interface.to_owned(),
             queues,
         });
     }
-    let mtu = sys::mtu(&any, interface).map_err(|error| fail(("SIOCGIFMTU", error)))?;
+    let mtu = sys::mtu(&ioctl_socket, interface).map_err(|error| fail(("SIOCGIFMTU", error)))?;
     if mtu > MTU_MAX {
         return Err(PortError::Mtu {
             interface: interface.to_owned(),
@@ -87,14 +90,14 @@ pub fn open(interface: &str, options: &XdpOptions) -> Result<Port, PortError> {
             max: MTU_MAX,
         });
     }
-    let driver = sys::driver(&any, interface).map_err(|error| fail(("ETHTOOL_GDRVINFO", error)))?;
-    let link = InterfaceInfo {
+    let driver = sys::driver(&ioctl_socket, interface).map_err(|error| fail(("ETHTOOL_GDRVINFO", error)))?;
+    let info = InterfaceInfo {
         interface,
         index,
         mtu,
         is_software: unfinished::is_software(&driver),
     };
-    prepare((fd, any), link, options).map_err(fail)
+    prepare((fd, ioctl_socket), info, options).map_err(fail)
 }
 
 /// Interface properties.
@@ -107,39 +110,39 @@ struct InterfaceInfo<'a> {
 }
 
 fn prepare(
-    (fd, any): (OwnedFd, OwnedFd),
-    link: InterfaceInfo<'_>,
+    (fd, ioctl_socket): (OwnedFd, OwnedFd),
+    info: InterfaceInfo<'_>,
     options: &XdpOptions,
 ) -> Result<Port, (&'static str, io::Error)> {
     let rx_frames = options.ring_frames.clamp(64, 1 << 20).next_power_of_two();
-    let chunk_bytes = (link.mtu + LINK_BYTES_MAX + HEADROOM_BYTES)
+    let chunk_bytes = (info.mtu + LINK_BYTES_MAX + HEADROOM_BYTES)
         .next_power_of_two()
         .max(2048);
-    // The first chunks are for receiving, the others for sending, so the halves share no mutable state.
+    // The first chunks are for reception, the remaining chunks for transmission, so the halves share no mutable state.
     let umem = Umem::new((rx_frames + TX_FRAMES) as usize, chunk_bytes).map_err(|error| ("mmap", error))?;
     let chunk = |number: u32| u64::from(number) * chunk_bytes as u64;
-    let set = |step, option, value| {
+    let set_ring_size = |step, option, value| {
         sys::set_option(&fd, libc::SOL_XDP, option, value).map_err(|error| (step, error))
     };
     sys::set_option(&fd, libc::SOL_XDP, libc::XDP_UMEM_REG, umem.registration())
         .map_err(|error| ("XDP_UMEM_REG", error))?;
-    set("XDP_UMEM_FILL_RING", libc::XDP_UMEM_FILL_RING, rx_frames)?;
-    set(
+    set_ring_size("XDP_UMEM_FILL_RING", libc::XDP_UMEM_FILL_RING, rx_frames)?;
+    set_ring_size(
         "XDP_UMEM_COMPLETION_RING",
         libc::XDP_UMEM_COMPLETION_RING,
         TX_FRAMES,
     )?;
-    set("XDP_RX_RING", libc::XDP_RX_RING, rx_frames)?;
-    set("XDP_TX_RING", libc::XDP_TX_RING, TX_FRAMES)?;
+    set_ring_size("XDP_RX_RING", libc::XDP_RX_RING, rx_frames)?;
+    set_ring_size("XDP_TX_RING", libc::XDP_TX_RING, TX_FRAMES)?;
     let offsets: libc::xdp_mmap_offsets = sys::get_option(&fd, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)
         .map_err(|error| ("XDP_MMAP_OFFSETS", error))?;
-    let mapped = |error| ("mmap", error);
-    let fill_at = libc::XDP_UMEM_PGOFF_FILL_RING as libc::off_t;
-    let completion_at = libc::XDP_UMEM_PGOFF_COMPLETION_RING as libc::off_t;
-    let mut fill = Ring::map(&fd, rx_frames, offsets.fr, fill_at).map_err(mapped)?;
-    let completion = Ring::map(&fd, TX_FRAMES, offsets.cr, completion_at).map_err(mapped)?;
-    let rx = Ring::map(&fd, rx_frames, offsets.rx, libc::XDP_PGOFF_RX_RING).map_err(mapped)?;
-    let tx = Ring::map(&fd, TX_FRAMES, offsets.tx, libc::XDP_PGOFF_TX_RING).map_err(mapped)?;
+    let map_error = |error| ("mmap", error);
+    let fill_offset = libc::XDP_UMEM_PGOFF_FILL_RING as libc::off_t;
+    let completion_offset = libc::XDP_UMEM_PGOFF_COMPLETION_RING as libc::off_t;
+    let mut fill = Ring::map(&fd, rx_frames, offsets.fr, fill_offset).map_err(map_error)?;
+    let completion = Ring::map(&fd, TX_FRAMES, offsets.cr, completion_offset).map_err(map_error)?;
+    let rx = Ring::map(&fd, rx_frames, offsets.rx, libc::XDP_PGOFF_RX_RING).map_err(map_error)?;
+    let tx = Ring::map(&fd, TX_FRAMES, offsets.tx, libc::XDP_PGOFF_TX_RING).map_err(map_error)?;
     for number in 0..rx_frames {
         fill.push(chunk(number));
     }
@@ -153,20 +156,20 @@ fn prepare(
         sxdp_family: libc::AF_XDP as u16,
         // By default the kernel copies only if the driver does not support zero copy.
         sxdp_flags: libc::XDP_USE_NEED_WAKEUP | zero_copy,
-        sxdp_ifindex: link.index,
+        sxdp_ifindex: info.index,
         sxdp_queue_id: 0,
         sxdp_shared_umem_fd: 0,
     };
     bind(&fd, &address).map_err(|error| ("bind", error))?;
     let xdp_options: libc::xdp_options =
         sys::get_option(&fd, libc::SOL_XDP, libc::XDP_OPTIONS).map_err(|error| ("XDP_OPTIONS", error))?;
-    let attached = program::attach(link.index, &fd)?;
+    let program_link = program::attach(info.index, &fd)?;
     let shared = Arc::new(SharedSocket {
         fd,
-        ioctl_socket: any,
+        ioctl_socket,
         umem,
-        interface: link.interface.to_owned(),
-        index: link.index,
+        interface: info.interface.to_owned(),
+        index: info.index,
         copy_mode: xdp_options.flags & libc::XDP_OPTIONS_ZEROCOPY == 0,
     });
     Ok(Port {
@@ -174,15 +177,15 @@ fn prepare(
             rx,
             fill,
             shared: shared.clone(),
-            completes_checksums: link.is_software,
-            _program_link: attached,
+            completes_checksums: info.is_software,
+            _program_link: program_link,
             counters: RxCounters::default(),
         }),
         sender: Box::new(XdpSender {
             tx,
             completion,
             free: (rx_frames..rx_frames + TX_FRAMES).map(chunk).collect(),
-            frame_bytes: link.mtu + LINK_BYTES_MAX,
+            frame_bytes: info.mtu + LINK_BYTES_MAX,
             shared,
             counters: TxCounters::default(),
             send_backoff: SendBackoff::default(),
@@ -202,7 +205,7 @@ fn bind(fd: &OwnedFd, address: &libc::sockaddr_xdp) -> io::Result<()> {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) && start.elapsed() < BUSY_MAX => {
                 sys::poll(&mut [], Some(PAUSE))?;
             }
-            bound => return bound,
+            result => return result,
         }
     }
 }
@@ -216,7 +219,7 @@ struct SharedSocket {
     umem: Umem,
     interface: String,
     index: u32,
-    /// Whether the driver is in copy mode: the kernel sends only during our system calls.
+    /// Whether the driver is in copy mode: the kernel sends only during system calls of the switch.
     copy_mode: bool,
 }
 
@@ -257,12 +260,12 @@ impl Receive for XdpReceiver {
             self.rx.release();
             self.fill.publish();
         } else if self.fill.needs_wakeup() {
-            // A driver without free chunks checks for new ones when the socket is polled.
-            let polled = sys::poll(
+            // A driver without free chunks checks for new chunks when the socket is polled.
+            let result = sys::poll(
                 &mut [sys::poll_interest(self.shared.fd.as_fd(), libc::POLLIN)],
                 Some(Duration::ZERO),
             );
-            polled.map_err(|source| self.shared.kernel("poll", source))?;
+            result.map_err(|source| self.shared.kernel("poll", source))?;
         }
         Ok(frames)
     }
@@ -276,9 +279,9 @@ impl Receive for XdpReceiver {
     }
 
     fn counters(&mut self) -> RxCounters {
-        let read =
+        let result =
             sys::get_option::<libc::xdp_statistics>(&self.shared.fd, libc::SOL_XDP, libc::XDP_STATISTICS);
-        if let Ok(statistics) = read {
+        if let Ok(statistics) = result {
             self.counters.dropped_full = statistics.rx_dropped + statistics.rx_ring_full;
         }
         self.counters
@@ -325,16 +328,16 @@ impl XdpSender {
     /// Reclaims sent chunks and counts accepted frames. True if there was progress.
     fn reclaim(&mut self) -> bool {
         let counters = &mut self.counters;
-        let taken = self.tx.reclaim(|descriptor| {
+        let accepted = self.tx.reclaim(|descriptor| {
             counters.frames += 1;
             counters.bytes += u64::from(descriptor.len);
         });
-        let free = self.free.len();
+        let free_before = self.free.len();
         while let Some(address) = self.completion.pop() {
             self.free.push(address);
         }
         self.completion.release();
-        let progress = taken > 0 || self.free.len() > free;
+        let progress = accepted > 0 || self.free.len() > free_before;
         self.down &= !progress;
         progress
     }
@@ -380,24 +383,24 @@ impl Transmit for XdpSender {
             }
             self.tx.publish();
             if !self.kick()? && !self.pause() {
-                let lost = if self.down {
+                let drop_counter = if self.down {
                     &mut self.counters.dropped_down
                 } else {
                     &mut self.counters.dropped_full
                 };
-                *lost += 1;
+                *drop_counter += 1;
                 return Ok(());
             }
         };
         // SAFETY: the chunk is from the list of free chunks.
-        let written = unsafe { self.shared.umem.write(address, headers, payload) };
+        let is_written = unsafe { self.shared.umem.write(address, headers, payload) };
         let descriptor = libc::xdp_desc {
             addr: address,
             len: length as u32,
             options: 0,
         };
-        // The ring has as many slots as there are chunks.
-        if !written || !self.tx.push(descriptor) {
+        // The ring has an entry for each chunk, so the push succeeds.
+        if !is_written || !self.tx.push(descriptor) {
             self.free.push(address);
             self.counters.dropped_full += 1;
         } else if self.tx.unconsumed().is_multiple_of(BATCH_FRAMES) {
@@ -412,8 +415,8 @@ impl Transmit for XdpSender {
         self.tx.publish();
         loop {
             let progress = self.kick()?;
-            let done = self.tx.unconsumed() == 0 || !self.shared.copy_mode;
-            if done || (!progress && !self.pause()) {
+            let is_done = self.tx.unconsumed() == 0 || !self.shared.copy_mode;
+            if is_done || (!progress && !self.pause()) {
                 self.send_backoff.reset();
                 return Ok(());
             }

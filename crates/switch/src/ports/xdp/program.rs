@@ -24,8 +24,8 @@ const fn instruction(code: u8, registers: u8, offset: i16, immediate: i32) -> In
     }
 }
 
-/// `return bpf_redirect_map(&map, ctx->rx_queue_index, XDP_PASS)`: redirects to the socket of the queue, else passes to
-/// the network stack.
+/// `return bpf_redirect_map(&map, ctx->rx_queue_index, XDP_PASS)`: redirects a frame to the socket of the queue. Without a
+/// socket the frame passes to the network stack.
 fn redirect(map: &OwnedFd) -> [Instruction; 6] {
     const LOAD_WORD: u8 = 0x61;
     const LOAD_MAP: u8 = 0x18;
@@ -83,11 +83,13 @@ struct CreateLink {
     flags: u32,
 }
 
+/// Calls bpf(2).
+///
 /// # Safety
 /// `T` is the attribute of the command, and its pointers are valid.
 unsafe fn bpf<T>(command: libc::c_int, attribute: &T) -> io::Result<libc::c_int> {
     // SAFETY: the attribute lives through the call and its size is passed; the caller guarantees the rest.
-    let returned = unsafe {
+    let result = unsafe {
         libc::syscall(
             libc::SYS_bpf,
             command,
@@ -95,16 +97,16 @@ unsafe fn bpf<T>(command: libc::c_int, attribute: &T) -> io::Result<libc::c_int>
             size_of::<T>(),
         )
     };
-    if returned < 0 {
+    if result < 0 {
         return Err(io::Error::last_os_error());
     }
-    libc::c_int::try_from(returned).map_err(io::Error::other)
+    libc::c_int::try_from(result).map_err(io::Error::other)
 }
 
-/// As [`bpf`], for commands that return a descriptor.
+/// Same as [`bpf`] for commands that return a descriptor.
 ///
 /// # Safety
-/// As [`bpf`], and the command returns a descriptor.
+/// The requirements of [`bpf`], and the command returns a descriptor.
 unsafe fn bpf_fd<T>(command: libc::c_int, attribute: &T) -> io::Result<OwnedFd> {
     // SAFETY: guaranteed by the caller.
     let fd = unsafe { bpf(command, attribute) }?;

@@ -1,5 +1,5 @@
-//! Rings of an XDP socket (Documentation/networking/af_xdp.rst). Each has one producer and one consumer; the kernel is one of
-//! them.
+//! Rings of an XDP socket (Documentation/networking/af_xdp.rst). Each ring has one producer and one consumer; one of
+//! the two is the kernel, and the other is the switch.
 
 use std::io;
 use std::marker::PhantomData;
@@ -12,7 +12,7 @@ use super::super::sys::Mapping;
 /// Entry of a ring: plain integers for which every byte pattern is valid.
 ///
 /// # Safety
-/// Implement it only for such types.
+/// Implement the trait only for plain integers.
 pub(super) unsafe trait Entry: Copy {}
 
 // SAFETY: an integer.
@@ -46,10 +46,10 @@ impl<T: Entry> Ring<T> {
         fd: &OwnedFd,
         entries: u32,
         offsets: libc::xdp_ring_offset,
-        at: libc::off_t,
+        page_offset: libc::off_t,
     ) -> io::Result<Self> {
         let first_entry = offsets.desc as usize;
-        let memory = Mapping::of(fd, first_entry + entries as usize * size_of::<T>(), at)?;
+        let memory = Mapping::of(fd, first_entry + entries as usize * size_of::<T>(), page_offset)?;
         let word = |offset: u64| {
             let word = memory
                 .at(offset as usize, 4)
@@ -77,9 +77,9 @@ impl<T: Entry> Ring<T> {
     }
 
     fn entry(&self, index: u32) -> Option<NonNull<T>> {
-        let place = (index & (self.entries - 1)) as usize;
-        let at = self.first_entry + place * size_of::<T>();
-        self.memory.at(at, size_of::<T>()).map(NonNull::cast)
+        let position = (index & (self.entries - 1)) as usize;
+        let offset = self.first_entry + position * size_of::<T>();
+        self.memory.at(offset, size_of::<T>()).map(NonNull::cast)
     }
 
     /// Whether the kernel requires a wake-up for new entries.
@@ -112,12 +112,12 @@ impl<T: Entry> Ring<T> {
 
     /// As producer: makes the entries visible to the kernel.
     pub(super) fn publish(&mut self) {
-        // Release: the entries are written before.
+        // Release: the entries are written before the index.
         self.word(self.producer).store(self.own_index, Ordering::Release);
     }
 
-    /// As producer: passes the entries that the kernel has consumed to `take`, except those that a [`Self::push`] into a full
-    /// ring has already detected. Returns their number.
+    /// As producer: passes the entries that the kernel has consumed to `take`, and returns the number of these entries.
+    /// Entries whose consumption a [`Self::push`] into a full ring has already detected are not passed and not counted.
     pub(super) fn reclaim(&mut self, mut take: impl FnMut(T)) -> u32 {
         let consumed = self.word(self.consumer).load(Ordering::Acquire);
         let count = consumed.wrapping_sub(self.kernel_index);
@@ -131,7 +131,7 @@ impl<T: Entry> Ring<T> {
         count
     }
 
-    /// As consumer: takes the next entry. [`Self::release`] returns it to the kernel.
+    /// As consumer: takes the next entry. [`Self::release`] returns the entry to the kernel.
     pub(super) fn pop(&mut self) -> Option<T> {
         if self.own_index == self.kernel_index {
             // Acquire: the kernel has written the produced entries.
@@ -149,7 +149,7 @@ impl<T: Entry> Ring<T> {
 
     /// As consumer: returns the popped entries to the kernel.
     pub(super) fn release(&mut self) {
-        // Release: the entries have been read before.
+        // Release: the entries are read before the index is written.
         self.word(self.consumer).store(self.own_index, Ordering::Release);
     }
 }
@@ -185,8 +185,8 @@ impl Umem {
     /// Passes the frame of a descriptor to `take`, which may modify it; an empty slice if the descriptor is out of range.
     ///
     /// # Safety
-    /// The chunk was received from the kernel through the receive ring and not returned, and no other reference into the chunk
-    /// exists.
+    /// The switch has received the chunk through the receive ring and has not returned it to the kernel, and no other
+    /// reference into the chunk exists.
     pub(super) unsafe fn with_frame(&self, descriptor: &libc::xdp_desc, take: impl FnOnce(&mut [u8])) {
         let length = descriptor.len as usize;
         match self.memory.at(descriptor.addr as usize, length) {

@@ -1,18 +1,18 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::super::super::checksum::samples::{assert_right_sums, oversized, plain_sum};
+use super::super::super::checksum::samples::{assert_valid_sums, oversized, plain_sum};
 use super::super::super::checksum::{crc32c, set_be16};
 use super::*;
 
-/// Frame with an IP packet, and the offsets of its L4 header and checksum.
+/// Frame with an IP packet, and the offsets of the L4 header and of the checksum field.
 struct Sample {
     frame: Vec<u8>,
     ipv6: bool,
     udp: bool,
     tags: usize,
     l4: usize,
-    at: usize,
+    checksum_offset: usize,
 }
 
 impl Sample {
@@ -32,14 +32,14 @@ impl Sample {
         if udp {
             set_be16(&mut frame, l4 + 4, l4_bytes).unwrap();
         }
-        let at = l4 + if udp { 6 } else { 16 };
+        let checksum_offset = l4 + if udp { 6 } else { 16 };
         Self {
             frame,
             ipv6,
             udp,
             tags,
             l4,
-            at,
+            checksum_offset,
         }
     }
 
@@ -56,16 +56,21 @@ impl Sample {
         plain_sum(&[addresses, &length.to_be_bytes(), &[0, protocol]])
     }
 
-    fn unfinished(&self) -> Vec<u8> {
+    fn with_partial_checksum(&self) -> Vec<u8> {
         let mut frame = self.frame.clone();
-        set_be16(&mut frame, self.at, self.pseudo_sum()).unwrap();
+        set_be16(&mut frame, self.checksum_offset, self.pseudo_sum()).unwrap();
         frame
     }
 
-    fn finished(&self) -> Vec<u8> {
+    fn with_complete_checksum(&self) -> Vec<u8> {
         let mut frame = self.frame.clone();
         let sum = !plain_sum(&[&self.pseudo_sum().to_be_bytes(), &frame[self.l4..]]);
-        set_be16(&mut frame, self.at, if sum == 0 { 0xffff } else { sum }).unwrap();
+        set_be16(
+            &mut frame,
+            self.checksum_offset,
+            if sum == 0 { 0xffff } else { sum },
+        )
+        .unwrap();
         frame
     }
 }
@@ -74,7 +79,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn an_unfinished_checksum_is_completed_and_a_finished_one_kept(
+    fn partial_checksum_is_completed_and_complete_checksum_is_unchanged(
         payload in vec(any::<u8>(), 0..1400),
         tags in 0usize..3,
         ipv6: bool,
@@ -82,21 +87,21 @@ proptest! {
         padding in 0usize..20,
     ) {
         let sample = Sample::new(tags, ipv6, udp, &payload);
-        let finished = sample.finished();
+        let complete_frame = sample.with_complete_checksum();
         let protocol = if udp { UDP } else { TCP };
-        assert_right_sums(&finished, 14 + 4 * tags, sample.l4, ipv6, protocol);
+        assert_valid_sums(&complete_frame, 14 + 4 * tags, sample.l4, ipv6, protocol);
         // Padding need not be zero.
         let padded = |mut frame: Vec<u8>| { frame.resize(frame.len() + padding, 0xa5); frame };
-        let mut frame = padded(sample.unfinished());
+        let mut frame = padded(sample.with_partial_checksum());
         prop_assert!(complete(&mut frame));
-        prop_assert_eq!(&frame, &padded(finished.clone()));
+        prop_assert_eq!(&frame, &padded(complete_frame.clone()));
         prop_assert!(!complete(&mut frame));
-        prop_assert_eq!(frame, padded(finished));
+        prop_assert_eq!(frame, padded(complete_frame));
     }
 
-    /// The payload is chosen so that the correct checksum equals the partial one.
+    /// The payload is chosen so that the complete checksum equals the partial checksum.
     #[test]
-    fn a_finished_checksum_that_resembles_an_unfinished_one_is_unchanged(
+    fn complete_checksum_with_the_value_of_a_partial_checksum_is_unchanged(
         mut payload in vec(any::<u8>(), 2..1400),
         tags in 0usize..3,
         ipv6: bool,
@@ -104,18 +109,18 @@ proptest! {
     ) {
         payload[..2].fill(0);
         let mut sample = Sample::new(tags, ipv6, udp, &payload);
-        let pseudo = sample.pseudo_sum();
-        let rest = plain_sum(&[&sample.frame[sample.l4..]]);
-        // pseudo + rest + word + pseudo = 0xffff
-        let word = !plain_sum(&[&pseudo.to_be_bytes(), &pseudo.to_be_bytes(), &rest.to_be_bytes()]);
-        let at = sample.l4 + if udp { 8 } else { 32 };
-        set_be16(&mut sample.frame, at, word).unwrap();
-        let finished = sample.finished();
-        prop_assert_eq!(be16(&finished, sample.at), Some(pseudo));
-        let mut frame = finished.clone();
+        let pseudo_sum = sample.pseudo_sum();
+        let data_sum = plain_sum(&[&sample.frame[sample.l4..]]);
+        // pseudo_sum + data_sum + word + pseudo_sum = 0xffff
+        let word = !plain_sum(&[&pseudo_sum.to_be_bytes(), &pseudo_sum.to_be_bytes(), &data_sum.to_be_bytes()]);
+        let word_offset = sample.l4 + if udp { 8 } else { 32 };
+        set_be16(&mut sample.frame, word_offset, word).unwrap();
+        let complete_frame = sample.with_complete_checksum();
+        prop_assert_eq!(be16(&complete_frame, sample.checksum_offset), Some(pseudo_sum));
+        let mut frame = complete_frame.clone();
         prop_assert!(find_partial_checksum(&frame).is_some());
         prop_assert!(!complete(&mut frame));
-        prop_assert_eq!(frame, finished);
+        prop_assert_eq!(frame, complete_frame);
     }
 
     /// A wrong checksum with any other value must stay wrong for the receiver.
@@ -129,10 +134,10 @@ proptest! {
         let sample = Sample::new(0, ipv6, udp, &payload);
         prop_assume!(wrong != sample.pseudo_sum());
         let mut frame = sample.frame.clone();
-        set_be16(&mut frame, sample.at, wrong).unwrap();
-        let before = frame.clone();
+        set_be16(&mut frame, sample.checksum_offset, wrong).unwrap();
+        let original = frame.clone();
         prop_assert!(!complete(&mut frame));
-        prop_assert_eq!(frame, before);
+        prop_assert_eq!(frame, original);
     }
 
     #[test]
@@ -145,32 +150,32 @@ proptest! {
     }
 
     #[test]
-    fn a_truncated_frame_is_unchanged(payload in vec(any::<u8>(), 1..100), ipv6: bool, udp: bool, kept in 0usize..150) {
-        let full_frame = Sample::new(1, ipv6, udp, &payload).unfinished();
-        let mut frame = full_frame[..kept.min(full_frame.len() - 1)].to_vec();
-        let before = frame.clone();
+    fn a_truncated_frame_is_unchanged(payload in vec(any::<u8>(), 1..100), ipv6: bool, udp: bool, length in 0usize..150) {
+        let full_frame = Sample::new(1, ipv6, udp, &payload).with_partial_checksum();
+        let mut frame = full_frame[..length.min(full_frame.len() - 1)].to_vec();
+        let original = frame.clone();
         prop_assert!(!complete(&mut frame));
-        prop_assert_eq!(frame, before);
+        prop_assert_eq!(frame, original);
     }
 }
 
 #[test]
-fn udp_without_a_checksum_keeps_none() {
+fn udp_frame_without_a_checksum_is_unchanged() {
     for ipv6 in [false, true] {
         let mut frame = Sample::new(0, ipv6, true, b"payload").frame;
-        let before = frame.clone();
+        let original = frame.clone();
         assert!(!complete(&mut frame));
-        assert_eq!(frame, before);
+        assert_eq!(frame, original);
     }
 }
 
 #[test]
 fn a_fragment_is_unchanged() {
-    let mut frame = Sample::new(0, false, true, b"payload").unfinished();
+    let mut frame = Sample::new(0, false, true, b"payload").with_partial_checksum();
     frame[14 + 6] = 0x20;
-    let before = frame.clone();
+    let original = frame.clone();
     assert!(!complete(&mut frame));
-    assert_eq!(frame, before);
+    assert_eq!(frame, original);
 }
 
 #[test]
@@ -187,14 +192,14 @@ fn a_missing_sctp_crc_is_computed() {
 }
 
 #[test]
-fn physical_links_differ_from_links_in_memory() {
-    for (driver, is_physical) in [
+fn virtual_links_are_recognized_by_their_driver() {
+    for (driver, is_virtual) in [
         ("veth", true),
         ("tun", true),
         ("virtio_net", false),
         ("ixgbe", false),
         ("", false),
     ] {
-        assert_eq!(is_software(driver), is_physical, "{driver}");
+        assert_eq!(is_software(driver), is_virtual, "{driver}");
     }
 }

@@ -57,7 +57,7 @@ const ROUNDS_MAX: u32 = 10;
 const ROUND_TIMEOUT: Duration = Duration::from_secs(300);
 /// Interval between two progress updates.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// Provers that are enrolled at a time; progress is reported after each time.
+/// Provers that one database transaction enrolls; progress is reported before each transaction.
 const ENROLLMENT_CHUNK: u32 = 500;
 
 /// The network between gateway and provers.
@@ -74,7 +74,7 @@ enum Environment {
 /// The registry or the network failed, or no round was complete.
 pub fn rows(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     let environment = Environment::choose()?;
-    let registry = ProverRegistry::make(size.round_provers, &environment, progress)?;
+    let registry = ProverRegistry::create(size.round_provers, &environment, progress)?;
     let stop = AtomicBool::new(false);
     let measured = std::thread::scope(|scope| {
         let provers = environment.provers(size.round_provers, registry.h)?;
@@ -86,9 +86,9 @@ pub fn rows(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> Result<
         stop.store(true, Ordering::Relaxed);
         let mut sent = 0;
         for thread in threads {
-            let ended = thread.join();
+            let result = thread.join();
             let panicked = |_| BenchError::InvalidMeasurement("a prover thread panicked".to_owned());
-            sent += ended.map_err(panicked)??;
+            sent += result.map_err(panicked)??;
         }
         Ok::<_, BenchError>((measured?, sent))
     });
@@ -130,7 +130,7 @@ struct RoundsResult {
     best: Round,
     complete: u32,
     slowest_s: f64,
-    /// All rounds, with the first one, in which both sides derive their keys.
+    /// Number of all rounds, including the first one, in which both sides derive their keys.
     rounds: u32,
     counted: Counters,
 }
@@ -142,14 +142,14 @@ fn measure(
     progress: Progress<'_>,
 ) -> Result<RoundsResult, BenchError> {
     let gateway = environment.gateway(size.round_provers, registry)?;
-    let began = Instant::now();
+    let started = Instant::now();
     while !gateway.wait_until(POLL_INTERVAL, |status| status.attest.rounds > 0) {
         let provers = gateway.status().attest.provers;
         progress(
             "complete round: loading provers",
             Some((provers, size.round_provers.into())),
         );
-        if began.elapsed() > ROUND_TIMEOUT {
+        if started.elapsed() > ROUND_TIMEOUT {
             return Err(invalid_measurement(format!(
                 "no round began within {ROUND_TIMEOUT:?}: {:?}",
                 gateway.status()
@@ -158,12 +158,12 @@ fn measure(
     }
     let runs = size.runs.min(ROUNDS_MAX);
     let mut complete: Vec<Round> = Vec::new();
-    let mut last = None;
+    let mut last_record = None;
     for run in 0..runs {
         progress("complete round of all provers", Some((run.into(), runs.into())));
         let round = one_round(&gateway, registry)?;
         let (requested, missed) = (round.record.requested, round.record.missed);
-        last = Some(round.record.clone());
+        last_record = Some(round.record.clone());
         if requested == size.round_provers && missed == 0 {
             complete.push(round);
         }
@@ -174,10 +174,11 @@ fn measure(
     let best = complete
         .into_iter()
         .min_by_key(|round| round.record.last_verdict_ms);
-    let none = || invalid_measurement(format!("no round was complete; the last round: {last:?}"));
+    let no_complete_round =
+        || invalid_measurement(format!("no round was complete; the last round: {last_record:?}"));
     gateway.stop().map_err(invalid_measurement)?;
     Ok(RoundsResult {
-        best: best.ok_or_else(none)?,
+        best: best.ok_or_else(no_complete_round)?,
         complete: count,
         slowest_s: f64::from(slowest_ms.unwrap_or(0)) / 1e3,
         rounds: runs + 1,
@@ -218,7 +219,7 @@ struct ProverRegistry {
 }
 
 impl ProverRegistry {
-    fn make(provers: u32, environment: &Environment, progress: Progress<'_>) -> Result<Self, BenchError> {
+    fn create(provers: u32, environment: &Environment, progress: Progress<'_>) -> Result<Self, BenchError> {
         let directory = tempfile::tempdir().map_err(io("create a temporary directory"))?;
         // A thread that also runs between calls, because background tasks return connections to the pool.
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -304,7 +305,7 @@ fn device(index: u32) -> DeviceRecord {
     }
 }
 
-fn prover(index: u32, group: &GroupName, at: SocketAddr) -> NewProver {
+fn prover(index: u32, group: &GroupName, location: SocketAddr) -> NewProver {
     NewProver {
         device: device_id(index),
         group: group.clone(),
@@ -314,9 +315,9 @@ fn prover(index: u32, group: &GroupName, at: SocketAddr) -> NewProver {
         overlay: None,
         location: Some(ProverLocation {
             gateway: GATEWAY_ID,
-            address: at.ip(),
+            address: location.ip(),
         }),
-        port: at.port(),
+        port: location.port(),
         enrolled_period: Period(0),
     }
 }

@@ -19,7 +19,7 @@ use crate::fleet::device_id;
 use crate::packet_socket::{Fanout, Options, PacketSocket, PacketSocketError, TxBatch};
 use crate::topology::Lab;
 
-/// Requests that are handled together: few enough that a veth's queue of 256 frames holds what two sockets send.
+/// Requests that are handled together: the PROOFs of two sockets fit into a veth's queue of 256 frames.
 const BATCH: usize = 64;
 /// Interval at which a thread checks whether to stop.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -39,7 +39,7 @@ pub(super) struct PendingRequest {
 }
 
 pub(super) enum ReplyPath {
-    /// The prover's end, then the gateway's.
+    /// The prover's endpoint, then the gateway's.
     Frame(Endpoint, Endpoint),
     Datagram(SocketAddr),
 }
@@ -59,10 +59,10 @@ impl PendingRequest {
 
 /// A socket that receives requests and sends PROOFs.
 pub(super) trait Socket: Send {
-    /// Waits briefly for requests and takes at most [`BATCH`] of those that have arrived.
-    fn receive(&mut self, into: &mut Vec<PendingRequest>) -> Result<(), BenchError>;
+    /// Waits briefly for requests and appends at most [`BATCH`] to `requests`.
+    fn receive(&mut self, requests: &mut Vec<PendingRequest>) -> Result<(), BenchError>;
 
-    /// Sends PROOFs; returns the number of those that were sent.
+    /// Sends PROOFs; returns the number of sent PROOFs.
     fn send(&mut self, proofs: &[(Proof, &ReplyPath)]) -> Result<u64, BenchError>;
 }
 
@@ -92,10 +92,10 @@ fn socket_error(error: PacketSocketError) -> BenchError {
 }
 
 impl Socket for Frames {
-    fn receive(&mut self, into: &mut Vec<PendingRequest>) -> Result<(), BenchError> {
+    fn receive(&mut self, requests: &mut Vec<PendingRequest>) -> Result<(), BenchError> {
         self.socket.wait(POLL_INTERVAL).map_err(socket_error)?;
         self.socket
-            .receive(BATCH, |received| into.extend(parse_request(received.frame)));
+            .receive(BATCH, |received| requests.extend(parse_request(received.frame)));
         Ok(())
     }
 
@@ -117,10 +117,10 @@ fn parse_request(bytes: &[u8]) -> Option<PendingRequest> {
     if (udp.src_port, udp.dst_port) != (LAP_PORT, ATTEST_PORT) {
         return None;
     }
-    let end = |mac, ip, port| Endpoint { mac, ip, port };
+    let endpoint = |mac, ip, port| Endpoint { mac, ip, port };
     let reply_path = ReplyPath::Frame(
-        end(parsed.dst_mac, ip.dst, udp.dst_port),
-        end(parsed.src_mac, ip.src, udp.src_port),
+        endpoint(parsed.dst_mac, ip.dst, udp.dst_port),
+        endpoint(parsed.src_mac, ip.src, udp.src_port),
     );
     PendingRequest::read(bytes.get(udp.payload())?, reply_path)
 }
@@ -139,14 +139,14 @@ impl Datagrams {
 }
 
 impl Socket for Datagrams {
-    fn receive(&mut self, into: &mut Vec<PendingRequest>) -> Result<(), BenchError> {
+    fn receive(&mut self, requests: &mut Vec<PendingRequest>) -> Result<(), BenchError> {
         let mut buffer = [0u8; 256];
-        // Blocks for the first datagram only: on loopback, the next one is already queued or was not sent yet.
-        while into.len() < BATCH {
+        // Blocks only for the first datagram: on loopback, all sent datagrams are already queued.
+        while requests.len() < BATCH {
             match self.socket.recv_from(&mut buffer) {
                 Ok((length, from)) => {
                     let message = buffer.get(..length).unwrap_or_default();
-                    into.extend(PendingRequest::read(message, ReplyPath::Datagram(from)));
+                    requests.extend(PendingRequest::read(message, ReplyPath::Datagram(from)));
                 }
                 Err(error) if is_transient(&error) => break,
                 Err(error) => return Err(io_error("use a prover's socket")(error)),
@@ -253,7 +253,8 @@ impl SimulatedProvers {
         Ok(sent)
     }
 
-    /// Derives the prover's key on the first request of a key period, as a device does.
+    /// The cipher's input for the PROOF. Derives the prover's key at the first request of a key period, as a device
+    /// does.
     fn matrix(&mut self, request: &PendingRequest) -> Option<Matrix> {
         let start = request.round.start;
         if self.start != Some(start) {

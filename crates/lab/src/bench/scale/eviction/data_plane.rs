@@ -16,7 +16,7 @@ use linewarden_protocol::sources::DeviceSources;
 use linewarden_protocol::verdict::{Disposition, Verdict};
 use linewarden_protocol::wire::AttestRequest;
 
-/// A device id and a message from or to that device.
+/// A device id and a message from or to the device.
 pub(super) type Datagram = (u64, [u8; 64]);
 
 pub(super) struct Inner {
@@ -30,7 +30,7 @@ pub(super) struct Inner {
     pub(super) slow_path_devices: Vec<u64>,
 }
 
-/// Shared by the gateway process and the simulated network.
+/// A data plane that the gateway process and the simulated network share.
 #[derive(Clone)]
 pub(super) struct SimulatedDataPlane(Arc<Mutex<Inner>>);
 
@@ -50,7 +50,7 @@ impl SimulatedDataPlane {
     }
 
     pub(super) fn inner(&self) -> MutexGuard<'_, Inner> {
-        // One thread holds the lock at a time, and no thread can panic with a partly changed state.
+        // A poisoned lock is usable: no thread can panic with a partly changed state.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -49,13 +49,13 @@ impl<'r> Gateway<'r> {
         runtime: &'r Runtime,
         registry: &Registry,
         id: GatewayId,
-        places: u32,
+        slots: u32,
         eviction: Eviction,
     ) -> Result<Self, BenchError> {
         let config = Config {
             gateway_id: id,
             miss_per_s: 1000,
-            ..keys::config(places, 2)
+            ..keys::config(slots, 2)
         };
         let settings = Settings {
             eviction,
@@ -84,12 +84,13 @@ impl<'r> Gateway<'r> {
         Ok(gateway)
     }
 
-    /// Starts a handshake of a device; a longer handshake continues during the next accesses.
+    /// Advances the clock and starts a handshake of a device. An unfinished handshake continues during the next
+    /// accesses.
     pub(super) fn access(&mut self, device: u32) -> Result<(), BenchError> {
-        let at_ms = self.now_ms + ACCESS_INTERVAL_MS;
-        while self.now_ms < at_ms {
+        let access_ms = self.now_ms + ACCESS_INTERVAL_MS;
+        while self.now_ms < access_ms {
             self.now_ms = match self.active.is_empty() {
-                true => at_ms,
+                true => access_ms,
                 false => self.now_ms + STEP_MS,
             };
             self.data_plane.inner().now = timestamps(self.now_ms);
@@ -108,27 +109,27 @@ impl<'r> Gateway<'r> {
             .start(self.rng.random(), self.now_ms)
             .map_err(|error| BenchError::InvalidMeasurement(error.to_string()))?;
         self.counts.accesses += 1;
-        let visit = PendingHandshake {
+        let handshake = PendingHandshake {
             device,
             took_slow_path: false,
         };
-        self.counts.failed += u64::from(self.active.insert(id.0, visit).is_some());
+        self.counts.failed += u64::from(self.active.insert(id.0, handshake).is_some());
         self.apply_outputs(id.0, output);
         self.run_until_idle()
     }
 
     /// Polls the timers of all devices in a handshake.
     fn poll(&mut self) {
-        let due: Vec<u64> = self.active.keys().copied().collect();
-        for id in due {
-            if let Some(visit) = self.active.get_mut(&id) {
-                let output = visit.device.poll(self.now_ms);
+        let ids: Vec<u64> = self.active.keys().copied().collect();
+        for id in ids {
+            if let Some(handshake) = self.active.get_mut(&id) {
+                let output = handshake.device.poll(self.now_ms);
                 self.apply_outputs(id, output);
             }
         }
     }
 
-    /// Processes datagrams and requests to the controller until none is left at this time.
+    /// Processes datagrams and requests to the controller until none is pending at the current time.
     fn run_until_idle(&mut self) -> Result<(), BenchError> {
         loop {
             let delivered = self.deliver();
@@ -155,8 +156,8 @@ impl<'r> Gateway<'r> {
             }
             delivered = true;
             for (id, payload) in replies {
-                if let Some(visit) = self.active.get_mut(&id)
-                    && let Ok(output) = visit.device.handle(&payload, &address(id), self.now_ms)
+                if let Some(handshake) = self.active.get_mut(&id)
+                    && let Ok(output) = handshake.device.handle(&payload, &address(id), self.now_ms)
                 {
                     self.apply_outputs(id, output);
                 }
@@ -166,7 +167,7 @@ impl<'r> Gateway<'r> {
 
     /// Applies a device's outputs and counts a handshake that has ended.
     fn apply_outputs(&mut self, id: u64, mut output: Output) {
-        let Some(mut visit) = self.active.remove(&id) else {
+        let Some(mut handshake) = self.active.remove(&id) else {
             return;
         };
         loop {
@@ -174,15 +175,16 @@ impl<'r> Gateway<'r> {
                 Output::Transmit(message) => {
                     let mut data_plane = self.data_plane.inner();
                     data_plane.receive(message);
-                    visit.took_slow_path |= std::mem::take(&mut data_plane.slow_path_devices).contains(&id);
-                    visit.device.poll(self.now_ms)
+                    handshake.took_slow_path |=
+                        std::mem::take(&mut data_plane.slow_path_devices).contains(&id);
+                    handshake.device.poll(self.now_ms)
                 }
                 Output::EvaluatePuf(_) => {
                     let key = row_key(DeviceId(id));
-                    visit.device.puf_result(Ok(key), self.now_ms)
+                    handshake.device.puf_result(Ok(key), self.now_ms)
                 }
                 Output::Authenticated(_) => {
-                    self.counts.hits += u64::from(!visit.took_slow_path);
+                    self.counts.hits += u64::from(!handshake.took_slow_path);
                     return;
                 }
                 Output::Failed { .. } | Output::NeedNonce | Output::SessionExpired => {
@@ -190,7 +192,7 @@ impl<'r> Gateway<'r> {
                     return;
                 }
                 Output::Postponed { .. } | Output::None => {
-                    self.active.insert(id, visit);
+                    self.active.insert(id, handshake);
                     return;
                 }
             };

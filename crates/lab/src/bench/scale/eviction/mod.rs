@@ -21,10 +21,10 @@ use crate::fleet::device_id;
 
 /// Devices per slot of the gateway.
 const DEVICES_PER_SLOT: u32 = 10;
-/// Divisor of the accesses that warm up the gateway and are not counted.
+/// The first fifth of the accesses warms up the gateway and is not counted.
 const WARM_UP_DIVISOR: usize = 5;
 
-/// Hit rates of every policy on every trace, and the ratio of the gateway's default policy to LRU.
+/// Measures the hit rate of every policy on every trace, and the ratio of the gateway's default policy to LRU.
 ///
 /// # Errors
 /// An error of the registry, or a device that was not served.
@@ -44,15 +44,15 @@ pub fn rows(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> Result<
             .await?;
         Ok::<_, BenchError>(registry)
     })?;
-    let places = size.eviction_devices / DEVICES_PER_SLOT;
+    let slots = size.eviction_devices / DEVICES_PER_SLOT;
     let mut total = AccessCounts::default();
     let mut gateways = 1..;
     for trace in Trace::ALL {
-        let accesses = trace.accesses(size.eviction_devices, places, size.eviction_accesses);
+        let accesses = trace.accesses(size.eviction_devices, slots, size.eviction_accesses);
         let mut rates = Vec::new();
         for (eviction, id) in Eviction::ALL.into_iter().zip(gateways.by_ref()) {
             let step = format!("eviction: {} on {}", eviction.name(), trace.name());
-            let gateway = Gateway::start(&runtime, &registry, GatewayId(id), places, eviction)?;
+            let gateway = Gateway::start(&runtime, &registry, GatewayId(id), slots, eviction)?;
             let outcome = replay_trace(gateway, &accesses, &mut |done| {
                 progress(&step, Some((done, accesses.len() as u64)));
             })?;
@@ -63,13 +63,13 @@ pub fn rows(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> Result<
             total.add(&outcome);
         }
         let rate_of = |policy| rates.iter().find(|(eviction, _)| *eviction == policy);
-        if let (Some(target), Some((_, own)), Some((_, lru))) = (
+        if let (Some(target), Some((_, default_rate)), Some((_, lru))) = (
             trace.target(),
             rate_of(Eviction::default()),
             rate_of(Eviction::Lru),
         ) {
             let name = format!("eviction.hit_rate_over_lru.{}", trace.name());
-            rows.push(Row::higher(name, own / lru, "ratio", target));
+            rows.push(Row::higher(name, default_rate / lru, "ratio", target));
         }
     }
     let share = total.failed as f64 / total.accesses.max(1) as f64;
@@ -87,7 +87,7 @@ pub(super) fn trace_names() -> [&'static str; 4] {
 struct AccessCounts {
     accesses: u64,
     hits: u64,
-    /// Accesses whose device failed to authenticate, or restarted before.
+    /// Accesses without a session: the handshake failed, or the device started another handshake before its end.
     failed: u64,
 }
 
@@ -107,12 +107,12 @@ fn replay_trace(
     const PROGRESS_INTERVAL: usize = 1000;
     let warm = accesses.len() / WARM_UP_DIVISOR;
     let mut before = AccessCounts::default();
-    for (at, device) in accesses.iter().enumerate() {
-        if at == warm {
+    for (position, device) in accesses.iter().enumerate() {
+        if position == warm {
             before = gateway.counts;
         }
-        if at % PROGRESS_INTERVAL == 0 {
-            progress(at as u64);
+        if position % PROGRESS_INTERVAL == 0 {
+            progress(position as u64);
         }
         gateway.access(*device)?;
     }

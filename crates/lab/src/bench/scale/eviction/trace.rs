@@ -9,9 +9,9 @@ use rand_chacha::ChaCha8Rng;
 pub(super) enum Trace {
     /// Independent draws: the k-th most frequent device has a frequency proportional to 1/k.
     Zipf,
-    /// All devices in turn, repeatedly.
+    /// All devices in order, repeatedly.
     Scan,
-    /// [`Trace::Zipf`] and [`Trace::Scan`] in turn, each for two and a half accesses per slot.
+    /// [`Trace::Zipf`] and [`Trace::Scan`] alternately, each for two and a half accesses per slot.
     Mixed,
     /// [`Trace::Zipf`], with other frequent devices in the second half.
     Shift,
@@ -29,7 +29,8 @@ impl Trace {
         }
     }
 
-    /// Target ratio of the gateway's hit rate to LRU's; outer `None`: no ratio is reported, because no policy can have hits.
+    /// Target ratio of the gateway's hit rate to LRU's. `None`: no ratio, because no policy has hits; `Some(None)`: no
+    /// target.
     pub(super) fn target(self) -> Option<Option<f64>> {
         match self {
             Self::Zipf => Some(Some(1.02)),
@@ -39,12 +40,12 @@ impl Trace {
         }
     }
 
-    /// The accesses as device numbers below `devices`.
-    pub(super) fn accesses(self, devices: u32, places: u32, count: u32) -> Vec<u32> {
+    /// Returns the device number of each access, below `devices`.
+    pub(super) fn accesses(self, devices: u32, slots: u32, count: u32) -> Vec<u32> {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let zipf = Zipf::new(devices, &mut rng);
-        let other = Zipf::new(devices, &mut rng);
-        let part = u64::from(places) * 5 / 2;
+        let shifted = Zipf::new(devices, &mut rng);
+        let phase_len = u64::from(slots) * 5 / 2;
         let mut scanned = 0;
         let count = match self {
             // Three passes are enough.
@@ -52,18 +53,18 @@ impl Trace {
             _ => count,
         };
         (0..count)
-            .map(|at| {
-                let scans = match self {
+            .map(|position| {
+                let is_scan = match self {
                     Self::Zipf | Self::Shift => false,
                     Self::Scan => true,
-                    Self::Mixed => u64::from(at) / part.max(1) % 2 == 1,
+                    Self::Mixed => u64::from(position) / phase_len.max(1) % 2 == 1,
                 };
-                if scans {
+                if is_scan {
                     scanned += 1;
                     return (scanned - 1) % devices;
                 }
-                match self == Self::Shift && at >= count / 2 {
-                    true => other.draw(&mut rng),
+                match self == Self::Shift && position >= count / 2 {
+                    true => shifted.draw(&mut rng),
                     false => zipf.draw(&mut rng),
                 }
             })
@@ -73,7 +74,7 @@ impl Trace {
 
 /// Zipf's distribution with exponent 1.
 struct Zipf {
-    /// Sums of the weights of the first k devices.
+    /// `sums[k]`: sum of the weights of the first k + 1 devices.
     sums: Vec<f64>,
     /// Devices by decreasing frequency.
     devices: Vec<u32>,

@@ -8,7 +8,8 @@ use crate::bench::scale::Size;
 use crate::bench::{BenchError, Row};
 use crate::fleet::FleetSpec;
 
-/// One device after another, from REQUEST to ACK without PUF time: two lookups and a durable lease.
+/// Authenticates one device after another. Measures from REQUEST to ACK without PUF time: two lookups and a durable
+/// lease.
 ///
 /// # Errors
 /// A device that was not served.

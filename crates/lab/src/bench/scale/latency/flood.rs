@@ -66,27 +66,27 @@ impl FloodKind {
 /// # Errors
 /// An error of the lab, the data plane or the registry.
 pub(super) fn rows(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> Result<(), BenchError> {
-    let each = size.flood_devices;
-    let held = FleetSpec {
+    let group_size = size.flood_devices;
+    let installed_spec = FleetSpec {
         mac_bound: false,
         rows: 40,
-        ..FleetSpec::new(each, 17)
+        ..FleetSpec::new(group_size, 17)
     };
     // A group for each kind.
     let newcomers: [FleetSpec; 4] = std::array::from_fn(|group| FleetSpec {
-        first_index: each * (group as u32 + 1),
-        ..held.clone()
+        first_index: group_size * (group as u32 + 1),
+        ..installed_spec.clone()
     });
     let absent = FleetSpec {
-        first_index: each * 5,
+        first_index: group_size * 5,
         rows: 2,
-        ..FleetSpec::new(each * 10, 18)
+        ..FleetSpec::new(group_size * 10, 18)
     };
     let [one, two, three, four] = &newcomers;
-    let (setup, members) = GatewaySetup::start([&held, one, two, three, four, &absent], Gate::Off)?;
+    let (setup, members) = GatewaySetup::start([&installed_spec, one, two, three, four, &absent], Gate::Off)?;
     let [members, one, two, three, four, _] = members;
-    let mut held = setup.fleet(members, 0)?;
-    authenticate(&mut held, WINDOW)?;
+    let mut installed = setup.fleet(members, 0)?;
+    authenticate(&mut installed, WINDOW)?;
     let groups = [one, two, three, four].into_iter().enumerate();
     let (mut spent, mut expected) = (0, 0);
     for ((group, members), kind) in groups.zip(FloodKind::ALL) {
@@ -94,31 +94,31 @@ pub(super) fn rows(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> 
             &format!("legitimate devices under a flood of {}", kind.name()),
             None,
         );
-        let first = each * (group as u32 + 1);
-        let mut new = setup.fleet(members, first)?;
-        held.power_cycle();
-        let before = setup.next_rows(0..each * 5)?;
-        let names = DeviceRanges {
-            installed: 0..each,
-            newcomers: first..first + each,
-            absent: each * 5..each * 15,
+        let first = group_size * (group as u32 + 1);
+        let mut newcomer_fleet = setup.fleet(members, first)?;
+        installed.power_cycle();
+        let before = setup.next_rows(0..group_size * 5)?;
+        let ranges = DeviceRanges {
+            installed: 0..group_size,
+            newcomers: first..first + group_size,
+            absent: group_size * 5..group_size * 15,
         };
-        let flood = Flood::start(&setup, kind, names)?;
+        let flood = Flood::start(&setup, kind, ranges)?;
         let shares = [
-            measure_success(&mut held, each)?,
-            measure_success(&mut new, each)?,
+            measure_success(&mut installed, group_size)?,
+            measure_success(&mut newcomer_fleet, group_size)?,
         ];
         let per_s = flood.finish()?;
-        let [share_held, share_new] = shares.map(|(share, _)| share);
+        let [installed_share, newcomer_share] = shares.map(|(share, _)| share);
         expected += shares.iter().map(|(_, authenticated)| authenticated).sum::<u64>();
         setup.wait_for_rows()?;
-        let after = setup.next_rows(0..each * 5)?;
+        let after = setup.next_rows(0..group_size * 5)?;
         spent += after
             .iter()
             .zip(before)
             .map(|(after, before)| u64::from(after - before))
             .sum::<u64>();
-        let share = (share_held + share_new) / 2.0;
+        let share = (installed_share + newcomer_share) / 2.0;
         rows.extend([
             Row::higher(
                 format!("flood.legitimate_success.{}", kind.name()),
@@ -126,12 +126,16 @@ pub(super) fn rows(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> 
                 "share",
                 kind.target(),
             ),
-            Row::fact(format!("flood.newcomers.{}", kind.name()), share_new, "share"),
+            Row::fact(
+                format!("flood.newcomers.{}", kind.name()),
+                newcomer_share,
+                "share",
+            ),
             Row::fact(format!("flood.frames_per_s.{}", kind.name()), per_s, "1/s"),
         ]);
     }
-    let spent_by_others = spent as f64 - expected as f64;
-    rows.push(Row::lower("flood.rows_spent", spent_by_others, "rows", Some(0.0)));
+    let attacker_rows = spent as f64 - expected as f64;
+    rows.push(Row::lower("flood.rows_spent", attacker_rows, "rows", Some(0.0)));
     Ok(())
 }
 
@@ -168,7 +172,7 @@ struct Flood {
 }
 
 impl Flood {
-    fn start(setup: &GatewaySetup, kind: FloodKind, names: DeviceRanges) -> Result<Self, BenchError> {
+    fn start(setup: &GatewaySetup, kind: FloodKind, ranges: DeviceRanges) -> Result<Self, BenchError> {
         let socket = PacketSocket::open(
             &setup.lab.devices,
             &setup.lab.devices_end,
@@ -180,10 +184,10 @@ impl Flood {
         .map_err(invalid_measurement)?;
         let fresh = setup.fresh()?;
         let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let (until, count) = (Arc::clone(&stop), Arc::clone(&sent));
+        let (stop_flag, sent_count) = (Arc::clone(&stop), Arc::clone(&sent));
         let thread = setup.lab.devices.spawn("flood", move || {
             pin_task(0, CLIENT_CPU).map_err(io("pin a thread"))?;
-            send_flood(&socket, kind, &names, fresh, &until, &count)
+            send_flood(&socket, kind, &ranges, fresh, &stop_flag, &sent_count)
         })?;
         // The flood has its full rate before legitimate devices start.
         while sent.load(Ordering::Relaxed) < 10_000 && !thread.is_finished() {
@@ -212,7 +216,7 @@ impl Flood {
 fn send_flood(
     socket: &PacketSocket,
     kind: FloodKind,
-    names: &DeviceRanges,
+    ranges: &DeviceRanges,
     fresh: [u8; 8],
     stop: &AtomicBool,
     sent: &AtomicU64,
@@ -223,25 +227,25 @@ fn send_flood(
     while !stop.load(Ordering::Relaxed) {
         for _ in 0..BATCH {
             let from = random_endpoint(&mut rng);
-            let message = forged_message(&mut rng, kind, names, fresh);
+            let message = forged_message(&mut rng, kind, ranges, fresh);
             batch.push_with(|out| write::udp(out, &from, &to, [0; 2], &message));
         }
-        let taken = socket.send(&mut batch).map_err(invalid_measurement)?;
-        sent.fetch_add(taken as u64, Ordering::Relaxed);
+        let sent_frames = socket.send(&mut batch).map_err(invalid_measurement)?;
+        sent.fetch_add(sent_frames as u64, Ordering::Relaxed);
     }
     Ok(())
 }
 
-fn forged_message(rng: &mut ChaCha20Rng, kind: FloodKind, names: &DeviceRanges, fresh: [u8; 8]) -> [u8; 64] {
+fn forged_message(rng: &mut ChaCha20Rng, kind: FloodKind, ranges: &DeviceRanges, fresh: [u8; 8]) -> [u8; 64] {
     let mut message = [0; 64];
     let mut nonce = [0; 16];
     rng.fill_bytes(&mut nonce);
     let device = match kind {
-        FloodKind::Requests => device_id(rng.random_range(names.installed.clone())),
+        FloodKind::Requests => device_id(rng.random_range(ranges.installed.clone())),
         FloodKind::UnknownIds => DeviceId(rng.next_u64() | 1 << 63),
-        FloodKind::AbsentIds => device_id(rng.random_range(names.absent.clone())),
-        FloodKind::Responses if rng.random_bool(0.5) => device_id(rng.random_range(names.installed.clone())),
-        FloodKind::Responses => device_id(rng.random_range(names.newcomers.clone())),
+        FloodKind::AbsentIds => device_id(rng.random_range(ranges.absent.clone())),
+        FloodKind::Responses if rng.random_bool(0.5) => device_id(rng.random_range(ranges.installed.clone())),
+        FloodKind::Responses => device_id(rng.random_range(ranges.newcomers.clone())),
     };
     if kind != FloodKind::Responses {
         let request = wire::Request {

@@ -1,4 +1,5 @@
-//! Latency of devices whose rows are leased and whose marks are moved at the same time, compared with devices that need neither.
+//! Latency of devices in pool mode, whose rows are leased and whose marks are moved at the same time, compared with
+//! devices in key mode, which need neither.
 
 use hdrhistogram::Histogram;
 use linewarden_dataplane::Gate;
@@ -13,11 +14,11 @@ use crate::fleet::{Fleet, FleetSpec, PufKind};
 const TARGET_RATIO: f64 = 1.5;
 /// Concurrent handshakes.
 const WINDOW: usize = 4;
-/// Runs, of which the median ratio counts: other work of the machine affects a p99 more than refills do.
+/// Number of runs. The median ratio counts, because other work of the machine affects a p99 more than refills do.
 const RUNS: u32 = 5;
 
-/// Two fleets at one gateway in turn: a fleet in pool mode, for which marks move after about every second authentication and
-/// rows are leased after every fourteenth, and a fleet in key mode, which needs neither.
+/// Measures two fleets alternately at one gateway. For the fleet in pool mode, marks move after about every second
+/// authentication and rows are leased after every fourteenth. The fleet in key mode needs neither.
 ///
 /// # Errors
 /// A device was not served, or no row was leased during the runs.
@@ -53,7 +54,7 @@ pub(super) fn rows(size: &Size, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     runs.sort_by(|a, b| ratio(a).total_cmp(&ratio(b)));
     let [baseline_ms, refill_ms] = *runs
         .get(runs.len() / 2)
-        .ok_or_else(|| invalid_measurement("no run was made"))?;
+        .ok_or_else(|| invalid_measurement("no run was completed"))?;
     rows.extend([
         Row::lower("refill.baseline_p99_ms", baseline_ms, "ms", None),
         Row::lower("refill.p99_ms", refill_ms, "ms", None),
@@ -68,7 +69,7 @@ pub(super) fn rows(size: &Size, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// The p99 of both fleets over some rounds, ms: without and with refills.
+/// Returns the p99 of both fleets over `rounds` rounds, ms: without refills, with refills.
 fn run(setup: &GatewaySetup, fleets: &mut [Fleet; 2], rounds: u32) -> Result<[f64; 2], BenchError> {
     let mut latencies: [Option<Histogram<u64>>; 2] = [None, None];
     for _ in 0..rounds {
@@ -86,6 +87,6 @@ fn run(setup: &GatewaySetup, fleets: &mut [Fleet; 2], rounds: u32) -> Result<[f6
         [Some(baseline), Some(refilling)] => {
             Ok([&baseline, &refilling].map(|latency_ns| ms(latency_ns, 0.99)))
         }
-        _ => Err(invalid_measurement("no round was made")),
+        _ => Err(invalid_measurement("no round was completed")),
     }
 }

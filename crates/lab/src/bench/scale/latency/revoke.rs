@@ -23,24 +23,24 @@ use crate::packet_socket::{Options, PacketSocket, TxBatch};
 const PORT: u16 = 7007;
 /// Interval between two datagrams of the device that is revoked.
 const SEND_INTERVAL: Duration = Duration::from_micros(200);
-/// Devices that are not revoked and send, too.
+/// Devices that also send and are not revoked.
 const OTHER_DEVICES: u32 = 8;
 /// Time without a datagram after which the device counts as blocked.
 const BLOCKED_AFTER_NS: u64 = 100_000_000;
 /// Time after which a device that is still forwarded fails the benchmark.
 const TIMEOUT_NS: u64 = 10_000_000_000;
-/// Target, ms.
+/// Target of the 99th percentile, ms.
 const TARGET_MS: f64 = 100.0;
 
 /// Revokes one device after another at times independent of the gateway's polling, while the device and others send through
-/// the open gate.
+/// the bound gate.
 ///
 /// # Errors
 /// A device was not served, or was still forwarded after its revocation.
 pub(super) fn rows(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     let count = size.revocations;
     let spec = FleetSpec::new(count + OTHER_DEVICES, 13);
-    let (setup, [members]) = GatewaySetup::start([&spec], Gate::Open)?;
+    let (setup, [members]) = GatewaySetup::start([&spec], Gate::Bound)?;
     let mut fleet = setup.fleet(members, 0)?;
     authenticate(&mut fleet, 16)?;
     let traffic = Traffic::start(&setup, count)?;
@@ -75,8 +75,8 @@ pub(super) fn rows(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> 
 
 fn quantile(values: &mut [f64], quantile: f64) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
-    let at = (values.len() as f64 * quantile).ceil() as usize;
-    values.get(at.saturating_sub(1)).copied().unwrap_or(f64::NAN)
+    let rank = (values.len() as f64 * quantile).ceil() as usize;
+    values.get(rank.saturating_sub(1)).copied().unwrap_or(f64::NAN)
 }
 
 /// State that sender and service share.
@@ -132,7 +132,7 @@ impl Traffic {
         )
     }
 
-    /// Waits until no datagram of the device arrives any more; returns the arrival time of the last one.
+    /// Waits until no more datagrams of the device arrive; returns the arrival time of the last one.
     fn wait_until_blocked(&self, device: u32, committed_ns: u64) -> Result<u64, BenchError> {
         self.wait(
             committed_ns,
@@ -146,7 +146,7 @@ impl Traffic {
         let others_ns = self.others.clone().map(|other| self.last_arrival_ns(other)).max();
         match others_ns.unwrap_or(0) > committed_ns + BLOCKED_AFTER_NS / 2 {
             true => Ok(self.last_arrival_ns(device)),
-            false => Err(invalid_measurement("the gate forwards no device any more")),
+            false => Err(invalid_measurement("the gate no longer forwards any device")),
         }
     }
 
@@ -155,8 +155,8 @@ impl Traffic {
         cell.map_or(0, |last| last.load(Ordering::Relaxed))
     }
 
-    fn wait(&self, since_ns: u64, failure: &str, until: impl Fn() -> bool) -> Result<(), BenchError> {
-        while !until() {
+    fn wait(&self, since_ns: u64, failure: &str, is_reached: impl Fn() -> bool) -> Result<(), BenchError> {
+        while !is_reached() {
             if real_ns().saturating_sub(since_ns) > TIMEOUT_NS {
                 return Err(invalid_measurement(failure));
             }
@@ -168,10 +168,10 @@ impl Traffic {
     fn finish(self) -> Result<(), BenchError> {
         self.shared.stop.store(true, Ordering::Relaxed);
         for thread in self.threads {
-            let ended = thread
+            let result = thread
                 .join()
                 .map_err(|_| invalid_measurement("a traffic thread panicked"))?;
-            ended??;
+            result??;
         }
         Ok(())
     }
@@ -206,7 +206,7 @@ fn receive(shared: &Shared) -> Result<(), BenchError> {
         .map_err(io("open the service socket"))?;
     let mut payload = [0u8; 4];
     while !shared.stop.load(Ordering::Relaxed) {
-        // A timeout, or an ICMP error.
+        // The receive timed out, or an ICMP error arrived.
         if socket.recv(&mut payload).is_err() {
             continue;
         }

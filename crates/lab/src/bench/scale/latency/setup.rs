@@ -28,7 +28,7 @@ use crate::topology::{Lab, Topology};
 /// Timeout for a fleet or the gateway.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// All parts, in the order in which they are dropped.
+/// A running gateway with registry and network; the fields are dropped in this order.
 pub(super) struct GatewaySetup {
     pub(super) gateway: Gateway,
     /// A second connection to the registry file, as a command opens it.
@@ -55,7 +55,7 @@ impl GatewaySetup {
             records.extend(devices.iter_mut().map(record));
             members.extend(devices.into_iter().map(|device| device.member));
         }
-        // All threads of the gateway inherit its CPU; the devices use another one.
+        // All threads of the gateway inherit its CPU; the devices use another CPU.
         let setup = on_cpu(VERIFIER_CPU, || Self::build(records, gate))??;
         Ok((setup, members))
     }
@@ -70,11 +70,13 @@ impl GatewaySetup {
             .build()
             .map_err(io("start the async runtime"))?;
         let key = MasterKey::from_bytes([0x42; 32]);
-        let (own, registry) = runtime.block_on(async {
-            let own = Registry::create(&path, &key).await?;
-            own.enroll_bulk(records, BulkOptions::default(), |_| {}).await?;
-            let other = Registry::open(&path, &key).await?;
-            Ok::<_, BenchError>((own, other))
+        let (controller_registry, registry) = runtime.block_on(async {
+            let controller_registry = Registry::create(&path, &key).await?;
+            controller_registry
+                .enroll_bulk(records, BulkOptions::default(), |_| {})
+                .await?;
+            let test_registry = Registry::open(&path, &key).await?;
+            Ok::<_, BenchError>((controller_registry, test_registry))
         })?;
         let lab = Lab::build(&Topology {
             ipv6: false,
@@ -98,8 +100,8 @@ impl GatewaySetup {
             lease_rows: RING + 1,
             mark_block: settings.mark_block,
         };
-        let controller = Controller::new(own, policy);
-        // In the namespace of the gateway's interfaces.
+        let controller = Controller::new(controller_registry, policy);
+        // The gateway starts in the namespace of its interfaces.
         let start = || Gateway::start(Box::new(data_plane), controller, keys::GATEWAY_ID, settings);
         let gateway = lab.gateway.run(start)?.map_err(invalid_measurement)?;
         if !gateway.wait_until(TIMEOUT, |status| status.loaded) {
@@ -122,7 +124,7 @@ impl GatewaySetup {
         Fleet::new(&self.lab, members, &options).map_err(invalid_measurement)
     }
 
-    /// The current freshness value.
+    /// Requests a CHALLENGE and returns its freshness value.
     pub(super) fn fresh(&self) -> Result<[u8; 8], BenchError> {
         let socket = self.lab.devices.run(|| {
             let socket = UdpSocket::bind("0.0.0.0:0")?;
@@ -139,7 +141,7 @@ impl GatewaySetup {
         }
     }
 
-    /// The current rows of these devices; 0 for devices that are not in the data plane.
+    /// The current row index of each device; 0 for devices that are not in the data plane.
     pub(super) fn next_rows(&self, devices: std::ops::Range<u32>) -> Result<Vec<u32>, BenchError> {
         let row = |data_plane: &mut dyn DataPlane, device| {
             let line = data_plane.status(device_id(device));
@@ -178,14 +180,14 @@ pub(super) fn authenticate(fleet: &mut Fleet, window: usize) -> Result<Report, B
     let report = on_cpu(CLIENT_CPU, run)?.map_err(invalid_measurement)?;
     match report.unfinished {
         0 => Ok(report),
-        left => Err(invalid_measurement(format!(
-            "{left} devices without a session: {:?}",
+        unfinished => Err(invalid_measurement(format!(
+            "{unfinished} devices without a session: {:?}",
             report.failures
         ))),
     }
 }
 
-/// Runs `work` in a thread on that CPU; threads that `work` starts inherit the CPU.
+/// Runs `work` in a thread on `cpu`; threads that `work` starts inherit the CPU.
 pub(super) fn on_cpu<T: Send>(cpu: usize, work: impl FnOnce() -> T + Send) -> Result<T, BenchError> {
     let pinned = || {
         pin_task(0, cpu).map_err(io("pin a thread"))?;

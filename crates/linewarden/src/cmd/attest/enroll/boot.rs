@@ -42,11 +42,11 @@ impl From<&str> for StateArg {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "snake_case", tag = "by", content = "of")]
 pub enum AcceptedBy {
-    /// This reference value, roll-out or file has the same PCRs.
+    /// The named reference value, roll-out or file has the PCRs of the present boot.
     Reference(String),
     /// The device's present key works in this boot, and there is no reference value of PCRs.
     EarlierKey,
-    /// The operator accepted it with `--state current`.
+    /// The operator accepted the boot with `--state current`.
     Operator,
     /// There is no reference value and no earlier key to compare with.
     FirstEnrollment,
@@ -69,10 +69,10 @@ struct Boot {
 /// The registry's knowledge of the boots of a device.
 pub struct KnownBoots {
     group: String,
-    /// The boots of the group: its reference value and its roll-out, overlaid by the device's PCRs that an earlier enrollment accepted.
-    /// Only boots with PCRs.
+    /// The boots of the group: its reference value and its roll-out, overlaid by the device's PCRs that an earlier
+    /// enrollment accepted. Only boots with PCRs are included.
     boots: Vec<Boot>,
-    /// The same, overlaid by all entries of the device: what the device must prove after the enrollment.
+    /// The boots of the group, overlaid by all entries of the device's overlay: after the enrollment, the device must prove one of these.
     expected: Vec<Boot>,
     overlay: Option<Overlay>,
     /// Binding of the key that is to be replaced.
@@ -80,12 +80,12 @@ pub struct KnownBoots {
     /// Whether the record of the key that is to be replaced is unreadable, so that its boots are unknown.
     is_damaged: bool,
     is_quarantined: bool,
-    /// Event logs that the device has sent before.
+    /// TCG event logs that the device has sent before.
     logs: Vec<Vec<u8>>,
 }
 
 impl KnownBoots {
-    /// Reads the records, at this time in seconds since 1970-01-01 UTC.
+    /// Reads the records; `now_s` is the present time in seconds since 1970-01-01 UTC.
     pub async fn read(
         args: &EnrollArgs,
         registry: &Registry,
@@ -95,17 +95,17 @@ impl KnownBoots {
         let group = group::find(registry, &args.group).await?;
         let (prover, is_damaged) = match registry.prover(device).await {
             Err(RegistryError::DamagedRecord { .. }) if args.replace => (None, true),
-            found => (found?, false),
+            prover => (prover?, false),
         };
-        let own = Overlay::read(args, prover.as_ref())?;
-        let accepted = own.as_ref().map(Overlay::accepted).transpose()?;
+        let overlay = Overlay::read(args, prover.as_ref())?;
+        let accepted = overlay.as_ref().map(Overlay::accepted).transpose()?;
         let binding = prover.and_then(|prover| prover.binding);
         Ok(Self {
             boots: group_boots(&group, accepted.as_ref(), now_s)?,
-            expected: group_boots(&group, own.as_ref().map(Overlay::entries), now_s)?,
-            overlay: own,
+            expected: group_boots(&group, overlay.as_ref().map(Overlay::entries), now_s)?,
+            overlay,
             group: group.name.to_string(),
-            // The registry authenticates the record: an unreadable one was stored by another version.
+            // The registry authenticates the record: an unreadable record was stored by another version.
             is_damaged: is_damaged
                 || binding
                     .as_deref()
@@ -121,42 +121,42 @@ impl KnownBoots {
         self.overlay.as_ref()
     }
 
-    /// Checks whether the device may have a key for its present boot; `log` is the replayed event log, if the device sent one; `path` is
-    /// the identity file.
+    /// Checks whether the device may have a key for its present boot. `path` is the identity file, `now` are the PCRs of the present boot, and
+    /// `log` is the replayed TCG event log, if the device sent one.
     ///
     /// # Errors
     /// The boot is unknown and not accepted by --state, or PCRs of the overlay are of another boot (exit code 4). A file of `--state` has
-    /// other PCRs.
+    /// another selection of PCRs or another bank (exit code 2).
     pub fn check_boot(
         &self,
         states: &[StateArg],
         device: DeviceId,
         (path, now, log): (&Path, &PcrValues, Option<&ReplayedLog>),
     ) -> Result<AcceptedBoot, Failure> {
-        let named = boots_from_files(states, now)?;
-        let is_consented = states.iter().any(|state| matches!(state, StateArg::Current));
-        let known = || self.boots.iter().chain(&named);
+        let boots_from_state = boots_from_files(states, now)?;
+        let is_accepted_by_operator = states.iter().any(|state| matches!(state, StateArg::Current));
+        let known = || self.boots.iter().chain(&boots_from_state);
         let by = match known().find(|boot| boot.pcrs == *now) {
             Some(boot) => AcceptedBy::Reference(boot.name.clone()),
-            None if is_consented => AcceptedBy::Operator,
+            None if is_accepted_by_operator => AcceptedBy::Operator,
             None if !self.boots.is_empty() => {
                 return Err(self.refusal(known().collect(), device, path, now, log));
             }
             None => self.without_reference(device, path, now, log)?,
         };
-        if let Some(own) = &self.overlay {
-            own.check(std::iter::once(now).chain(named.iter().map(|boot| &boot.pcrs)))?;
+        if let Some(overlay) = &self.overlay {
+            overlay.check(std::iter::once(now).chain(boots_from_state.iter().map(|boot| &boot.pcrs)))?;
         }
-        let like = self.expected.iter().chain(&named);
-        let like = like.filter(|boot| has_same_selection(&boot.pcrs, now));
-        let states = std::iter::once(now.clone()).chain(like.map(|boot| boot.pcrs.clone()));
+        let accepted = self.expected.iter().chain(&boots_from_state);
+        let accepted = accepted.filter(|boot| has_same_selection(&boot.pcrs, now));
+        let states = std::iter::once(now.clone()).chain(accepted.map(|boot| boot.pcrs.clone()));
         Ok(AcceptedBoot {
             states: states.collect(),
             by,
         })
     }
 
-    /// The case without a reference value of PCRs.
+    /// Returns the reason why the boot is accepted if the group has no reference value of PCRs.
     fn without_reference(
         &self,
         device: DeviceId,
@@ -187,7 +187,7 @@ impl KnownBoots {
         }
     }
 
-    /// The PCRs that differ from each boot; for the most similar boot, also the values and the first different events.
+    /// Returns the failure: the PCRs that differ from each boot; for the most similar boot, also the values and the first different events.
     fn refusal(
         &self,
         boots: Vec<&Boot>,
@@ -200,23 +200,23 @@ impl KnownBoots {
             .iter()
             .map(|boot| format!("{} in {}", boot.name, differing(&boot.pcrs, now)))
             .collect();
-        let refused = Failure::unsafe_(format!(
+        let failure = Failure::unsafe_(format!(
             "{}: boot of device {device} not accepted: the boot differs from {}; start the device in an accepted boot, or accept the present \
              boot with `--state {CURRENT}`",
             path.display(),
             differs.join(", and from ")
         ));
         let nearest = boots.into_iter().min_by_key(|boot| {
-            let is_other = !has_same_selection(&boot.pcrs, now);
-            (is_other, differing_pcrs(&boot.pcrs, now).len())
+            let is_other_selection = !has_same_selection(&boot.pcrs, now);
+            (is_other_selection, differing_pcrs(&boot.pcrs, now).len())
         });
-        let refused = match nearest {
+        let failure = match nearest {
             Some(boot) if has_same_selection(&boot.pcrs, now) => {
-                refused.with_more(self.changes(boot, now, log))
+                failure.with_more(self.changes(boot, now, log))
             }
-            _ => refused,
+            _ => failure,
         };
-        refused.with_more(
+        failure.with_more(
             self.overlay
                 .as_ref()
                 .and_then(Overlay::notice)
@@ -225,7 +225,7 @@ impl KnownBoots {
         )
     }
 
-    /// A text for each PCR that differs.
+    /// Returns a text for each PCR that differs from `boot`.
     fn changes(&self, boot: &Boot, now: &PcrValues, log: Option<&ReplayedLog>) -> Vec<String> {
         let configuration = |pcrs: &PcrValues| Configuration::new(pcrs.clone(), Default::default());
         let (Ok(old), Ok(new)) = (configuration(&boot.pcrs), configuration(now)) else {
@@ -245,7 +245,7 @@ impl KnownBoots {
             .pcrs
             .iter()
             .map(|change| change.to_string().trim_end().to_owned());
-        let unknown = unknown.map(|boot| format!("events not compared: no event log of the {boot}"));
+        let unknown = unknown.map(|boot| format!("events not compared: no TCG event log of the {boot}"));
         changes.chain(unknown).collect()
     }
 }
@@ -255,7 +255,7 @@ fn decode_binding(binding: &[u8]) -> Option<Binding> {
 }
 
 /// The boots of a group, overlaid by the device's entries. An expired roll-out accepts nothing.
-fn group_boots(group: &Group, own: Option<&Configuration>, now_s: u64) -> Result<Vec<Boot>, Failure> {
+fn group_boots(group: &Group, overlay: Option<&Configuration>, now_s: u64) -> Result<Vec<Boot>, Failure> {
     let reference = group
         .reference
         .as_ref()
@@ -274,13 +274,13 @@ fn group_boots(group: &Group, own: Option<&Configuration>, now_s: u64) -> Result
             ))
         };
         let base = Configuration::decode(encoding).map_err(unreadable)?;
-        let laid = own.map(|own| base.with_overlay(own)).transpose();
-        let laid = laid.map_err(|error| {
+        let overlaid = overlay.map(|overlay| base.with_overlay(overlay)).transpose();
+        let overlaid = overlaid.map_err(|error| {
             Failure::input(format!(
                 "the overlay of the device does not fit {name}: {error}; use another overlay with --overlay FILE"
             ))
         })?;
-        let pcrs = laid.as_ref().unwrap_or(&base).pcrs().clone();
+        let pcrs = overlaid.as_ref().unwrap_or(&base).pcrs().clone();
         if !pcrs.selection().is_empty() {
             boots.push(Boot { name, pcrs });
         }
@@ -314,7 +314,7 @@ fn has_same_selection(pcrs: &PcrValues, now: &PcrValues) -> bool {
     pcrs.bank() == now.bank() && pcrs.selection() == now.selection()
 }
 
-/// The PCRs with different values, or that only one of the two has.
+/// The PCRs that have different values, or that only one of the two sets contains.
 fn differing_pcrs(pcrs: &PcrValues, now: &PcrValues) -> PcrSelection {
     let selections = [pcrs.selection(), now.selection()];
     let differs = |pcr: &PcrIndex| pcrs.get(*pcr) != now.get(*pcr);
@@ -339,16 +339,16 @@ fn differing(pcrs: &PcrValues, now: &PcrValues) -> String {
     }
 }
 
-/// The event logs of the last evidence documents of a device, newest first. Unreadable evidence is skipped.
+/// The TCG event logs of the last evidence documents of a device, newest first. Unreadable evidence is skipped.
 async fn event_logs(registry: &Registry, device: DeviceId) -> Result<Vec<Vec<u8>>, Failure> {
     let mut logs = Vec::new();
-    for found in [
+    for result in [
         registry.evidence(device).await,
         registry.previous_evidence(device).await,
     ] {
-        let document = match found {
+        let document = match result {
             Err(RegistryError::DamagedRecord { .. }) => None,
-            found => found?,
+            result => result?,
         };
         let evidence = document.and_then(|(_, document)| Evidence::read(&document).ok());
         logs.extend(evidence.and_then(|evidence| evidence.event_log));

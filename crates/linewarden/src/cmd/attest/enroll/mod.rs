@@ -26,17 +26,22 @@ use crate::registry::RegistryArgs;
 /// Arguments of `linewarden attest enroll`.
 #[derive(Args, Debug)]
 #[command(
-    group = ArgGroup::new("way").required(true).args(["software", "identity", "answer"]),
+    group = ArgGroup::new("key_source").required(true).args(["software", "identity", "answer"]),
     after_help = "\
 With --software the key is a file that must be transferred to the device in secret (`[attest] key` of its agent): the file is \
-sufficient to forge proofs of the device. With a TPM the key is in the TPM, works only in accepted boots, and cannot be copied; that \
-takes two steps. The device creates its identity, which includes its TPM's certificate and its event log; the operator responds with \
-an offer that only that TPM can decrypt; the device's answer proves that the key arrived. The answer must arrive within 300 s after \
-the offer. The key works in up to eight boots: those of the group's reference value and roll-out with the same PCRs, and each --state. \
-So enroll a device again during a roll-out, before it starts the next kernel. A device in any other boot is refused with exit code 4, \
-and the PCRs and events that differ are listed; `--state current` accepts that boot too. PCRs in a file of --overlay accept no boot. If \
-the group has no reference value of PCRs, the boot must be one in which the device's present key works; for a device without such a \
-key, the present boot becomes the reference.
+sufficient to forge proofs of the device.
+
+With a TPM the key is in the TPM, works only in accepted boots, and cannot be copied. The enrollment has two steps. First the device \
+creates its identity (`attest identity`), which includes the certificate of its TPM and the TCG event log, and the operator creates an \
+offer that only this TPM can decrypt (--identity). Then the device creates its answer (`attest answer`), which proves that the key \
+arrived, and the operator completes the enrollment (--answer) within 300 s after the offer.
+
+The key works in up to eight boots: the boots of the group's reference value and roll-out, if these contain the same PCRs as the key, and \
+each boot of --state. During a roll-out, enroll a device again before it starts the next kernel. If the present boot of the device is \
+none of these boots, the command fails with exit code 4 and lists the PCRs and events that differ; `--state current` also accepts the \
+present boot. PCR values in a file of --overlay do not make a boot accepted, unless an earlier enrollment has accepted these values. If \
+the group has no reference value of PCRs and the device is already enrolled with a TPM, the device's present key must work in the present \
+boot. If the device is not enrolled with a TPM either, the command accepts the present boot without a comparison, unless the device is in quarantine.
 
 --trust names a directory of trusted certificates of TPM manufacturers; its subdirectory `intermediate` holds certificates that are \
 valid only under one of them. Each file is PEM or DER.
@@ -58,7 +63,7 @@ pub struct EnrollArgs {
     /// Device IDs (1 to 16 hexadecimal digits each)
     #[arg(required = true, value_parser = parse_device_id)]
     devices: Vec<DeviceId>,
-    /// Group, whose reference value the devices must prove (name)
+    /// Group whose reference value the devices must prove (name)
     #[arg(long, value_name = "NAME")]
     group: GroupName,
     /// Create a key file for each device, for devices without a TPM (flag)
@@ -96,8 +101,9 @@ pub struct EnrollArgs {
     /// --identity: SHA-256 of an endorsement key that is trusted without a certificate (64 hexadecimal digits)
     #[arg(long, help_heading = "Keys in TPMs", value_name = "SHA256", requires = "identity", value_parser = tpm::parse_pin)]
     pin: Option<tpm::Pin>,
-    /// --identity: another boot in which the key must work, such as that of the next kernel: a file of `attest measure --out`, or `current`
-    /// for the present boot; repeatable. The group's reference value and roll-out are always included (path or `current`)
+    /// --identity: another boot in which the key must work, such as the boot of the next kernel: a file of `attest measure --out`, or
+    /// `current` for the present boot; repeatable. The boots of the group's reference value and roll-out are always included (path or
+    /// `current`)
     #[arg(
         long,
         help_heading = "Keys in TPMs",
@@ -143,9 +149,9 @@ pub struct EnrollArgs {
         conflicts_with = "identity"
     )]
     address: Option<IpAddr>,
-    /// Device-specific entries that override the group's reference value: a file of `attest measure --out` (path). Default: none with
-    /// --software; the present entries with --identity. --answer uses the entries of --identity. With --identity, PCRs in the file accept no
-    /// boot, unless an earlier enrollment accepted their values
+    /// Overlay: device-specific entries that override the group's reference value, a file of `attest measure --out` (path, default: with
+    /// --software none, with --identity the present overlay of the device; --answer uses the overlay of --identity). With --identity, PCR
+    /// values in the file do not make a boot accepted, unless an earlier enrollment has accepted these values
     #[arg(long, value_name = "FILE")]
     overlay: Option<PathBuf>,
     /// Replace the keys of devices that are already enrolled for attestation; the old keys become invalid (flag)
@@ -176,8 +182,8 @@ pub fn run(args: &EnrollArgs, output: Output) -> Result<(), Failure> {
         }
         (_, _, Some(answer), Some(pending)) => tpm::finish(args, device, answer, pending, output),
         _ => Err(Failure::input(
-            "no kind of key selected: use --software for a key in a file; or --identity, --offer and --pending to begin, and --answer and --pending to \
-             finish, with a TPM",
+            "no kind of key selected: for a key in a file, use --software; for a key in a TPM, use --identity, --offer and --pending first, \
+             and --answer and --pending after the device has answered",
         )),
     }
 }
@@ -195,25 +201,25 @@ async fn check(args: &EnrollArgs, registry: &Registry, device: DeviceId) -> Resu
             tracing::warn!(%error, "attestation record is damaged; the command replaces the record");
             Ok(())
         }
-        found => Ok(found.map(drop)?),
+        result => Ok(result.map(drop)?),
     }
 }
 
 /// Refuses an overlay that does not fit the group's reference value or roll-out: the expected proof would be undefined.
-fn check_overlay(own: &Overlay, group: &Group) -> Result<(), Failure> {
+fn check_overlay(overlay: &Overlay, group: &Group) -> Result<(), Failure> {
     let reference = group.reference.as_ref().map(|base| (base, "reference value"));
     let roll_out = group.roll_out.as_ref();
     let roll_out = roll_out.map(|roll_out| (&roll_out.reference, "roll-out"));
     for (encoding, role) in reference.into_iter().chain(roll_out) {
-        let wrong = |error: ConfigurationError| {
+        let misfit = |error: ConfigurationError| {
             Failure::input(format!(
                 "{}: overlay does not fit the {role} of group {}: {error}; measure the overlay again, or use another file with --overlay",
-                own.name(),
+                overlay.name(),
                 group.name
             ))
         };
-        let base = Configuration::decode(encoding).map_err(wrong)?;
-        base.with_overlay(own.entries()).map_err(wrong)?;
+        let base = Configuration::decode(encoding).map_err(misfit)?;
+        base.with_overlay(overlay.entries()).map_err(misfit)?;
     }
     Ok(())
 }
@@ -228,16 +234,20 @@ struct Common {
 }
 
 impl Common {
-    async fn read(args: &EnrollArgs, registry: &Registry, own: Option<&Overlay>) -> Result<Self, Failure> {
+    async fn read(
+        args: &EnrollArgs,
+        registry: &Registry,
+        overlay: Option<&Overlay>,
+    ) -> Result<Self, Failure> {
         let group = group::find(registry, &args.group).await?;
-        if let Some(own) = own {
-            check_overlay(own, &group)?;
+        if let Some(overlay) = overlay {
+            check_overlay(overlay, &group)?;
         }
-        // The newest period that has begun: with a later one the device would refuse requests of the running period.
+        // The newest started period. With a later period, the device would refuse requests of the running period.
         let period = registry.newest_started_period().await?;
         Ok(Self {
             group: group.name,
-            overlay: own.map(|own| own.entries().encode()),
+            overlay: overlay.map(|overlay| overlay.entries().encode()),
             location: args
                 .gateway
                 .zip(args.address)

@@ -16,8 +16,8 @@ pub struct Overlay {
     /// The source, for messages: a file, or the registry.
     name: String,
     entries: Configuration,
-    /// PCRs whose values no enrollment with a TPM has accepted. A file of `attest measure` holds the values of the boot in which the device
-    /// was measured, whether accepted or not.
+    /// PCRs whose values no enrollment with a TPM has accepted. A file of `attest measure` contains the values of the boot in which the device
+    /// was measured, even if this boot is not accepted.
     unaccepted: PcrSelection,
 }
 
@@ -75,24 +75,24 @@ impl Overlay {
 
     /// Refuses PCRs whose values belong to none of these accepted boots: the next enrollment would treat the values as accepted.
     pub fn check<'a>(&self, mut boots: impl Iterator<Item = &'a PcrValues>) -> Result<(), Failure> {
-        let own = self.entries.pcrs();
-        let is_of = |boot: &PcrValues| own.iter().all(|(pcr, value)| boot.get(pcr) == Some(value));
-        match self.unaccepted.is_empty() || boots.any(is_of) {
+        let pcrs = self.entries.pcrs();
+        let has_values = |boot: &PcrValues| pcrs.iter().all(|(pcr, value)| boot.get(pcr) == Some(value));
+        match self.unaccepted.is_empty() || boots.any(has_values) {
             true => Ok(()),
             false => Err(Failure::unsafe_(format!(
                 "{}: the PCRs {} of the overlay are neither those of the present boot nor those of a file of --state: measure the overlay in one of \
                  these boots, or without `tpm` under [attest] of the agent",
                 self.name,
-                own.selection()
+                pcrs.selection()
             ))),
         }
     }
 
-    /// A notice that PCRs of the overlay did not accept the boot.
+    /// Returns a notice if PCRs of the overlay do not make a boot accepted.
     pub fn notice(&self) -> Option<String> {
         (!self.unaccepted.is_empty()).then(|| {
             format!(
-                "{}: PCRs {} of the overlay do not accept the boot in which they were measured",
+                "{}: the overlay does not make the boot accepted in which its PCRs {} were measured",
                 self.name, self.unaccepted
             )
         })
@@ -113,10 +113,10 @@ impl Overlay {
     /// Decodes the overlay that `--identity` accepted, from the file of `--pending` at this path.
     pub fn from_hex(text: &str, path: &Path) -> Result<Self, Failure> {
         let name = path.display().to_string();
-        let wrong =
+        let invalid =
             |error: &dyn std::fmt::Display| Failure::input(format!("{name}: invalid overlay: {error}"));
-        let bytes = hex::decode(text).map_err(|error| wrong(&error))?;
-        let entries = Configuration::decode(&bytes).map_err(|error| wrong(&error))?;
+        let bytes = hex::decode(text).map_err(|error| invalid(&error))?;
+        let entries = Configuration::decode(&bytes).map_err(|error| invalid(&error))?;
         Ok(Self {
             name,
             entries,

@@ -18,7 +18,7 @@ use crate::secret_file;
 
 const KEY_BYTES: usize = 32;
 
-/// Enrolls devices, one by one; all are looked up first.
+/// Enrolls devices, one by one; all devices are looked up first.
 pub fn run(args: &EnrollArgs, devices: &BTreeSet<DeviceId>, output: Output) -> Result<(), Failure> {
     if devices.len() > 1 && args.address.is_some() {
         return Err(Failure::input(
@@ -28,8 +28,8 @@ pub fn run(args: &EnrollArgs, devices: &BTreeSet<DeviceId>, output: Output) -> R
     let files = key_files(args, devices)?;
     let now_s = now_s()?;
     args.registry.with(async |registry| {
-        let own = Overlay::read(args, None)?;
-        let common = Common::read(args, registry, own.as_ref()).await?;
+        let overlay = Overlay::read(args, None)?;
+        let common = Common::read(args, registry, overlay.as_ref()).await?;
         for device in devices {
             check(args, registry, *device).await?;
         }
@@ -42,9 +42,9 @@ pub fn run(args: &EnrollArgs, devices: &BTreeSet<DeviceId>, output: Output) -> R
             })?;
         }
         let bar = output.progress(files.len() as u64, "enrolling");
-        let enrolled = enroll_all(registry, &common, &files, now_s, output, &bar).await;
+        let result = enroll_all(registry, &common, &files, now_s, output, &bar).await;
         bar.finish_and_clear();
-        enrolled?;
+        result?;
         print_result(args, &files, &common, output)
     })
 }
@@ -103,7 +103,7 @@ async fn enroll_all(
     Ok(())
 }
 
-/// Removes a key that the registry does not have, so that it is not mistaken for a valid one.
+/// Removes the file of a key that the registry has not stored, so that an operator does not use the file.
 fn discard_key(path: &Path) {
     if let Err(error) = std::fs::remove_file(path) {
         tracing::error!(%error, path = %path.display(), action = "delete the file", "removing an unused key failed");
@@ -134,7 +134,7 @@ fn print_result(
             path.display()
         ))?,
         (_, directory) => output.line(format_args!(
-            "enrolled {} for attestation in group {group}; transfer each key to the device in its file name: {}",
+            "enrolled {} for attestation in group {group}; transfer each DEVICE.attest-key to its device in secret: {}",
             counted(files.len() as u64, "device"),
             directory.as_deref().unwrap_or(Path::new(".")).display()
         ))?,

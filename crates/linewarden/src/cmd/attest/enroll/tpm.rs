@@ -72,7 +72,7 @@ pub fn begin(
     secret_file::check_absent(offer_path)?;
     secret_file::check_absent(pending_path)?;
     let now_s = now_s()?;
-    let known = args.registry.with(async |registry| {
+    let known_boots = args.registry.with(async |registry| {
         check(args, registry, device).await?;
         KnownBoots::read(args, registry, device, now_s).await
     })?;
@@ -81,18 +81,18 @@ pub fn begin(
         tracing::warn!(reason = %notice, "device PCRs need attention");
     }
     let pcrs = &identity.pcrs.0;
-    let wrong =
+    let invalid =
         |error: &dyn std::fmt::Display| Failure::input(format!("{}: {error}", identity_path.display()));
-    let accepted = known.check_boot(&args.state, device, (identity_path, pcrs, log.as_ref()))?;
-    let policy = PcrPolicy::new(&accepted.states).map_err(|error| wrong(&error))?;
+    let accepted = known_boots.check_boot(&args.state, device, (identity_path, pcrs, log.as_ref()))?;
+    let policy = PcrPolicy::new(&accepted.states).map_err(|error| invalid(&error))?;
     let states = policy.branches().len() as u64;
     let (offer, enrollment) = enroll::offer(&identity, &trust, policy, unix_s()?, &mut random()?)
-        .map_err(|error| wrong(&error_text(&error, args.pin)))?;
+        .map_err(|error| invalid(&error_text(&error, args.pin)))?;
     let pending = Pending {
         version: PENDING_VERSION,
         device_id: device.to_string(),
         group: args.group.to_string(),
-        overlay: known.overlay().map(Overlay::to_hex).transpose()?,
+        overlay: known_boots.overlay().map(Overlay::to_hex).transpose()?,
         enrollment,
     };
     write_files(&offer, &pending, offer_path, pending_path)?;
@@ -111,11 +111,11 @@ pub fn begin(
     let count = counted(pcrs.selection().len() as u64, "PCR");
     match events {
         Some(events) => output.line(format_args!(
-            "the event log replays to {count} with {}",
+            "the TCG event log replays to {count} with {}",
             counted(events, "event")
         ))?,
         None => output.line(format_args!(
-            "no event log: the key is bound to the present values of {count}"
+            "no TCG event log: the key is bound to the present values of {count}"
         ))?,
     }
     output.line(match &accepted.by {
@@ -123,16 +123,16 @@ pub fn begin(
         AcceptedBy::EarlierKey => "boot accepted: the present key of the device works in this boot".to_owned(),
         AcceptedBy::Operator => "boot accepted by --state current".to_owned(),
         AcceptedBy::FirstEnrollment => format!(
-            "boot accepted without comparison: group {} has no reference value and the device no earlier key; the present boot becomes \
-             its reference, PCRs {} of bank {}",
+            "boot accepted without comparison, because group {} has no reference value and the device has no earlier key: PCRs {} of \
+             bank {}",
             args.group,
             pcrs.selection(),
             pcrs.bank()
         ),
     })?;
     output.line(format_args!(
-        "the key works in {} of {}",
-        counted(states, "state"),
+        "the key works in {} (compared: {})",
+        counted(states, "boot"),
         counted(pcrs.selection().len() as u64, "PCR")
     ))?;
     output.line(format_args!(
@@ -142,31 +142,31 @@ pub fn begin(
     ))
 }
 
-/// Replays the event log to the PCRs, if there is a log, and collects notices. A log that contradicts the PCRs is refused: the key would be
-/// bound to a state that the log does not describe.
+/// Replays the TCG event log to the PCRs, if there is a log, and collects notices. A log that contradicts the PCRs is refused: the key would
+/// be bound to a state that the log does not describe.
 fn check_event_log(path: &Path, identity: &Identity) -> Result<(Option<ReplayedLog>, Vec<Notice>), Failure> {
-    let wrong = |reason: String| Failure::input(format!("{}: {reason}", path.display()));
+    let invalid = |reason: String| Failure::input(format!("{}: {reason}", path.display()));
     let selection = identity.pcrs.0.selection();
     if selection.is_empty() {
-        return Err(wrong(
+        return Err(invalid(
             "no PCRs, so the key would work after any boot: set `pcrs` under [attest] of the agent"
                 .to_owned(),
         ));
     }
     let Some(log) = &identity.event_log else {
-        let reason = "the device has no event log that explains its PCRs";
+        let reason = "the device has no TCG event log that explains its PCRs";
         return Ok((None, notices(selection, Err(reason))));
     };
-    let log = EventLog::parse(log).map_err(|error| wrong(format!("invalid event log: {error}")))?;
+    let log = EventLog::parse(log).map_err(|error| invalid(format!("invalid TCG event log: {error}")))?;
     match verify_replay(&log, &identity.pcrs.0) {
         Ok(log) => {
             let notices = notices(selection, Ok(&log));
             Ok((Some(log), notices))
         }
-        Err(silence) if silence.has_no_statement() => {
-            Ok((None, notices(selection, Err(&silence.to_string()))))
-        }
-        Err(error) => Err(wrong(format!("event log does not replay to the PCRs: {error}"))),
+        Err(error) if error.has_no_statement() => Ok((None, notices(selection, Err(&error.to_string())))),
+        Err(error) => Err(invalid(format!(
+            "TCG event log does not replay to the PCRs: {error}"
+        ))),
     }
 }
 
@@ -205,14 +205,14 @@ fn write_files(
 
 fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;
-    let written = file
+    let result = file
         .write_all(bytes)
         .and_then(|()| file.sync_all())
         .and_then(|()| sync_parent(path));
-    if written.is_err() {
+    if result.is_err() {
         let _ = fs::remove_file(path);
     }
-    written
+    result
 }
 
 fn remove_secret(path: &Path) {
@@ -238,7 +238,7 @@ pub fn finish(
             args.group
         )));
     }
-    let own = pending_overlay(args, &pending, pending_path)?;
+    let overlay = pending_overlay(args, &pending, pending_path)?;
     let answer: OfferResponse = message::read(answer_path, "a device's answer")?;
     let enrolled = pending.enrollment.finish(&answer, unix_s()?).map_err(|error| {
         Failure::input(format!("{}: {}", answer_path.display(), error_text(&error, None)))
@@ -248,9 +248,9 @@ pub fn finish(
     let now_s = now_s()?;
     let (common, revision) = args
         .registry
-        .with(async |registry| enroll_one(args, registry, device, (key, binding, own), now_s).await)?;
+        .with(async |registry| enroll_one(args, registry, device, (key, binding, overlay), now_s).await)?;
     remove_secret(pending_path);
-    let by = match &enrolled.binding.endorsement {
+    let endorsement = match &enrolled.binding.endorsement {
         Endorsement::Pinned => "pinned".to_owned(),
         Endorsement::Certificate { issuers, .. } => issuers.join(", issued by "),
     };
@@ -265,7 +265,7 @@ pub fn finish(
         "revision": revision,
     }))?;
     output.line(format_args!(
-        "enrolled device {device} for attestation in group {}; its key is in the TPM with endorsement key {} ({by})",
+        "enrolled device {device} for attestation in group {}; its key is in the TPM with endorsement key {} ({endorsement})",
         common.group, enrolled.binding.endorsement_key
     ))?;
     print_agent_config(&common, output)
@@ -275,10 +275,10 @@ async fn enroll_one(
     args: &EnrollArgs,
     registry: &Registry,
     device: DeviceId,
-    (key, binding, own): (AttestationKey, Vec<u8>, Option<Overlay>),
+    (key, binding, overlay): (AttestationKey, Vec<u8>, Option<Overlay>),
     now_s: u64,
 ) -> Result<(Common, u64), Failure> {
-    let common = Common::read(args, registry, own.as_ref()).await?;
+    let common = Common::read(args, registry, overlay.as_ref()).await?;
     check(args, registry, device).await?;
     let prover = common.prover(device, key, Protection::Tpm, Some(binding));
     let revision = registry.enroll_prover(prover, now_s).await?;
@@ -294,23 +294,23 @@ fn read_pending(path: &Path, device: DeviceId) -> Result<Pending, Failure> {
         )));
     }
     let bytes = secret_file::read(path, PENDING_BYTES_MAX)?;
-    let wrong = |reason: &dyn std::fmt::Display| Failure::input(format!("{}: {reason}", path.display()));
+    let invalid = |reason: &dyn std::fmt::Display| Failure::input(format!("{}: {reason}", path.display()));
     let pending: Pending = serde_json::from_slice(&bytes)
         // The error text itself may contain parts of the secret.
         .map_err(|error| {
             let (line, column) = (error.line(), error.column());
-            wrong(&format!(
+            invalid(&format!(
                 "line {line}, column {column}: not a file that --identity wrote with --pending; begin again with --identity"
             ))
         })?;
     if pending.version != PENDING_VERSION {
-        return Err(wrong(&format!(
+        return Err(invalid(&format!(
             "unsupported version {}, written by another version of this program; begin again with --identity",
             pending.version
         )));
     }
     if pending.device_id != device.to_string() {
-        return Err(wrong(&format!(
+        return Err(invalid(&format!(
             "pending enrollment is of device {}, not of {device}; enter the file and the answer of the same device",
             pending.device_id
         )));
@@ -320,14 +320,14 @@ fn read_pending(path: &Path, device: DeviceId) -> Result<Pending, Failure> {
 
 /// The overlay with which --identity accepted the boot.
 fn pending_overlay(args: &EnrollArgs, pending: &Pending, path: &Path) -> Result<Option<Overlay>, Failure> {
-    let own = pending.overlay.as_deref().map(|hex| Overlay::from_hex(hex, path));
-    let own = own.transpose()?;
-    let given = match &args.overlay {
+    let overlay = pending.overlay.as_deref().map(|hex| Overlay::from_hex(hex, path));
+    let overlay = overlay.transpose()?;
+    let option_overlay = match &args.overlay {
         Some(_) => Overlay::read(args, None)?,
-        None => return Ok(own),
+        None => return Ok(overlay),
     };
-    match given.as_ref().map(Overlay::entries) == own.as_ref().map(Overlay::entries) {
-        true => Ok(own),
+    match option_overlay.as_ref().map(Overlay::entries) == overlay.as_ref().map(Overlay::entries) {
+        true => Ok(overlay),
         false => Err(Failure::input(format!(
             "{}: the overlay differs from the one that --identity accepted: omit --overlay, or begin again with --identity",
             path.display()
@@ -357,9 +357,9 @@ fn trust(args: &EnrollArgs) -> Result<EndorsementTrust, Failure> {
             .add_roots(&path.display().to_string(), &bytes)
             .map_err(Failure::input)?;
     }
-    let below = directory.join(INTERMEDIATE);
-    if below.is_dir() {
-        for path in files_in(&below)? {
+    let intermediates = directory.join(INTERMEDIATE);
+    if intermediates.is_dir() {
+        for path in files_in(&intermediates)? {
             let bytes = read_certificates(&path)?;
             trust
                 .add_intermediates(&path.display().to_string(), &bytes)
@@ -371,11 +371,11 @@ fn trust(args: &EnrollArgs) -> Result<EndorsementTrust, Failure> {
 
 /// The files of a directory except hidden ones, sorted by name.
 fn files_in(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let cannot =
+    let unreadable =
         |error: io::Error| Failure::input(format!("{}: cannot be read: {error}", directory.display()));
     let mut files = Vec::new();
-    for entry in fs::read_dir(directory).map_err(cannot)? {
-        let entry = entry.map_err(cannot)?;
+    for entry in fs::read_dir(directory).map_err(unreadable)? {
+        let entry = entry.map_err(unreadable)?;
         let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
         if entry.path().is_file() && !is_hidden {
             files.push(entry.path());

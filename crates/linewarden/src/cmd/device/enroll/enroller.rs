@@ -29,7 +29,7 @@ const SRAM_READOUTS: usize = 5;
 pub struct Enroller {
     source: Source,
     count: u64,
-    /// Whether the devices are already enrolled.
+    /// Whether the enrollment replaces the credentials of an enrolled device.
     replaces: bool,
 }
 
@@ -110,12 +110,12 @@ impl Enroller {
         self.count
     }
 
-    /// Whether a refused chip can be replaced by another one.
+    /// Whether another chip can replace a refused chip.
     pub fn has_more_chips(&self) -> bool {
         matches!(self.source, Source::Simulated { .. })
     }
 
-    /// Enrolls one device with a pool that starts at `first_idx`; `chip` is the number of chips that were refused before.
+    /// Enrolls one device with a pool that starts at `first_idx`; `chip` is the number of the simulated chip; only simulated PUFs use it.
     pub fn enroll(
         &self,
         device: DeviceId,
@@ -148,11 +148,11 @@ impl Enroller {
                 key_device(device, key, &puf.describe(), section)
             }
             Source::Readouts { directory, span } => {
-                let stored = Readouts {
+                let section_fields = Readouts {
                     path: directory,
                     start: span.start,
                 };
-                let section = puf_section("readouts", &stored)?;
+                let section = puf_section("readouts", &section_fields)?;
                 let dumps = read_directory(directory, span).map_err(Failure::input)?;
                 let readouts: Vec<_> = dumps.into_iter().map(|dump| dump.bits).collect();
                 let options = KeyEnrollment {
@@ -235,7 +235,7 @@ fn simulated(args: &SimulatedArgs) -> Result<Source, Failure> {
         cells: args.cells,
         bit_error_rate: args.bit_error_rate,
         chip: 0,
-        // A relative path suffices beside the agent's configuration.
+        // A relative path suffices, because the seed file is in the directory of the agent's configuration.
         seed_file: match &args.seed_file {
             Some(file) => absolute(file)?,
             None => "fleet.seed".into(),
@@ -284,7 +284,7 @@ fn to_registry_fingerprint(
         return Ok(None);
     }
     let band = |band: &fingerprint::Band| Band {
-        position: band.place,
+        position: band.position,
         bits: band.bits,
     };
     match Fingerprint::new(measured.bands().iter().map(band).collect()) {

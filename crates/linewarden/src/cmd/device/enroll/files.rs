@@ -1,7 +1,7 @@
 //! The files of a device: public helper data, and a configuration of its agent.
 //!
-//! Helper data are first written to a temporary file (`ID.helper.new`) and renamed when the registry has stored the device: however an
-//! enrollment ends, the file holds the helper data of the valid credentials.
+//! Helper data are first written to a temporary file (`ID.helper.new`), which is renamed when the registry has stored the device. If the
+//! enrollment fails, the file `ID.helper` still contains the helper data of the valid credentials.
 
 use linewarden_cli::failure::Failure;
 use linewarden_cli::results;
@@ -45,7 +45,7 @@ impl DeviceFiles {
         Ok(())
     }
 
-    /// The chip number in a configuration that is kept: the device has that chip.
+    /// The chip number in an existing configuration that is kept: the device has this chip.
     pub fn existing_chip(&self) -> Result<Option<u32>, Failure> {
         if !self.keeps_config() {
             return Ok(None);
@@ -61,12 +61,12 @@ impl DeviceFiles {
         Ok(Some(config.puf.simulated.map_or(0, |puf| puf.chip)))
     }
 
-    /// An enrolled device may have an edited configuration, which is kept.
+    /// Whether an existing configuration is kept: the device is enrolled, so the operator may have edited its configuration.
     fn keeps_config(&self) -> bool {
         self.helper.symlink_metadata().is_ok() && self.config.symlink_metadata().is_ok()
     }
 
-    /// Writes the helper data to the temporary file, and the configuration unless one is kept.
+    /// Writes the helper data to the temporary file, and the configuration unless an existing one is kept.
     pub fn write(
         &self,
         device: DeviceId,

@@ -47,7 +47,7 @@ pub struct CommonArgs {
     /// Output directory for helper data and agent configurations (path)
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Display name; for several devices its prefix (text)
+    /// Display name of the device; for several devices, the prefix of their names (text)
     #[arg(long, value_name = "TEXT", default_value = "")]
     name: String,
     /// Device ID (1 to 16 hexadecimal digits, default: random)
@@ -59,7 +59,7 @@ pub struct CommonArgs {
     /// Address of the gateway, for the agent's configuration (HOST or HOST:PORT)
     #[arg(long, value_name = "ADDRESS")]
     gateway: Option<String>,
-    /// The device's interface to the gateway for the agent's configuration; required by a gate (name)
+    /// Interface of the device toward the gateway, for the agent's configuration; required if the gateway has a gate (name)
     #[arg(long, value_name = "NAME")]
     interface: Option<String>,
     #[command(flatten)]
@@ -77,16 +77,16 @@ pub struct SimulatedArgs {
     /// Number of devices (integer)
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     count: u64,
-    /// PUF model; sram is enrolled in key mode, the others in pool mode
+    /// PUF model; sram is enrolled in key mode, all other models in pool mode
     #[arg(long, value_name = "MODEL", default_value = "xor-arbiter")]
     model: ModelName,
     /// Rows of a device in pool mode, one per authentication (integer)
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     rows: u32,
-    /// Stages of an arbiter chain (integer)
+    /// Number of stages of an arbiter chain (integer)
     #[arg(long, default_value_t = 64)]
     stages: usize,
-    /// Number of chains (integer)
+    /// Number of arbiter chains (integer)
     #[arg(long, default_value_t = 4)]
     chains: usize,
     /// Number of SRAM cells (integer)
@@ -117,7 +117,7 @@ pub struct ReadoutsArgs {
 /// Arguments of `linewarden device enroll command`.
 #[derive(Args, Debug)]
 pub struct CommandArgs {
-    /// Mode: pool for a PUF that responds to challenges, key for memory cells that are read as a whole
+    /// Mode: `pool` for a PUF that responds to challenges, `key` for memory cells that are read as a whole
     #[arg(long, value_name = "MODE")]
     mode: ModeName,
     /// Rows in pool mode, one per authentication (integer)
@@ -148,7 +148,7 @@ pub enum ModelName {
     XorArbiter,
     /// Two layers of arbiter chains
     Interpose,
-    /// Memory
+    /// Power-up state of SRAM cells
     Sram,
 }
 
@@ -190,6 +190,6 @@ pub fn run(command: EnrollCommand, output: Output) -> Result<(), Failure> {
             command.common().out.display()
         ))
     })?;
-    let maker = enroller::Enroller::new(&command)?;
-    pipeline::run(command.common(), &maker, output)
+    let enroller = enroller::Enroller::new(&command)?;
+    pipeline::run(command.common(), &enroller, output)
 }

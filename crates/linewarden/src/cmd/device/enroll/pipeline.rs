@@ -28,10 +28,10 @@ struct EnrollmentJob<'a> {
     common: &'a CommonArgs,
     enroller: &'a Enroller,
     enrolled_at_s: u64,
-    /// First row of the pool: 0, or the row after those already leased.
+    /// First row of the pool: 0, or the row after the rows that are already leased.
     first_idx: RowIndex,
     started: AtomicU64,
-    /// Number of refused chips that were replaced by others.
+    /// Number of refused chips that were replaced.
     rejected: AtomicU64,
     /// Devices whose files are written.
     written: Mutex<Vec<DeviceId>>,
@@ -39,24 +39,24 @@ struct EnrollmentJob<'a> {
 }
 
 /// Enrolls all devices and stores them.
-pub fn run(common: &CommonArgs, maker: &Enroller, output: Output) -> Result<(), Failure> {
-    common.access.with(async |site| {
-        let work = EnrollmentJob {
+pub fn run(common: &CommonArgs, enroller: &Enroller, output: Output) -> Result<(), Failure> {
+    common.access.with(async |access| {
+        let job = EnrollmentJob {
             common,
-            enroller: maker,
+            enroller,
             enrolled_at_s: now_s()?,
-            first_idx: first_idx(site, common).await?,
+            first_idx: first_idx(access, common).await?,
             started: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
             written: Mutex::default(),
             stop: AtomicBool::new(false),
         };
-        let devices = enroll_all(site, &work, output).await?;
+        let devices = enroll_all(access, &job, output).await?;
         print_devices(output, common, &devices)?;
-        match work.rejected.load(Ordering::Relaxed) {
+        match job.rejected.load(Ordering::Relaxed) {
             0 => Ok(()),
             rejected => output.line(format_args!(
-                "replaced {} with too little min-entropy or a failed health test",
+                "replaced {}, which had too little min-entropy or failed a health test",
                 counted(rejected, "chip")
             )),
         }
@@ -64,11 +64,11 @@ pub fn run(common: &CommonArgs, maker: &Enroller, output: Output) -> Result<(), 
 }
 
 /// Rejects early an enrollment that the registry would reject, and determines the first row of a replaced pool.
-async fn first_idx(site: &RegistryAccess, common: &CommonArgs) -> Result<RowIndex, Failure> {
+async fn first_idx(access: &RegistryAccess, common: &CommonArgs) -> Result<RowIndex, Failure> {
     let Some(device) = common.device else {
         return Ok(RowIndex(0));
     };
-    match (site.find(device).await?, common.replace) {
+    match (access.find(device).await?, common.replace) {
         (Some(known), _) if known.status == "revoked" => Err(RegistryError::Revoked { device }.into()),
         (Some(known), true) => Ok(RowIndex(known.idx_floor)),
         (Some(_), false) => Err(RegistryError::AlreadyEnrolled { device }.into()),
@@ -78,17 +78,17 @@ async fn first_idx(site: &RegistryAccess, common: &CommonArgs) -> Result<RowInde
 }
 
 async fn enroll_all(
-    site: &RegistryAccess,
-    work: &EnrollmentJob<'_>,
+    access: &RegistryAccess,
+    job: &EnrollmentJob<'_>,
     output: Output,
 ) -> Result<Vec<DeviceId>, Failure> {
-    let total = work.enroller.count();
+    let total = job.enroller.count();
     let threads = available_parallelism().map_or(1, usize::from);
     let bar = output.progress(total, "enrolling");
     let (sender, receiver) = sync_channel(2 * threads);
     let options = BulkOptions {
         chunk_devices: CHUNK_DEVICES,
-        on_conflict: if work.common.replace {
+        on_conflict: if job.common.replace {
             OnConflict::Replace
         } else {
             OnConflict::Refuse
@@ -96,39 +96,39 @@ async fn enroll_all(
     };
     // The devices in the order of the registry's chunks, and how many of them are stored.
     let (devices, stored) = (RefCell::new(Vec::new()), Cell::new(0));
-    let (mut broken, mut misplaced) = (None, None);
+    let (mut enroll_failure, mut commit_failure) = (None, None);
     let result = std::thread::scope(|scope| {
         for _ in 0..threads.min(usize::try_from(total).unwrap_or(threads)) {
             let sender = sender.clone();
-            scope.spawn(move || enroll_some(work, &sender));
+            scope.spawn(move || run_worker(job, &sender));
         }
         drop(sender);
-        let records = receive_records(receiver, &mut broken, |device| {
+        let records = receive_records(receiver, &mut enroll_failure, |device| {
             devices.borrow_mut().push(device);
             bar.inc(1);
         });
         let result =
             block_in_place_on(
-                site.enroll_bulk(records, options, &work.common.reason.reason, |progress| {
+                access.enroll_bulk(records, options, &job.common.reason.reason, |progress| {
                     let done = usize::try_from(progress.done).unwrap_or(usize::MAX);
                     for device in devices.borrow().iter().take(done).skip(stored.get()) {
-                        if let Err(failure) = DeviceFiles::new(&work.common.out, *device).commit() {
-                            misplaced.get_or_insert(failure);
+                        if let Err(failure) = DeviceFiles::new(&job.common.out, *device).commit() {
+                            commit_failure.get_or_insert(failure);
                         }
                     }
                     stored.set(done);
                 }),
             );
         // Always stops the worker threads.
-        work.stop.store(true, Ordering::Release);
+        job.stop.store(true, Ordering::Release);
         result
     });
     bar.finish_and_clear();
     let mut devices = devices.into_inner();
     devices.truncate(stored.get());
-    discard_unstored(work, &devices);
+    discard_unstored(job, &devices);
     result?;
-    match misplaced.or(broken) {
+    match commit_failure.or(enroll_failure) {
         None => Ok(devices),
         Some(failure) => Err(failure.with_detail(format_args!(
             "enrolled before the failure: {}",
@@ -137,67 +137,69 @@ async fn enroll_all(
     }
 }
 
-fn discard_unstored(work: &EnrollmentJob<'_>, stored: &[DeviceId]) {
+fn discard_unstored(job: &EnrollmentJob<'_>, stored: &[DeviceId]) {
     let stored: HashSet<DeviceId> = stored.iter().copied().collect();
-    let written = work.written.lock().unwrap_or_else(PoisonError::into_inner);
+    let written = job.written.lock().unwrap_or_else(PoisonError::into_inner);
     for device in written.iter().filter(|device| !stored.contains(device)) {
-        DeviceFiles::new(&work.common.out, *device).discard();
+        DeviceFiles::new(&job.common.out, *device).discard();
     }
 }
 
-/// Blocks on the present runtime: the records come from other threads, and the database uses its own.
+/// Blocks on the present runtime. The worker threads continue to produce records, and the database uses its own threads.
 fn block_in_place_on<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(future))
 }
 
-/// The records up to the first failure, which is stored in `broken`.
+/// Returns the records up to the first failure, which is stored in `enroll_failure`.
 fn receive_records(
     receiver: Receiver<Result<NewDevice, Failure>>,
-    broken: &mut Option<Failure>,
-    mut taken: impl FnMut(DeviceId),
+    enroll_failure: &mut Option<Failure>,
+    mut on_record: impl FnMut(DeviceId),
 ) -> impl Iterator<Item = NewDevice> {
-    receiver.into_iter().map_while(move |made| match made {
+    receiver.into_iter().map_while(move |enrolled| match enrolled {
         Ok(record) => {
-            taken(record.record.device);
+            on_record(record.record.device);
             Some(record)
         }
         Err(failure) => {
-            broken.get_or_insert(failure);
+            enroll_failure.get_or_insert(failure);
             None
         }
     })
 }
 
-fn enroll_some(work: &EnrollmentJob<'_>, sender: &SyncSender<Result<NewDevice, Failure>>) {
-    while !work.stop.load(Ordering::Acquire) {
-        let index = work.started.fetch_add(1, Ordering::Relaxed);
-        if index >= work.enroller.count() {
+fn run_worker(job: &EnrollmentJob<'_>, sender: &SyncSender<Result<NewDevice, Failure>>) {
+    while !job.stop.load(Ordering::Acquire) {
+        let index = job.started.fetch_add(1, Ordering::Relaxed);
+        if index >= job.enroller.count() {
             return;
         }
-        let made = enroll_one(work, index);
-        let failed = made.is_err();
-        if sender.send(made).is_err() || failed {
+        let enrolled = enroll_one(job, index);
+        let failed = enrolled.is_err();
+        if sender.send(enrolled).is_err() || failed {
             return;
         }
     }
 }
 
-/// Enrolls a device. An unfit simulated chip is replaced by another one, as in a factory.
-fn enroll_one(work: &EnrollmentJob<'_>, index: u64) -> Result<NewDevice, Failure> {
-    let device = match work.common.device {
+/// Enrolls a device. An unfit simulated chip is replaced by another chip, as in a factory.
+fn enroll_one(job: &EnrollmentJob<'_>, index: u64) -> Result<NewDevice, Failure> {
+    let device = match job.common.device {
         Some(device) => device,
         None => random_device()?,
     };
-    let kept = match work.enroller.has_more_chips() {
-        true => DeviceFiles::new(&work.common.out, device).existing_chip()?,
+    let existing_chip = match job.enroller.has_more_chips() {
+        true => DeviceFiles::new(&job.common.out, device).existing_chip()?,
         false => Some(0),
     };
-    let mut chip = kept.unwrap_or(0);
+    let mut chip = existing_chip.unwrap_or(0);
     loop {
-        match enroll_chip(work, index, device, chip) {
-            Err(failure) if failure.is_unsafe() && kept.is_none() && chip < REJECTED_IN_A_ROW_MAX => {
+        match enroll_chip(job, index, device, chip) {
+            Err(failure)
+                if failure.is_unsafe() && existing_chip.is_none() && chip < REJECTED_IN_A_ROW_MAX =>
+            {
                 chip += 1;
-                work.rejected.fetch_add(1, Ordering::Relaxed);
+                job.rejected.fetch_add(1, Ordering::Relaxed);
             }
             result => return result,
         }
@@ -205,27 +207,27 @@ fn enroll_one(work: &EnrollmentJob<'_>, index: u64) -> Result<NewDevice, Failure
 }
 
 fn enroll_chip(
-    work: &EnrollmentJob<'_>,
+    job: &EnrollmentJob<'_>,
     index: u64,
     device: DeviceId,
     chip: u32,
 ) -> Result<NewDevice, Failure> {
-    let files = DeviceFiles::new(&work.common.out, device);
-    if !work.common.replace {
+    let files = DeviceFiles::new(&job.common.out, device);
+    if !job.common.replace {
         files.check_absent()?;
     }
-    let made = work.enroller.enroll(device, work.first_idx, chip)?;
+    let enrolled = job.enroller.enroll(device, job.first_idx, chip)?;
     let route = GatewayRoute {
-        address: work.common.gateway.as_deref(),
-        interface: work.common.interface.as_deref(),
+        address: job.common.gateway.as_deref(),
+        interface: job.common.interface.as_deref(),
     };
-    let written = files.write(device, &made.helper, route, &made.puf_section);
-    work.written
+    let written = files.write(device, &enrolled.helper, route, &enrolled.puf_section);
+    job.written
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .push(device);
     written?;
-    let name = match (work.enroller.count(), work.common.name.as_str()) {
+    let name = match (job.enroller.count(), job.common.name.as_str()) {
         (1, name) => name.to_owned(),
         (_, "") => String::new(),
         (_, prefix) => format!("{prefix} {}", index + 1),
@@ -234,17 +236,17 @@ fn enroll_chip(
         device,
         name,
         suite: Suite::SipHash128,
-        enrolled_at_s: work.enrolled_at_s,
-        puf_profile: made.profile,
-        credentials: made.credentials,
+        enrolled_at_s: job.enrolled_at_s,
+        puf_profile: enrolled.profile,
+        credentials: enrolled.credentials,
     };
     Ok(NewDevice {
-        fingerprint: made.fingerprint,
+        fingerprint: enrolled.fingerprint,
         ..record.into()
     })
 }
 
-/// A random ID: IDs are sparse, so that guessing finds none; the registry refuses duplicates.
+/// A random ID: IDs are sparse, so that an attacker cannot guess one; the registry refuses duplicates.
 fn random_device() -> Result<DeviceId, Failure> {
     loop {
         let id = random_u64()?;

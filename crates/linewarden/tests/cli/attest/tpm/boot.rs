@@ -8,7 +8,7 @@ const GOOD: &[u8] = b"kernel 1";
 const CHANGED: &[u8] = b"kernel 1 with a back door";
 
 impl TpmFixture {
-    /// Number of the device's files of an enrollment step.
+    /// Number of files with an offer.
     fn offers(&self) -> usize {
         let names = self.site.names(".");
         names.iter().filter(|name| name.ends_with(".offer")).count()
@@ -20,7 +20,7 @@ impl TpmFixture {
         }
     }
 
-    /// Boots and measures it into a file, as `attest measure --out` does.
+    /// Boots the kernel and writes the measured configuration to a file, as `attest measure --out` does.
     fn measure(&self, kernel: &[u8], file: &str) {
         self.boot(kernel);
         let pcrs = self.emulator.open().pcrs(BANK, selection()).unwrap();
@@ -28,11 +28,11 @@ impl TpmFixture {
         self.site.write_configuration(file, &measured);
     }
 
-    fn enroll(&mut self, words: &str) {
-        self.begin(&format!("--trust makers {words}")).ok();
+    fn enroll(&mut self, arguments: &str) {
+        self.begin(&format!("--trust makers {arguments}")).ok();
         self.answer();
         self.finish(
-            words
+            arguments
                 .split_whitespace()
                 .find(|word| *word == "--replace")
                 .unwrap_or(""),
@@ -57,10 +57,10 @@ impl TpmFixture {
     }
 
     /// Boots, and begins to enroll the device again.
-    fn begin_again(&self, kernel: &[u8], words: &str) -> CommandOutput {
+    fn begin_again(&self, kernel: &[u8], arguments: &str) -> CommandOutput {
         self.boot(kernel);
         self.identity(Some(log_of(kernel)));
-        self.begin(&format!("--trust makers --replace {words}"))
+        self.begin(&format!("--trust makers --replace {arguments}"))
     }
 }
 
@@ -94,13 +94,13 @@ fn a_boot_that_led_to_quarantine_gets_no_key() {
     assert_eq!(fixture.offers(), 0);
 
     // The device names fewer PCRs, so that the changed ones are not among them.
-    let fewer = fixture
+    let fewer_pcrs_error = fixture
         .emulator
         .open()
         .identity(&fixture.keys, BANK, "0".parse().unwrap(), None);
     fs::write(
         fixture.site.path("d1.identity"),
-        serde_json::to_vec(&fewer.unwrap()).unwrap(),
+        serde_json::to_vec(&fewer_pcrs_error.unwrap()).unwrap(),
     )
     .unwrap();
     let error = fixture.begin("--trust makers --replace").refused(4);
@@ -112,8 +112,8 @@ fn a_boot_that_led_to_quarantine_gets_no_key() {
 
     // The device claims the accepted boot: the key works in that boot alone.
     let mut forged = serde_json::to_value(fixture.identity(None)).unwrap();
-    let good = Configuration::decode(&fs::read(fixture.site.path("good.conf")).unwrap()).unwrap();
-    for (pcr, value) in good.pcrs().iter() {
+    let accepted = Configuration::decode(&fs::read(fixture.site.path("good.conf")).unwrap()).unwrap();
+    for (pcr, value) in accepted.pcrs().iter() {
         forged["pcrs"]["values"][pcr.to_string()] = value.to_string().into();
     }
     fs::write(fixture.site.path("d1.identity"), forged.to_string()).unwrap();
@@ -149,7 +149,7 @@ fn a_boot_that_led_to_quarantine_gets_no_key() {
     let output = fixture.begin_again(CHANGED, "").ok();
     assert!(
         output.contains("boot accepted: same PCRs as the roll-out of group pumps")
-            && output.contains("the key works in 2 states"),
+            && output.contains("the key works in 2 boots"),
         "{output}"
     );
     fixture.remove_offer();
@@ -161,7 +161,7 @@ fn a_boot_that_led_to_quarantine_gets_no_key() {
     let output = json(&fixture.begin_again(CHANGED, "--state current --json").ok());
     assert_eq!(output["accepted"]["by"], "operator");
     fixture.answer();
-    // A boot accepted for one group is not accepted for another.
+    // A boot that was accepted for one group is not accepted for another group.
     fixture
         .site
         .on_registry("attest group set others --reference good.conf")
@@ -178,14 +178,14 @@ fn a_boot_that_led_to_quarantine_gets_no_key() {
 }
 
 #[test]
-fn without_a_reference_value_of_pcrs_the_first_boot_is_the_reference() {
+fn without_a_reference_value_of_pcrs_the_first_boot_is_accepted() {
     let Some(mut fixture) = TpmFixture::new() else {
         return;
     };
     fixture.identity(Some(log_of(GOOD)));
     let output = fixture.begin("--trust makers").ok();
     assert!(
-        output.contains("the present boot becomes its reference, PCRs 0,16 of bank sha256"),
+        output.contains("the device has no earlier key: PCRs 0,16 of bank sha256"),
         "{output}"
     );
     fixture.answer();
@@ -195,7 +195,7 @@ fn without_a_reference_value_of_pcrs_the_first_boot_is_the_reference() {
     let error = fixture.begin_again(CHANGED, "").refused(4);
     assert!(
         error.contains("the boot differs from the boot of its present key in PCRs 16;")
-            && error.contains("events not compared: no event log of the accepted boot"),
+            && error.contains("events not compared: no TCG event log of the accepted boot"),
         "{error}"
     );
     let output = json(&fixture.begin_again(GOOD, "--json").ok());
@@ -233,11 +233,11 @@ fn pcrs_of_a_devices_own_accept_no_boot() {
     let error = fixture.begin_again(CHANGED, "--overlay changed.conf").refused(4);
     for expected in [
         "the boot differs from the reference value of group pumps in PCRs 16;",
-        "changed.conf: PCRs 0,16 of the overlay do not accept the boot in which they were measured",
+        "changed.conf: the overlay does not make the boot accepted in which its PCRs 0,16 were measured",
     ] {
         assert!(error.contains(expected), "{expected}: {error}");
     }
-    // From an accepted boot such values would be stored, and accept the changed boot the next time.
+    // If the enrollment from an accepted boot stored such values, they would accept the changed boot the next time.
     let error = fixture.begin_again(GOOD, "--overlay changed.conf").refused(4);
     assert!(
         error.contains("changed.conf: the PCRs 0,16 of the overlay are neither those of the present boot"),
@@ -254,7 +254,7 @@ fn pcrs_of_a_devices_own_accept_no_boot() {
         .ok();
     let error = fixture.begin_again(CHANGED, "").refused(4);
     assert!(
-        error.contains("the device's overlay: PCRs 0,16 of the overlay do not accept the boot"),
+        error.contains("the device's overlay: the overlay does not make the boot accepted in which its PCRs 0,16 were measured"),
         "{error}"
     );
     assert_eq!(fixture.offers(), 0);
@@ -269,9 +269,9 @@ fn pcrs_of_a_devices_own_accept_no_boot() {
     fixture.answer();
     fixture.finish("--replace").ok();
     fs::remove_file(fixture.site.path("d1.offer")).unwrap();
-    for words in ["--json", "--overlay changed.conf --json"] {
-        let output = json(&fixture.begin_again(CHANGED, words).ok());
-        assert_eq!(output["accepted"]["by"], "reference", "{words}: {output}");
+    for arguments in ["--json", "--overlay changed.conf --json"] {
+        let output = json(&fixture.begin_again(CHANGED, arguments).ok());
+        assert_eq!(output["accepted"]["by"], "reference", "{arguments}: {output}");
         fixture.remove_offer();
     }
     fixture.begin_again(GOOD, "").refused(4);
@@ -301,7 +301,7 @@ fn an_answer_keeps_the_entries_of_the_devices_own_that_its_boot_was_accepted_wit
     assert_eq!(overlay(&fixture), Some(serial(1).encode()));
     fs::remove_file(fixture.site.path("d1.offer")).unwrap();
 
-    // The previous entries, without a new overlay.
+    // Without a new overlay, the device keeps the previous entries.
     fixture.begin_again(GOOD, "").ok();
     fixture.answer();
     let error = fixture.finish("--replace --overlay serial-2.conf").refused(2);
@@ -313,7 +313,7 @@ fn an_answer_keeps_the_entries_of_the_devices_own_that_its_boot_was_accepted_wit
     assert_eq!(overlay(&fixture), Some(serial(1).encode()));
     fs::remove_file(fixture.site.path("d1.offer")).unwrap();
 
-    // A new overlay, named once or twice.
+    // A new overlay may be named again at the second step.
     fixture.begin_again(GOOD, "--overlay serial-2.conf").ok();
     fixture.answer();
     fixture.finish("--replace --overlay serial-2.conf").ok();

@@ -1,4 +1,4 @@
-//! Admission of jobs and their levels.
+//! Admission of jobs, and their levels.
 
 use super::super::super::job::{Fingerprint, Meta, ShedReason};
 use super::super::*;
@@ -12,7 +12,7 @@ fn copy_of(bits: u128, level: u8, source: u64) -> Meta {
 }
 
 fn dropped(rig: &Rig, job: u32) -> Option<ShedReason> {
-    match rig.left.get(&job) {
+    match rig.departures.get(&job) {
         Some(Departure::Dropped(reason)) => Some(*reason),
         _ => None,
     }
@@ -54,7 +54,7 @@ fn copies_are_dropped_while_the_original_waits_runs_and_afterwards() {
     rig.finish_all();
     rig.submit([copy_of(7, 2, 4)]);
     assert_eq!(dropped(&rig, 12), Some(ShedReason::Duplicate));
-    rig.pass(Config::default().recent_lifetime_min.times(2));
+    rig.advance_time(Config::default().recent_lifetime_min.times(2));
     rig.submit([copy_of(7, 2, 4)]);
     assert_eq!(dropped(&rig, 13), None, "expired");
 }
@@ -74,8 +74,8 @@ fn a_copy_of_a_dropped_job_is_admitted() {
     };
     assert_eq!(dropped(&rig, copy), Some(ShedReason::QueueFull));
     rig.finish_all();
-    let again = rig.submit([copy_of(5, 6, 1)]);
-    assert_eq!(dropped(&rig, again[0]), None);
+    let resubmitted = rig.submit([copy_of(5, 6, 1)]);
+    assert_eq!(dropped(&rig, resubmitted[0]), None);
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn repeating_an_immediate_message_beyond_the_quota_does_not_delay_the_original()
     ]);
     assert_eq!(rig.core.counters().demoted, 1);
     rig.finish(CPU, Outcome::Rejected);
-    assert_eq!(rig.on(CPU), [2], "the victim's job stays immediate");
+    assert_eq!(rig.batch_on(CPU), [2], "the victim's job stays immediate");
     assert_eq!(
         (dropped(&rig, 1), dropped(&rig, 3)),
         (None, Some(ShedReason::Duplicate))
@@ -112,7 +112,11 @@ fn immediate_messages_beyond_the_quota_are_urgent_ones() {
     rig.submit([meta(0, 6)]);
     rig.finish(CPU, Outcome::Accepted);
     rig.finish(CPU, Outcome::Accepted);
-    assert_eq!(rig.on(CPU), [9, 10, 31], "another source's goes before them");
+    assert_eq!(
+        rig.batch_on(CPU),
+        [9, 10, 31],
+        "the job of another source precedes the demoted ones"
+    );
 }
 
 #[test]
@@ -122,13 +126,13 @@ fn invented_sources_share_a_quota_that_known_sources_do_not_need() {
     let mut rig = Rig::new(config, vec![cpu()], tau(10));
     let known = rig.submit([meta(3, 1)]);
     rig.finish_all();
-    assert_eq!(rig.left[&known[0]], Departure::Done(Outcome::Accepted));
+    assert_eq!(rig.departures[&known[0]], Departure::Done(Outcome::Accepted));
     rig.submit((100..200).map(|source| meta(0, source)));
     assert_eq!(rig.core.counters().demoted, 96);
     rig.submit([meta(0, 1)]);
     assert_eq!(rig.core.counters().demoted, 96);
     rig.submit([meta(3, 300)]);
-    while !rig.given.is_empty() {
+    while !rig.tasks.is_empty() {
         rig.finish(CPU, Outcome::Rejected);
     }
     rig.submit([meta(0, 300)]);
@@ -173,7 +177,7 @@ fn a_flood_of_urgent_forgeries_drops_no_job_of_known_sources() {
         .iter()
         .filter(|job| dropped(&rig, **job) == Some(ShedReason::SourceShare));
     let lost = submitted.iter().filter(|job| dropped(&rig, **job).is_some());
-    // The source may have 16 jobs waiting, and no more were dropped.
+    // The source may have 16 jobs waiting, and none of these was dropped.
     assert_eq!(
         (lost.count(), shares.count()),
         (submitted.len() - 16, submitted.len() - 16)
@@ -226,8 +230,8 @@ fn an_arrival_in_the_future_is_now() {
         payload: 1,
     }];
     rig.event(Event::Submitted(&mut jobs)).unwrap();
-    rig.pass(Span::from_millis(200));
+    rig.advance_time(Span::from_millis(200));
     rig.submit_many(1, 8);
     rig.finish(CPU, Outcome::Accepted);
-    assert_eq!(rig.on(CPU)[0], 1, "it has aged");
+    assert_eq!(rig.batch_on(CPU)[0], 1, "it has aged");
 }

@@ -4,7 +4,7 @@ use super::super::super::job::ShedReason;
 use super::super::*;
 use super::rig::*;
 
-/// Brings the accelerator into a state; waiting jobs are too few for it.
+/// Brings the accelerator into a state; no batch is waiting that is large enough for it.
 fn in_state(state: &str) -> Rig {
     let masks = super::work::mask_limits();
     let refilling = gpu()
@@ -25,7 +25,7 @@ fn in_state(state: &str) -> Rig {
         "lost" => rig.lose(GPU),
         "probing" => {
             rig.lose(GPU);
-            rig.ring();
+            rig.trigger_timer();
         }
         "idle" | "refilling" => {}
         other => panic!("no state {other}"),
@@ -34,10 +34,10 @@ fn in_state(state: &str) -> Rig {
     rig
 }
 
-/// Applies an event by name, and returns the state after it. A fitting event ends the lane's task.
-fn after(state: &str, event: &str) -> Result<&'static str, CoreError> {
+/// Applies an event by name, and returns the state after it. An event that is allowed ends the lane's task.
+fn state_after(state: &str, event: &str) -> Result<&'static str, CoreError> {
     let mut rig = in_state(state);
-    let batch = match rig.given.remove(&GPU) {
+    let batch = match rig.tasks.remove(&GPU) {
         Some(LaneTask::Run(batch)) => batch,
         _ => Batch::new(CLASS),
     };
@@ -63,15 +63,15 @@ fn after(state: &str, event: &str) -> Result<&'static str, CoreError> {
         "dead" => Event::Probed { lane, alive: false },
         other => panic!("no event {other}"),
     });
-    let now = rig.core.lanes[GPU.0].state.name();
+    let new_state = rig.core.lanes[GPU.0].state.name();
     if result.is_err() {
         assert_eq!(
-            (now, rig.core.counters()),
+            (new_state, rig.core.counters()),
             (state, &counters),
             "{event} in state {state}"
         );
     }
-    result.map(|()| now)
+    result.map(|()| new_state)
 }
 
 #[test]
@@ -104,12 +104,12 @@ fn every_event_in_every_state() {
                 .iter()
                 .find(|row| (row.0, row.1) == (state, event))
                 .map(|row| row.2);
-            let found = after(state, event);
+            let result = state_after(state, event);
             match expected {
-                Some(expected) => assert_eq!(found, Ok(expected), "{event} in state {state}"),
+                Some(expected) => assert_eq!(result, Ok(expected), "{event} in state {state}"),
                 None => assert!(
-                    matches!(found, Err(CoreError::Unexpected { lane: GPU, state: reported, .. }) if reported == state),
-                    "{event} in state {state}: {found:?}"
+                    matches!(result, Err(CoreError::Unexpected { lane: GPU, state: reported, .. }) if reported == state),
+                    "{event} in state {state}: {result:?}"
                 ),
             }
         }
@@ -125,8 +125,8 @@ fn events_of_missing_lanes_and_wrong_batches_are_refused() {
         Err(CoreError::NoSuchLane(missing_lane))
     );
     let batch = Batch::new(CLASS);
-    let expected = rig.on(GPU).len();
-    let wrong = Err(CoreError::WrongBatch {
+    let expected = rig.batch_on(GPU).len();
+    let wrong_batch = Err(CoreError::WrongBatch {
         lane: GPU,
         expected,
         found: 0,
@@ -136,13 +136,13 @@ fn events_of_missing_lanes_and_wrong_batches_are_refused() {
             lane: GPU,
             batch: Some(batch)
         }),
-        wrong
+        wrong_batch
     );
-    let Some(LaneTask::Run(batch)) = rig.given.remove(&GPU) else {
+    let Some(LaneTask::Run(batch)) = rig.tasks.remove(&GPU) else {
         panic!()
     };
-    let short = vec![Outcome::Accepted; expected - 1];
-    let wrong = Err(CoreError::WrongBatch {
+    let outcomes = vec![Outcome::Accepted; expected - 1];
+    let wrong_batch = Err(CoreError::WrongBatch {
         lane: GPU,
         expected,
         found: expected - 1,
@@ -151,10 +151,10 @@ fn events_of_missing_lanes_and_wrong_batches_are_refused() {
         rig.event(Event::BatchDone {
             lane: GPU,
             batch,
-            outcomes: &short,
+            outcomes: &outcomes,
             took: Span::ZERO
         }),
-        wrong
+        wrong_batch
     );
 }
 
@@ -163,21 +163,24 @@ fn jobs_of_a_lost_accelerator_are_redone_in_order_on_the_cpu() {
     let mut rig = Rig::pair();
     let first = rig.submit_many(1, 8);
     let second = rig.submit_many(1, 60);
-    assert_eq!((rig.on(CPU), rig.on(GPU)), (first.clone(), second.clone()));
+    assert_eq!(
+        (rig.batch_on(CPU), rig.batch_on(GPU)),
+        (first.clone(), second.clone())
+    );
     let third = rig.submit_many(1, 5);
     let immediate = rig.submit_many(0, 1);
     rig.lose(GPU);
     assert_eq!(rig.core.counters().returned, 60);
     rig.finish_all();
     assert_eq!(
-        rig.done,
+        rig.completed,
         [first, immediate, second, third].concat(),
         "immediate ones before all others"
     );
     assert!(
-        rig.left
+        rig.departures
             .values()
-            .all(|left| *left == Departure::Done(Outcome::Accepted))
+            .all(|departure| *departure == Departure::Done(Outcome::Accepted))
     );
     assert_eq!(rig.core.counters().accepted, u64::from(rig.next));
 }
@@ -188,16 +191,16 @@ fn a_lost_accelerator_is_probed_with_backoff() {
     rig.lose(GPU);
     let mut waits = Vec::new();
     for _ in 0..9 {
-        let before = rig.now;
-        rig.ring();
-        waits.push(rig.now.saturating_since(before).as_nanos() / 1_000_000);
+        let lost_at = rig.now;
+        rig.trigger_timer();
+        waits.push(rig.now.saturating_since(lost_at).as_nanos() / 1_000_000);
         rig.lose(GPU);
     }
     assert_eq!(waits, [100, 200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000]);
-    rig.ring();
+    rig.trigger_timer();
     rig.finish(GPU, Outcome::Accepted);
     rig.submit_many(1, 30);
-    assert_eq!(rig.on(GPU).len(), 22);
+    assert_eq!(rig.batch_on(GPU).len(), 22);
     assert_eq!(rig.core.counters().probes, 10);
 }
 
@@ -209,13 +212,13 @@ fn a_job_that_makes_lanes_fail_is_dropped_eventually() {
     rig.submit_many(0, 1);
     for _ in 0..2 {
         rig.lose(CPU);
-        assert!(rig.left.is_empty());
-        rig.ring();
+        assert!(rig.departures.is_empty());
+        rig.trigger_timer();
         rig.finish(CPU, Outcome::Accepted);
-        assert_eq!(rig.on(CPU), [0]);
+        assert_eq!(rig.batch_on(CPU), [0]);
     }
     rig.lose(CPU);
-    assert_eq!(rig.left[&0], Departure::Dropped(ShedReason::LanesFailed));
+    assert_eq!(rig.departures[&0], Departure::Dropped(ShedReason::LanesFailed));
 }
 
 #[test]
@@ -223,13 +226,13 @@ fn without_processors_the_accelerator_processes_all_jobs() {
     let mut rig = Rig::pair();
     rig.lose(CPU);
     let immediate = rig.submit_many(0, 1);
-    assert_eq!(rig.on(GPU), immediate);
+    assert_eq!(rig.batch_on(GPU), immediate);
     rig.lose(GPU);
-    rig.pass(Span::from_millis(100));
+    rig.advance_time(Span::from_millis(100));
     rig.event(Event::Timer).unwrap();
     rig.lose(CPU);
     rig.finish(GPU, Outcome::Accepted);
-    assert_eq!(rig.on(GPU), immediate, "including jobs of its lost batch");
+    assert_eq!(rig.batch_on(GPU), immediate, "including jobs of its lost batch");
 }
 
 #[test]
@@ -241,6 +244,6 @@ fn jobs_that_expire_while_all_lanes_are_lost_are_dropped_in_time() {
     expiring.expires = rig.now + Span::from_millis(7);
     rig.submit([expiring]);
     assert_eq!(rig.core.next_timer(), expiring.expires);
-    rig.ring();
-    assert_eq!(rig.left[&0], Departure::Dropped(ShedReason::Expired));
+    rig.trigger_timer();
+    assert_eq!(rig.departures[&0], Departure::Dropped(ShedReason::Expired));
 }

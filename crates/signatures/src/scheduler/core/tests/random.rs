@@ -1,5 +1,5 @@
-//! Random events, including failing lanes: each job leaves exactly once, and the rules of assignment hold
-//! at all times.
+//! Random events, including failing lanes: each job leaves exactly once, and the rules for assigning jobs hold after
+//! every event.
 
 use std::cell::RefCell;
 
@@ -11,85 +11,89 @@ use super::rig::*;
 
 const CLASSES: [Class; 3] = [CLASS, Class::RA_SIGN, Class::RSA_VERIFY];
 
-fn lanes(dice: &mut RandomChoices) -> Vec<LaneSpec> {
+fn lanes(choices: &mut RandomChoices) -> Vec<LaneSpec> {
     let cpu = |kind| {
-        let line = CostModel::new(Span::from_micros(1), 50e3);
+        let cost_model = CostModel::new(Span::from_micros(1), 50e3);
         let spec = LaneSpec { kind, ..cpu() }
-            .with_class(Class::RA_SIGN, line)
-            .with_class(Class::RSA_SIGN, line);
-        spec.with_class(Class::RSA_VERIFY, line)
+            .with_class(Class::RA_SIGN, cost_model)
+            .with_class(Class::RSA_SIGN, cost_model);
+        spec.with_class(Class::RSA_VERIFY, cost_model)
     };
-    let line = CostModel::new(Span::from_micros(200), 1e6);
+    let cost_model = CostModel::new(Span::from_micros(200), 1e6);
     let gpu = gpu()
-        .with_class(Class::RSA_VERIFY, line)
-        .with_class(Class::MASK_REFILL, line)
+        .with_class(Class::RSA_VERIFY, cost_model)
+        .with_class(Class::MASK_REFILL, cost_model)
         .with_refill()
         .with_batch_max(50);
     let mut lanes = vec![cpu(LaneKind::Cpu), gpu.clone()];
-    if dice.one_in(2) {
+    if choices.one_in(2) {
         lanes.push(cpu(LaneKind::Reserved));
     }
-    if dice.one_in(2) {
+    if choices.one_in(2) {
         lanes.push(cpu(LaneKind::Cpu));
     }
-    if dice.one_in(3) {
+    if choices.one_in(3) {
         lanes.push(gpu);
     }
     lanes
 }
 
-fn policy(dice: &mut RandomChoices) -> Box<dyn Policy> {
-    match dice.below(4) {
-        0 => tau(dice.below(60) as usize),
-        1 => Box::new(FixedBatch::new(1 + dice.below(60) as usize)),
+fn policy(choices: &mut RandomChoices) -> Box<dyn Policy> {
+    match choices.below(4) {
+        0 => tau(choices.below(60) as usize),
+        1 => Box::new(FixedBatch::new(1 + choices.below(60) as usize)),
         2 => Box::new(DelayBounded::new(
-            1 + dice.below(60) as usize,
-            Span::from_micros(dice.below(3_000)),
+            1 + choices.below(60) as usize,
+            Span::from_micros(choices.below(3_000)),
         )),
         _ => Box::new(Adaptive::default()),
     }
 }
 
-fn config(dice: &mut RandomChoices) -> Config {
+fn config(choices: &mut RandomChoices) -> Config {
     let mut config = Config {
         masks: Some(super::work::mask_limits()),
         ..Config::default()
     };
-    config.queue.capacity = 20 + dice.below(200) as usize;
-    config.queue.share_max = 20 + dice.below(100) as usize;
-    config.queue.attempts_max = 1 + dice.below(3) as u8;
-    config.immediate_in_a_row = 1 + dice.below(10) as u32;
+    config.queue.capacity = 20 + choices.below(200) as usize;
+    config.queue.share_max = 20 + choices.below(100) as usize;
+    config.queue.attempts_max = 1 + choices.below(3) as u8;
+    config.immediate_in_a_row = 1 + choices.below(10) as u32;
     config
 }
 
-fn submit(rig: &mut Rig, dice: &mut RandomChoices) {
-    let count = 1 + dice.below(40);
+fn submit(rig: &mut Rig, choices: &mut RandomChoices) {
+    let count = 1 + choices.below(40);
     let now = rig.now;
-    let one = |_| {
-        let level = if dice.one_in(4) { 0 } else { dice.below(8) as u8 };
-        let class = CLASSES[dice.below(3) as usize];
-        let mut meta = Meta::new(class, Priority::new(level), Source(dice.below(6)), now);
-        if dice.one_in(3) {
-            meta.expires = now + Span::from_micros(dice.below(5_000));
+    let random_meta = |_| {
+        let level = if choices.one_in(4) {
+            0
+        } else {
+            choices.below(8) as u8
+        };
+        let class = CLASSES[choices.below(3) as usize];
+        let mut meta = Meta::new(class, Priority::new(level), Source(choices.below(6)), now);
+        if choices.one_in(3) {
+            meta.expires = now + Span::from_micros(choices.below(5_000));
         }
-        if dice.one_in(3) {
-            meta.fingerprint = Some(Fingerprint::new(u128::from(dice.below(500))));
+        if choices.one_in(3) {
+            meta.fingerprint = Some(Fingerprint::new(u128::from(choices.below(500))));
         }
         meta
     };
-    let metas: Vec<_> = (0..count).map(one).collect();
+    let metas: Vec<_> = (0..count).map(random_meta).collect();
     rig.submit(metas);
 }
 
-/// Invariants after every event.
+/// Checks the invariants after an event.
 fn check(rig: &Rig) {
     assert!(rig.core.is_balanced());
     let waiting = rig.core.waiting();
     let in_batches: usize = rig
-        .given
+        .tasks
         .values()
-        .map(|start| {
-            if let LaneTask::Run(batch) = start {
+        .map(|task| {
+            if let LaneTask::Run(batch) = task {
                 batch.len()
             } else {
                 0
@@ -98,13 +102,13 @@ fn check(rig: &Rig) {
         .sum();
     assert_eq!(in_batches, rig.core.in_batches());
     assert_eq!(
-        rig.left.len() + in_batches + waiting.0 + waiting.1,
+        rig.departures.len() + in_batches + waiting.0 + waiting.1,
         rig.next as usize,
         "a job is missing"
     );
     for (lane, slot) in rig.core.lanes.iter().enumerate() {
         if let State::Idle { .. } = slot.state {
-            assert!(!rig.given.contains_key(&LaneId(lane)));
+            assert!(!rig.tasks.contains_key(&LaneId(lane)));
             if slot.spec.kind == LaneKind::Cpu {
                 assert_eq!(
                     waiting,
@@ -113,7 +117,7 @@ fn check(rig: &Rig) {
                 );
             }
         }
-        if let Some(LaneTask::Run(batch)) = rig.given.get(&LaneId(lane)) {
+        if let Some(LaneTask::Run(batch)) = rig.tasks.get(&LaneId(lane)) {
             check_batch(rig, slot, batch);
         }
     }
@@ -121,7 +125,7 @@ fn check(rig: &Rig) {
 
 fn check_batch(rig: &Rig, slot: &Slot, batch: &Batch<u32>) {
     assert!(
-        slot.line(batch.class).is_some(),
+        slot.cost_model(batch.class).is_some(),
         "the lane does not support the class"
     );
     assert!(batch.len() <= slot.spec.batch_max);
@@ -142,61 +146,61 @@ fn check_batch(rig: &Rig, slot: &Slot, batch: &Batch<u32>) {
 #[derive(Default, Debug)]
 struct Coverage {
     counters: Counters,
-    ends: u32,
+    completed_runs: u32,
 }
 
-fn run_random_steps(dice: &mut RandomChoices, steps: u64, seen: &mut Coverage) {
-    let lanes = lanes(dice);
+fn run_random_steps(choices: &mut RandomChoices, steps: u64, coverage: &mut Coverage) {
+    let lanes = lanes(choices);
     let count = lanes.len() as u64;
-    let mut rig = Rig::new(config(dice), lanes, policy(dice));
+    let mut rig = Rig::new(config(choices), lanes, policy(choices));
     for _ in 0..steps {
-        rig.pass(Span::from_micros(dice.below(200)));
-        let lane = LaneId(dice.below(count) as usize);
-        match dice.below(10) {
-            0..=2 => submit(&mut rig, dice),
-            3..=7 if rig.given.contains_key(&lane) => {
+        rig.advance_time(Span::from_micros(choices.below(200)));
+        let lane = LaneId(choices.below(count) as usize);
+        match choices.below(10) {
+            0..=2 => submit(&mut rig, choices),
+            3..=7 if rig.tasks.contains_key(&lane) => {
                 rig.finish(
                     lane,
-                    if dice.one_in(4) {
+                    if choices.one_in(4) {
                         Outcome::Rejected
                     } else {
                         Outcome::Accepted
                     },
                 );
             }
-            8 if dice.one_in(2) && rig.given.contains_key(&lane) => rig.lose(lane),
-            9 if rig.core.next_timer() != Time::NEVER => rig.ring(),
+            8 if choices.one_in(2) && rig.tasks.contains_key(&lane) => rig.lose(lane),
+            9 if rig.core.next_timer() != Time::NEVER => rig.trigger_timer(),
             _ => {}
         }
         check(&rig);
     }
-    end(&mut rig, count);
-    add(seen, rig.core.counters());
+    complete_all_jobs(&mut rig, count);
+    add(coverage, rig.core.counters());
 }
 
-/// The lanes recover, and all waiting jobs are done.
-fn end(rig: &mut Rig, count: u64) {
+/// Completes all waiting jobs; lost lanes recover.
+fn complete_all_jobs(rig: &mut Rig, count: u64) {
     let mut rounds = 0;
     while !rig.core.is_done() {
         rounds += 1;
         assert!(rounds < 10_000, "jobs wait forever");
-        rig.pass(Span::from_millis(1));
+        rig.advance_time(Span::from_millis(1));
         if rig.core.next_timer() <= rig.now {
             rig.event(Event::Timer).unwrap();
         }
         for lane in (0..count as usize).map(LaneId) {
-            if rig.given.contains_key(&lane) {
+            if rig.tasks.contains_key(&lane) {
                 rig.finish(lane, Outcome::Accepted);
             }
         }
         check(rig);
     }
-    assert_eq!(rig.left.len(), rig.next as usize);
+    assert_eq!(rig.departures.len(), rig.next as usize);
 }
 
-fn add(seen: &mut Coverage, counters: &Counters) {
-    seen.ends += 1;
-    let sum = &mut seen.counters;
+fn add(coverage: &mut Coverage, counters: &Counters) {
+    coverage.completed_runs += 1;
+    let sum = &mut coverage.counters;
     sum.returned += counters.returned;
     sum.signed_unmasked += counters.signed_unmasked;
     sum.masks_made += counters.masks_made;
@@ -210,36 +214,39 @@ fn add(seen: &mut Coverage, counters: &Counters) {
 
 #[test]
 fn each_job_leaves_once_after_any_event() {
-    let seen = RefCell::new(Coverage::default());
-    seeds(300, |seed, dice| {
-        run_random_steps(dice, 20 + seed, &mut seen.borrow_mut())
+    let coverage = RefCell::new(Coverage::default());
+    seeds(300, |seed, choices| {
+        run_random_steps(choices, 20 + seed, &mut coverage.borrow_mut())
     });
-    let seen = seen.into_inner();
-    if seen.ends > 1 {
+    let coverage = coverage.into_inner();
+    if coverage.completed_runs > 1 {
         let Counters {
             returned,
-            signed_unmasked: signed_plainly,
+            signed_unmasked,
             masks_made,
             demoted,
-            waits_timed_out: waits_ended,
+            waits_timed_out,
             probes,
             shed,
             ..
-        } = seen.counters;
+        } = coverage.counters;
         for (description, count) in [
             ("returned", returned),
-            ("signed plainly", signed_plainly),
+            ("signed without a mask", signed_unmasked),
             ("masks made", masks_made),
             ("demoted", demoted),
-            ("waits ended", waits_ended),
+            ("waits timed out", waits_timed_out),
             ("probes", probes),
         ] {
-            assert!(count > 20, "{description} occurred too rarely: {seen:?}");
+            assert!(count > 20, "{description} occurred too rarely: {coverage:?}");
         }
         // Classes without a lane do not occur here, and only receivers drop jobs because of overload.
-        let others = [ShedReason::NoLane, ShedReason::Overload];
-        for reason in ShedReason::ALL.iter().filter(|reason| !others.contains(reason)) {
-            assert!(shed.of(*reason) > 20, "{reason} occurred too rarely: {seen:?}");
+        let excluded = [ShedReason::NoLane, ShedReason::Overload];
+        for reason in ShedReason::ALL.iter().filter(|reason| !excluded.contains(reason)) {
+            assert!(
+                shed.of(*reason) > 20,
+                "{reason} occurred too rarely: {coverage:?}"
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A core with lanes that do nothing, and a ledger that each job leaves exactly once.
+//! A core with lanes that do nothing, and a check that each job leaves exactly once.
 
 use std::collections::HashMap;
 
@@ -10,18 +10,18 @@ pub const CLASS: Class = Class::P256_VERIFY;
 pub const CPU: LaneId = LaneId(0);
 pub const GPU: LaneId = LaneId(1);
 
-/// 100 jobs a millisecond in grains of 8; a slice of 0.1 ms is 8 jobs.
+/// A CPU lane for 100 jobs a millisecond in grains of 8; a slice of 0.1 ms has 8 jobs.
 pub fn cpu() -> LaneSpec {
-    let line = CostModel::new(Span::ZERO, 100e3);
+    let cost_model = CostModel::new(Span::ZERO, 100e3);
     LaneSpec::new("cpu", LaneKind::Cpu)
-        .with_class(CLASS, line)
+        .with_class(CLASS, cost_model)
         .with_grain(8)
 }
 
 pub fn gpu() -> LaneSpec {
-    let line = CostModel::new(Span::from_micros(300), 10e6);
+    let cost_model = CostModel::new(Span::from_micros(300), 10e6);
     LaneSpec::new("gpu", LaneKind::Accelerator)
-        .with_class(CLASS, line)
+        .with_class(CLASS, cost_model)
         .with_batch_max(1_000)
 }
 
@@ -45,24 +45,23 @@ pub struct Rig {
     pub now: Time,
     pub next: u32,
     /// Unfinished tasks of each lane.
-    pub given: HashMap<LaneId, LaneTask<u32>>,
-    pub left: HashMap<u32, Departure>,
+    pub tasks: HashMap<LaneId, LaneTask<u32>>,
+    pub departures: HashMap<u32, Departure>,
     /// Jobs in order of completion.
-    pub done: Vec<u32>,
+    pub completed: Vec<u32>,
 }
 
 impl Rig {
     pub fn new(config: Config, lanes: Vec<LaneSpec>, policy: Box<dyn Policy>) -> Self {
         let count = lanes.len();
         let core = Core::new(config, lanes, policy);
-        let (given, left) = (HashMap::new(), HashMap::new());
         let mut rig = Self {
             core,
             now: Time::from_nanos(1),
             next: 0,
-            given,
-            left,
-            done: Vec::new(),
+            tasks: HashMap::new(),
+            departures: HashMap::new(),
+            completed: Vec::new(),
         };
         (0..count).for_each(|lane| rig.event(Event::LaneIdle(LaneId(lane))).unwrap());
         rig
@@ -73,25 +72,25 @@ impl Rig {
         Self::new(Config::default(), vec![cpu(), gpu()], tau(10))
     }
 
-    pub fn pass(&mut self, span: Span) {
+    pub fn advance_time(&mut self, span: Span) {
         self.now = self.now + span;
     }
 
     pub fn event(&mut self, event: Event<'_, u32>) -> Result<(), CoreError> {
         let mut decisions = Decisions::default();
-        let taken = self.core.handle(event, self.now, &mut decisions);
-        for (lane, start) in decisions.start {
-            assert!(self.given.insert(lane, start).is_none(), "{lane:?} was busy");
+        let result = self.core.handle(event, self.now, &mut decisions);
+        for (lane, task) in decisions.start {
+            assert!(self.tasks.insert(lane, task).is_none(), "{lane:?} was busy");
         }
         for Dropped { job, reason } in decisions.dropped {
             self.leave(job.payload, Departure::Dropped(reason));
         }
-        taken
+        result
     }
 
     fn leave(&mut self, job: u32, departure: Departure) {
-        let before = self.left.insert(job, departure);
-        assert_eq!(before, None, "job {job} leaves twice, now {departure:?}");
+        let previous = self.departures.insert(job, departure);
+        assert_eq!(previous, None, "job {job} leaves twice, now {departure:?}");
     }
 
     /// Submits jobs, and returns their numbers.
@@ -113,8 +112,8 @@ impl Rig {
     }
 
     /// The jobs in a lane's current batch.
-    pub fn on(&self, lane: LaneId) -> Vec<u32> {
-        match self.given.get(&lane) {
+    pub fn batch_on(&self, lane: LaneId) -> Vec<u32> {
+        match self.tasks.get(&lane) {
             Some(LaneTask::Run(batch)) => batch.payloads.clone(),
             _ => Vec::new(),
         }
@@ -123,14 +122,14 @@ impl Rig {
     /// Completes the lane's task: a batch with this outcome for all jobs, a refill, or a successful
     /// probe.
     pub fn finish(&mut self, lane: LaneId, outcome: Outcome) {
-        match self.given.remove(&lane).unwrap() {
+        match self.tasks.remove(&lane).unwrap() {
             LaneTask::Run(batch) => {
                 let jobs = batch.payloads.clone();
                 jobs.iter()
                     .for_each(|job| self.leave(*job, Departure::Done(outcome)));
-                self.done.extend(&jobs);
-                let line = self.core.line(lane, batch.class).unwrap();
-                let took = Span::from_secs_f64(line.seconds(batch.work()));
+                self.completed.extend(&jobs);
+                let cost_model = self.core.cost_model(lane, batch.class).unwrap();
+                let took = Span::from_secs_f64(cost_model.seconds(batch.work()));
                 let outcomes = vec![outcome; jobs.len()];
                 self.event(Event::BatchDone {
                     lane,
@@ -141,7 +140,7 @@ impl Rig {
                 .unwrap();
             }
             LaneTask::Refill(made) => {
-                let took = self.core.line(lane, Class::MASK_REFILL).unwrap().time(made);
+                let took = self.core.cost_model(lane, Class::MASK_REFILL).unwrap().time(made);
                 self.event(Event::RefillDone { lane, made, took }).unwrap();
             }
             LaneTask::Probe => self.event(Event::Probed { lane, alive: true }).unwrap(),
@@ -150,7 +149,7 @@ impl Rig {
 
     /// The lane fails at its current task.
     pub fn lose(&mut self, lane: LaneId) {
-        let event = match self.given.remove(&lane) {
+        let event = match self.tasks.remove(&lane) {
             Some(LaneTask::Run(batch)) => Event::LaneLost {
                 lane,
                 batch: Some(batch),
@@ -163,13 +162,13 @@ impl Rig {
 
     /// Completes tasks until no work is left.
     pub fn finish_all(&mut self) {
-        while let Some(lane) = self.given.keys().min().copied() {
+        while let Some(lane) = self.tasks.keys().min().copied() {
             self.finish(lane, Outcome::Accepted);
         }
     }
 
     /// Advances the time to the timer, and triggers it.
-    pub fn ring(&mut self) {
+    pub fn trigger_timer(&mut self) {
         let due = self.core.next_timer();
         assert_ne!(due, Time::NEVER);
         self.now = self.now.max(due);

@@ -22,14 +22,14 @@ pub fn mask_limits() -> MaskLimits {
 fn immediate_jobs_go_to_the_processor_at_once_and_others_in_slices() {
     let mut rig = Rig::pair();
     rig.submit_many(1, 8);
-    assert_eq!(rig.on(CPU).len(), 8, "an idle CPU lane takes a slice");
+    assert_eq!(rig.batch_on(CPU).len(), 8, "an idle CPU lane takes a slice");
     rig.submit_many(4, 10);
-    assert!(rig.on(GPU).is_empty(), "not more than tau");
-    let late = rig.submit([meta(0, 1)]);
+    assert!(rig.batch_on(GPU).is_empty(), "not more than tau");
+    let immediate = rig.submit([meta(0, 1)]);
     rig.finish(CPU, Outcome::Accepted);
-    assert_eq!(rig.on(CPU), late, "before all others, and alone");
+    assert_eq!(rig.batch_on(CPU), immediate, "before all others, and alone");
     rig.submit_many(7, 1);
-    assert_eq!(rig.on(GPU).len(), 11, "more than tau: all");
+    assert_eq!(rig.batch_on(GPU).len(), 11, "more than tau: all");
 }
 
 #[test]
@@ -40,15 +40,15 @@ fn a_reserved_cpu_lane_waits_for_immediate_jobs_unless_no_other_lane_works() {
     };
     let mut rig = Rig::new(Config::default(), vec![cpu(), gpu(), reserved], tau(10));
     rig.submit_many(1, 30);
-    let third = LaneId(2);
-    assert!(rig.on(third).is_empty());
+    let reserved_lane = LaneId(2);
+    assert!(rig.batch_on(reserved_lane).is_empty());
     let immediate = rig.submit_many(0, 1);
-    assert_eq!(rig.on(third), immediate);
-    rig.finish(third, Outcome::Accepted);
-    let back = rig.on(CPU);
+    assert_eq!(rig.batch_on(reserved_lane), immediate);
+    rig.finish(reserved_lane, Outcome::Accepted);
+    let lost_jobs = rig.batch_on(CPU);
     rig.lose(GPU);
     rig.lose(CPU);
-    assert_eq!(rig.on(third), back, "jobs of the lost batch");
+    assert_eq!(rig.batch_on(reserved_lane), lost_jobs, "jobs of the lost batch");
 }
 
 #[test]
@@ -60,12 +60,12 @@ fn many_immediate_jobs_do_not_starve_others() {
     config.quotas.unknown_senders.burst = 100_000;
     let mut rig = Rig::new(config, vec![cpu()], tau(10));
     rig.submit_many(0, 8);
-    let [other] = rig.submit_many(7, 1)[..] else {
+    let [other_job] = rig.submit_many(7, 1)[..] else {
         panic!()
     };
     let mut batches = 0;
-    while !rig.left.contains_key(&other) {
-        rig.submit((0..16).map(|at| meta(0, 1_000 + 16 * batches + at)));
+    while !rig.departures.contains_key(&other_job) {
+        rig.submit((0..16).map(|index| meta(0, 1_000 + 16 * batches + index)));
         rig.finish(CPU, Outcome::Accepted);
         batches += 1;
     }
@@ -81,13 +81,13 @@ fn a_short_queue_never_waits_forever() {
     ];
     for policy in policies {
         let mut rig = Rig::new(Config::default(), vec![gpu()], policy);
-        let only = LaneId(0);
+        let lane = LaneId(0);
         let begin = rig.now;
         rig.submit_many(3, 2);
-        assert!(rig.on(only).is_empty());
-        rig.ring();
+        assert!(rig.batch_on(lane).is_empty());
+        rig.trigger_timer();
         assert_eq!(
-            (rig.on(only).len(), rig.now.saturating_since(begin)),
+            (rig.batch_on(lane).len(), rig.now.saturating_since(begin)),
             (2, Config::default().wait_max)
         );
         assert_eq!(rig.core.counters().waits_timed_out, 1);
@@ -100,26 +100,26 @@ fn a_delay_follows_the_policy() {
     let mut rig = Rig::new(Config::default(), vec![gpu()], policy);
     let begin = rig.now;
     rig.submit_many(3, 2);
-    rig.pass(Span::from_micros(200));
+    rig.advance_time(Span::from_micros(200));
     rig.submit_many(3, 3);
-    rig.ring();
+    rig.trigger_timer();
     assert_eq!(
-        (rig.on(LaneId(0)).len(), rig.now.saturating_since(begin)),
+        (rig.batch_on(LaneId(0)).len(), rig.now.saturating_since(begin)),
         (5, Span::from_micros(700))
     );
     rig.submit_many(3, 250);
     rig.finish(LaneId(0), Outcome::Accepted);
-    assert_eq!(rig.on(LaneId(0)).len(), 100);
+    assert_eq!(rig.batch_on(LaneId(0)).len(), 100);
 }
 
 #[test]
-fn wake_conditions_have_the_number_of_jobs() {
+fn wake_conditions_contain_the_number_of_arrivals_that_wakes_a_lane() {
     let mut rig = Rig::pair();
-    let both = WakeConditions {
+    let expected = WakeConditions {
         immediate: Some(CPU),
         other: Some((CPU, 1)),
     };
-    assert_eq!(rig.core.wake_conditions(), both);
+    assert_eq!(rig.core.wake_conditions(), expected);
     rig.submit_many(1, 1);
     assert_eq!(
         rig.core.wake_conditions(),
@@ -147,7 +147,7 @@ fn wake_conditions_have_the_number_of_jobs() {
     assert_eq!(
         rig.core.wake_conditions(),
         WakeConditions::default(),
-        "jobs of the lost batch"
+        "the GPU lane has the job of the lost batch"
     );
     rig.finish(GPU, Outcome::Accepted);
     assert_eq!(
@@ -161,49 +161,52 @@ fn wake_conditions_have_the_number_of_jobs() {
 
 #[test]
 fn batches_have_one_class_and_the_most_urgent_class_is_first() {
-    let other = Class::RSA_VERIFY;
-    let line = CostModel::new(Span::ZERO, 100e3);
+    let other_class = Class::RSA_VERIFY;
+    let cost_model = CostModel::new(Span::ZERO, 100e3);
     let mut rig = Rig::new(
         Config::default(),
-        vec![cpu().with_class(other, line), gpu().with_class(other, line)],
+        vec![
+            cpu().with_class(other_class, cost_model),
+            gpu().with_class(other_class, cost_model),
+        ],
         tau(2),
     );
     rig.submit_many(1, 8);
-    rig.submit((0..20).map(|at| Meta {
-        class: if at % 2 == 0 { CLASS } else { other },
-        ..meta(2 + at as u8 % 2, at)
+    rig.submit((0..20).map(|index| Meta {
+        class: if index % 2 == 0 { CLASS } else { other_class },
+        ..meta(2 + index as u8 % 2, index)
     }));
-    assert!(rig.on(GPU).iter().all(|job| job % 2 == 0));
-    assert_eq!(rig.on(GPU).len(), 10);
+    assert!(rig.batch_on(GPU).iter().all(|job| job % 2 == 0));
+    assert_eq!(rig.batch_on(GPU).len(), 10);
     rig.finish(CPU, Outcome::Accepted);
-    assert!(rig.on(CPU).iter().all(|job| job % 2 == 1));
+    assert!(rig.batch_on(CPU).iter().all(|job| job % 2 == 1));
 }
 
 #[test]
 fn idle_lanes_make_masks_and_jobs_without_a_mask_are_signed_without() {
     let masks = mask_limits();
-    let ms = |jobs_per_ms: f64| CostModel::new(Span::ZERO, jobs_per_ms * 1e3);
+    let cost_model = |jobs_per_ms: f64| CostModel::new(Span::ZERO, jobs_per_ms * 1e3);
     let signer = LaneSpec::new("cpu", LaneKind::Cpu)
-        .with_class(masks.sign, ms(100.0))
-        .with_class(masks.plain, ms(10.0));
-    let maker = gpu().with_class(masks.refill, ms(1.0)).with_refill();
+        .with_class(masks.sign, cost_model(100.0))
+        .with_class(masks.plain, cost_model(10.0));
+    let mask_maker = gpu().with_class(masks.refill, cost_model(1.0)).with_refill();
     let config = Config {
         masks: Some(masks),
         ..Config::default()
     };
-    let mut rig = Rig::new(config, vec![signer, maker], tau(10));
+    let mut rig = Rig::new(config, vec![signer, mask_maker], tau(10));
     let sign = |rig: &mut Rig, count| {
-        let jobs = rig.submit((0..count).map(|at| Meta {
+        let jobs = rig.submit((0..count).map(|index| Meta {
             class: masks.sign,
-            ..meta(1, at)
+            ..meta(1, index)
         }));
-        let Some(LaneTask::Run(batch)) = rig.given.get(&CPU) else {
+        let Some(LaneTask::Run(batch)) = rig.tasks.get(&CPU) else {
             panic!("not signing")
         };
         (jobs.len(), batch.len(), batch.class)
     };
     assert!(
-        matches!(rig.given[&GPU], LaneTask::Refill(16)),
+        matches!(rig.tasks[&GPU], LaneTask::Refill(16)),
         "limited by the slice"
     );
     assert_eq!(sign(&mut rig, 1), (1, 1, masks.plain), "the pool is empty");
@@ -212,35 +215,35 @@ fn idle_lanes_make_masks_and_jobs_without_a_mask_are_signed_without() {
 
     rig.submit_many(1, 50);
     assert!(
-        matches!(rig.given[&GPU], LaneTask::Refill(16)),
+        matches!(rig.tasks[&GPU], LaneTask::Refill(16)),
         "a started refill is completed"
     );
     rig.finish(GPU, Outcome::Accepted);
-    assert_eq!(rig.on(GPU).len(), 50, "but jobs take precedence");
+    assert_eq!(rig.batch_on(GPU).len(), 50, "but jobs take precedence");
     rig.finish(GPU, Outcome::Accepted);
     rig.finish(GPU, Outcome::Accepted);
     assert!(
-        matches!(rig.given[&GPU], LaneTask::Refill(8)),
+        matches!(rig.tasks[&GPU], LaneTask::Refill(8)),
         "refill up to the high mark"
     );
     rig.finish(GPU, Outcome::Accepted);
-    assert!(!rig.given.contains_key(&GPU), "no refill above the high mark");
+    assert!(!rig.tasks.contains_key(&GPU), "no refill above the high mark");
     assert_eq!(rig.core.mask_stock(), 40);
 
     assert_eq!(sign(&mut rig, 10), (10, 10, masks.sign));
     rig.finish(CPU, Outcome::Accepted);
-    assert!(!rig.given.contains_key(&GPU), "30 masks suffice");
-    for left in [20, 10, 0] {
+    assert!(!rig.tasks.contains_key(&GPU), "30 masks suffice");
+    for stock in [20, 10, 0] {
         sign(&mut rig, 10);
         rig.finish(CPU, Outcome::Accepted);
-        assert_eq!(rig.core.mask_stock(), left);
+        assert_eq!(rig.core.mask_stock(), stock);
     }
     assert_eq!(sign(&mut rig, 4), (4, 1, masks.plain));
     rig.lose(GPU);
     rig.event(Event::MaskStock(2)).unwrap();
     rig.finish(CPU, Outcome::Accepted);
     assert!(
-        matches!(&rig.given[&CPU], LaneTask::Run(batch) if batch.class == masks.sign && batch.len() == 2)
+        matches!(&rig.tasks[&CPU], LaneTask::Run(batch) if batch.class == masks.sign && batch.len() == 2)
     );
     rig.finish_all();
     assert_eq!(rig.core.counters().signed_unmasked, 3);
@@ -255,7 +258,7 @@ fn draining_does_not_wait_for_more_jobs() {
     rig.event(Event::Timer).unwrap();
     rig.finish_all();
     assert!(rig.core.is_done());
-    assert_eq!(rig.core.next_timer(), Time::NEVER, "lost lanes are dismissed");
+    assert_eq!(rig.core.next_timer(), Time::NEVER, "lost lanes are not probed");
 }
 
 #[test]
@@ -277,37 +280,37 @@ fn jobs_can_be_returned() {
 
 #[test]
 fn slice_length_is_independent_of_the_job_duration() {
-    let of = |work, source| Meta {
+    let meta_with_work = |work, source| Meta {
         work: work * ORDINARY_WORK,
         ..meta(1, source)
     };
     let mut rig = Rig::new(Config::default(), vec![cpu()], tau(10));
     rig.submit_many(1, 1);
-    rig.submit((100..108).map(|source| of(3, source)));
-    let [long, next] = rig.submit([of(40, 50), of(1, 51)])[..] else {
+    rig.submit((100..108).map(|source| meta_with_work(3, source)));
+    let [long, next] = rig.submit([meta_with_work(40, 50), meta_with_work(1, 51)])[..] else {
         panic!("two were submitted");
     };
     // Ten ordinary jobs per slice.
     for _ in 0..2 {
         rig.finish(CPU, Outcome::Accepted);
-        assert_eq!(rig.on(CPU).len(), 3, "nine ordinary jobs' work");
+        assert_eq!(rig.batch_on(CPU).len(), 3, "nine ordinary jobs' work");
     }
     rig.finish(CPU, Outcome::Accepted);
-    assert_eq!(rig.on(CPU).len(), 2);
+    assert_eq!(rig.batch_on(CPU).len(), 2);
     rig.finish(CPU, Outcome::Accepted);
     assert_eq!(
-        rig.on(CPU),
+        rig.batch_on(CPU),
         [long],
         "alone, since the job takes longer than a slice"
     );
     rig.finish(CPU, Outcome::Accepted);
-    assert_eq!(rig.on(CPU), [next]);
-    // An immediate message of a known sender waits at most that long.
+    assert_eq!(rig.batch_on(CPU), [next]);
+    // An immediate message of a known sender waits for at most one slice.
     rig.finish_all();
-    rig.submit((200..300).map(|source| of(3, source)));
+    rig.submit((200..300).map(|source| meta_with_work(3, source)));
     rig.submit([meta(0, 51)]);
     rig.finish(CPU, Outcome::Rejected);
-    assert_eq!(rig.on(CPU).len(), 1);
+    assert_eq!(rig.batch_on(CPU).len(), 1);
     assert_eq!(rig.core.counters().demoted, 0);
 }
 
@@ -318,12 +321,19 @@ fn known_and_unknown_senders_share_a_lane_three_to_one() {
     rig.finish_all();
     let unknown = rig.submit((0..400).map(|number| meta(1, 100 + number % 4)));
     let known = rig.submit((0..400).map(|_| meta(7, 1)));
-    let mut of_unknown = 0;
+    let mut done_unknown = 0;
     for _ in 0..40 {
-        of_unknown += rig.on(CPU).iter().filter(|job| unknown.contains(job)).count();
+        done_unknown += rig
+            .batch_on(CPU)
+            .iter()
+            .filter(|job| unknown.contains(job))
+            .count();
         rig.finish(CPU, Outcome::Rejected);
     }
-    let done = rig.left.len() - 1;
-    assert!((done / 4).abs_diff(of_unknown) <= 16, "{of_unknown} of {done}");
-    assert!(known.iter().any(|job| rig.left.contains_key(job)));
+    let done = rig.departures.len() - 1;
+    assert!(
+        (done / 4).abs_diff(done_unknown) <= 16,
+        "{done_unknown} of {done}"
+    );
+    assert!(known.iter().any(|job| rig.departures.contains_key(job)));
 }

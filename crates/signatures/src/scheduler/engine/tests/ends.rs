@@ -11,27 +11,30 @@ use super::super::super::time::Span;
 use super::super::*;
 use super::rig::*;
 
-fn quick() -> Box<dyn Lane<u64>> {
+fn immediate_lane() -> Box<dyn Lane<u64>> {
     Box::new(ImmediateLane(|_| Outcome::Accepted))
 }
 
 #[test]
 fn finishing_completes_waiting_jobs() {
-    let (lane, seen, order) = controlled(&[]);
+    let (lane, batches, orders) = controlled(&[]);
     let lanes: Vec<(_, Box<dyn Lane<u64>>)> = vec![
         (spec(LaneKind::Cpu), Box::new(lane)),
-        (spec(LaneKind::Accelerator), quick()),
+        (spec(LaneKind::Accelerator), immediate_lane()),
     ];
     let rig = Rig::new(without_timers(), lanes);
     rig.submit([0], 3);
-    seen.recv_timeout(TEST_TIMEOUT).unwrap();
+    batches.recv_timeout(TEST_TIMEOUT).unwrap();
     rig.submit(1..8, 3);
     rig.submit([8], 0);
-    // The controlled lane has no more orders, and completes each batch.
-    drop((seen, order));
+    // Without further orders, the controlled lane completes each batch.
+    drop((batches, orders));
     let submitter = rig.engine.submitter();
-    let (back, left, snapshot) = rig.end(ShutdownMode::CompleteJobs);
-    assert_eq!((back.len(), left.len(), snapshot.counters.accepted), (0, 9, 9));
+    let (returned, departures, snapshot) = rig.end(ShutdownMode::CompleteJobs);
+    assert_eq!(
+        (returned.len(), departures.len(), snapshot.counters.accepted),
+        (0, 9, 9)
+    );
     let mut late = vec![job(9, 1, submitter.now())];
     assert_eq!(submitter.submit(&mut late), Err(EngineClosed));
     assert_eq!(late.len(), 1, "the job stays with the caller");
@@ -39,73 +42,75 @@ fn finishing_completes_waiting_jobs() {
 
 #[test]
 fn returning_jobs_completes_running_batches() {
-    let (lane, seen, order) = controlled(&[]);
+    let (lane, batches, orders) = controlled(&[]);
     let rig = Rig::new(Config::default(), vec![(spec(LaneKind::Cpu), Box::new(lane))]);
     rig.submit([0], 3);
-    seen.recv_timeout(TEST_TIMEOUT).unwrap();
+    batches.recv_timeout(TEST_TIMEOUT).unwrap();
     rig.submit([4, 5], 2);
     rig.submit([6], 0);
-    drop(order);
-    let (back, left, snapshot) = rig.end(ShutdownMode::ReturnJobs);
+    drop(orders);
+    let (returned, departures, snapshot) = rig.end(ShutdownMode::ReturnJobs);
     // The lane may have started the next batches in the meantime.
-    let begun: HashSet<u64> = left.iter().map(|(job, _)| *job).collect();
-    assert!(begun.contains(&0));
-    let mut all: Vec<u64> = begun.into_iter().chain(back).collect();
-    all.sort_unstable();
-    assert_eq!(all, [0, 4, 5, 6]);
+    let started: HashSet<u64> = departures.iter().map(|(job, _)| *job).collect();
+    assert!(started.contains(&0));
+    let mut jobs: Vec<u64> = started.into_iter().chain(returned).collect();
+    jobs.sort_unstable();
+    assert_eq!(jobs, [0, 4, 5, 6]);
     assert_eq!(snapshot.counters.unfinished + snapshot.counters.accepted, 4);
 }
 
 #[test]
 fn finishing_without_a_working_lane_returns_jobs() {
-    let (lane, seen, order) = controlled(&[false]);
+    let (lane, batches, orders) = controlled(&[false]);
     let rig = Rig::new(without_timers(), vec![(spec(LaneKind::Cpu), Box::new(lane))]);
     rig.submit([1, 2, 3], 3);
-    seen.recv_timeout(TEST_TIMEOUT).unwrap();
-    order.send(Order::Lose).unwrap();
-    let (back, left, snapshot) = rig.end(ShutdownMode::CompleteJobs);
-    assert_eq!((back, left.len()), (vec![1, 2, 3], 0));
+    batches.recv_timeout(TEST_TIMEOUT).unwrap();
+    orders.send(Order::Lose).unwrap();
+    let (returned, departures, snapshot) = rig.end(ShutdownMode::CompleteJobs);
+    assert_eq!((returned, departures.len()), (vec![1, 2, 3], 0));
     assert_eq!(snapshot.counters.lanes_lost, 1);
 }
 
 #[test]
 fn jobs_for_a_lost_lane_only_are_returned() {
-    let (lane, seen, order) = controlled(&[false]);
-    let other = Class::RA_VERIFY;
-    let cpu = LaneSpec::new("other", LaneKind::Cpu).with_class(other, CostModel::new(Span::ZERO, 1e6));
-    let lanes: Vec<(_, Box<dyn Lane<u64>>)> =
-        vec![(cpu, quick()), (spec(LaneKind::Accelerator), Box::new(lane))];
+    let (lane, batches, orders) = controlled(&[false]);
+    let other_class = Class::RA_VERIFY;
+    let cpu = LaneSpec::new("other", LaneKind::Cpu).with_class(other_class, CostModel::new(Span::ZERO, 1e6));
+    let lanes: Vec<(_, Box<dyn Lane<u64>>)> = vec![
+        (cpu, immediate_lane()),
+        (spec(LaneKind::Accelerator), Box::new(lane)),
+    ];
     let rig = Rig::new(without_timers(), lanes);
     rig.submit(0..20, 3);
-    seen.recv_timeout(TEST_TIMEOUT).unwrap();
-    order.send(Order::Lose).unwrap();
-    let (back, left, _) = rig.end(ShutdownMode::CompleteJobs);
-    assert_eq!((back.len(), left.len()), (20, 0));
+    batches.recv_timeout(TEST_TIMEOUT).unwrap();
+    orders.send(Order::Lose).unwrap();
+    let (returned, departures, _) = rig.end(ShutdownMode::CompleteJobs);
+    assert_eq!((returned.len(), departures.len()), (20, 0));
 }
 
 #[test]
 fn producers_that_submit_during_shutdown_lose_no_job() {
-    for ending in [ShutdownMode::CompleteJobs, ShutdownMode::ReturnJobs] {
+    for mode in [ShutdownMode::CompleteJobs, ShutdownMode::ReturnJobs] {
         let lanes: Vec<(_, Box<dyn Lane<u64>>)> = vec![
-            (spec(LaneKind::Cpu), quick()),
-            (spec(LaneKind::Accelerator), quick()),
+            (spec(LaneKind::Cpu), immediate_lane()),
+            (spec(LaneKind::Accelerator), immediate_lane()),
         ];
         let rig = Rig::new(Config::default(), lanes);
         let barrier = Barrier::new(3);
-        let (taken, back, left) = std::thread::scope(|scope| {
+        let (accepted, returned, departures) = std::thread::scope(|scope| {
             let producers: Vec<_> = (0..2u64)
                 .map(|producer| {
                     let (submitter, barrier) = (rig.engine.submitter(), &barrier);
                     scope.spawn(move || {
-                        let (mut taken, mut next) = (Vec::new(), producer << 32);
+                        let (mut accepted, mut next) = (Vec::new(), producer << 32);
                         loop {
                             let now = submitter.now();
                             let mut jobs: Vec<_> =
                                 (next..next + 16).map(|number| job(number, 2, now)).collect();
                             if submitter.submit(&mut jobs).is_err() {
-                                return taken;
+                                return accepted;
                             }
-                            taken.extend(next..next + 16);
+                            accepted.extend(next..next + 16);
                             next += 16;
                             if next & 0xffff_ffff == 160 {
                                 barrier.wait();
@@ -115,23 +120,23 @@ fn producers_that_submit_during_shutdown_lose_no_job() {
                 })
                 .collect();
             barrier.wait();
-            let (back, left, _) = rig.end(ending);
-            let taken: Vec<u64> = producers
+            let (returned, departures, _) = rig.end(mode);
+            let accepted: Vec<u64> = producers
                 .into_iter()
                 .flat_map(|producer| producer.join().unwrap())
                 .collect();
-            (taken, back, left)
+            (accepted, returned, departures)
         });
-        let mut all: Vec<u64> = left.iter().map(|(job, _)| *job).chain(back).collect();
-        all.sort_unstable();
-        assert_eq!(all, taken, "{ending:?}");
-        assert!(taken.len() >= 320);
+        let mut jobs_out: Vec<u64> = departures.iter().map(|(job, _)| *job).chain(returned).collect();
+        jobs_out.sort_unstable();
+        assert_eq!(jobs_out, accepted, "{mode:?}");
+        assert!(accepted.len() >= 320);
     }
 }
 
 #[test]
 fn an_engine_that_is_dropped_ends_its_threads() {
-    let rig = Rig::new(Config::default(), vec![(spec(LaneKind::Cpu), quick())]);
+    let rig = Rig::new(Config::default(), vec![(spec(LaneKind::Cpu), immediate_lane())]);
     let submitter = rig.engine.submitter();
     rig.submit(0..10, 3);
     drop(rig.engine);
@@ -139,5 +144,5 @@ fn an_engine_that_is_dropped_ends_its_threads() {
         submitter.submit(&mut vec![job(1, 1, submitter.now())]),
         Err(EngineClosed)
     );
-    assert!(rig.left.try_iter().count() <= 10);
+    assert!(rig.departures.try_iter().count() <= 10);
 }

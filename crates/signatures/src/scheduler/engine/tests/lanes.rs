@@ -7,42 +7,43 @@ use super::super::super::time::Span;
 use super::super::*;
 use super::rig::*;
 
-fn quick() -> Box<dyn Lane<u64>> {
+fn immediate_lane() -> Box<dyn Lane<u64>> {
     Box::new(ImmediateLane(|_| Outcome::Rejected))
 }
 
-/// A held CPU lane with one job, and a held accelerator with the jobs 100 to 130, whose batch ends in the
-/// given way.
+/// Starts one job on a controlled CPU lane, and jobs 100 to 129 on a controlled accelerator, whose batch ends in this
+/// way.
 fn lose_an_accelerator(end: Order, reason: &str) {
-    let ((cpu, cpu_seen, cpu_order), (gpu, gpu_seen, gpu_order)) = (controlled(&[]), controlled(&[]));
+    let ((cpu, cpu_batches, cpu_orders), (gpu, gpu_batches, gpu_orders)) = (controlled(&[]), controlled(&[]));
     let lanes: Vec<(_, Box<dyn Lane<u64>>)> = vec![
         (spec(LaneKind::Cpu), Box::new(cpu)),
         (spec(LaneKind::Accelerator), Box::new(gpu)),
     ];
     let rig = Rig::new(without_timers(), lanes);
     rig.submit([1], 3);
-    cpu_seen.recv_timeout(TEST_TIMEOUT).unwrap();
+    cpu_batches.recv_timeout(TEST_TIMEOUT).unwrap();
     rig.submit(100..130, 3);
-    assert_eq!(gpu_seen.recv_timeout(TEST_TIMEOUT).unwrap().len(), 30);
-    gpu_order.send(end).unwrap();
-    cpu_order.send(Order::Do).unwrap();
+    assert_eq!(gpu_batches.recv_timeout(TEST_TIMEOUT).unwrap().len(), 30);
+    gpu_orders.send(end).unwrap();
+    cpu_orders.send(Order::Do).unwrap();
     let mut redone = Vec::new();
     while redone.len() < 30 {
-        redone.extend(cpu_seen.recv_timeout(TEST_TIMEOUT).unwrap());
-        cpu_order.send(Order::Do).unwrap();
+        redone.extend(cpu_batches.recv_timeout(TEST_TIMEOUT).unwrap());
+        cpu_orders.send(Order::Do).unwrap();
     }
     assert_eq!(
         redone,
         (100..130).collect::<Vec<_>>(),
         "on the CPU lane, in order"
     );
-    let left = rig.take(31);
+    let departures = rig.take(31);
     assert!(
-        left.values()
+        departures
+            .values()
             .all(|departure| *departure == Departure::Done(LaneId(0), Outcome::Accepted))
     );
-    let (back, more, snapshot) = rig.end(ShutdownMode::CompleteJobs);
-    assert_eq!((back.len(), more.len()), (0, 0));
+    let (returned, later, snapshot) = rig.end(ShutdownMode::CompleteJobs);
+    assert_eq!((returned.len(), later.len()), (0, 0));
     assert_eq!(
         (snapshot.counters.returned, snapshot.counters.lanes_lost),
         (30, 1)
@@ -74,21 +75,21 @@ fn work_of_an_accelerator_with_too_few_outcomes_is_redone() {
 
 #[test]
 fn a_lost_lane_is_used_again_when_a_probe_succeeds() {
-    let (lane, seen, order) = controlled(&[false, false, true]);
+    let (lane, batches, orders) = controlled(&[false, false, true]);
     let config = Config {
         probe_after: Span::from_millis(1),
         ..Config::default()
     };
     let rig = Rig::new(config, vec![(spec(LaneKind::Cpu), Box::new(lane))]);
     rig.submit([1, 2], 3);
-    assert_eq!(seen.recv_timeout(TEST_TIMEOUT).unwrap(), [1, 2]);
-    order.send(Order::Lose).unwrap();
+    assert_eq!(batches.recv_timeout(TEST_TIMEOUT).unwrap(), [1, 2]);
+    orders.send(Order::Lose).unwrap();
     assert_eq!(
-        seen.recv_timeout(TEST_TIMEOUT).unwrap(),
+        batches.recv_timeout(TEST_TIMEOUT).unwrap(),
         [1, 2],
         "working again after three probes"
     );
-    order.send(Order::Do).unwrap();
+    orders.send(Order::Do).unwrap();
     rig.take(2);
     let (.., snapshot) = rig.end(ShutdownMode::CompleteJobs);
     assert_eq!(snapshot.counters.probes, 3);
@@ -97,7 +98,7 @@ fn a_lost_lane_is_used_again_when_a_probe_succeeds() {
 
 #[test]
 fn a_sink_that_panics_stops_no_lane() {
-    let rig = Rig::new(Config::default(), vec![(spec(LaneKind::Cpu), quick())]);
+    let rig = Rig::new(Config::default(), vec![(spec(LaneKind::Cpu), immediate_lane())]);
     rig.submit([u64::MAX], 0);
     rig.submit([5], 3);
     assert_eq!(rig.take(1)[&5], Departure::Done(LaneId(0), Outcome::Rejected));
@@ -108,7 +109,9 @@ fn a_sink_that_panics_stops_no_lane() {
 #[test]
 fn an_engine_has_lanes() {
     let start = |count: usize| {
-        let lanes = (0..count).map(|_| (spec(LaneKind::Cpu), quick())).collect();
+        let lanes = (0..count)
+            .map(|_| (spec(LaneKind::Cpu), immediate_lane()))
+            .collect();
         let sink = Arc::new(IgnoringSink);
         Engine::start(Config::default(), Box::new(Adaptive::default()), lanes, sink)
     };

@@ -4,7 +4,7 @@
 
 use std::collections::HashSet;
 
-/// Jobs that each producer submits, and the number of jobs from which on each lane works.
+/// The number of jobs that each producer submits, and the number of waiting jobs that each lane requires.
 #[derive(Clone, Copy)]
 struct Setting {
     producers: [usize; 3],
@@ -60,7 +60,7 @@ struct State {
 
 impl State {
     fn new(setting: Setting) -> Self {
-        let absent = |jobs: usize| {
+        let initial_step = |jobs: usize| {
             if jobs == 0 {
                 Producer::Done
             } else {
@@ -68,10 +68,10 @@ impl State {
             }
         };
         Self {
-            producers: setting.producers.map(absent),
+            producers: setting.producers.map(initial_step),
             lanes: setting
                 .lanes
-                .map(|from| if from == 0 { Lane::Parked } else { Lane::Turn }),
+                .map(|required| if required == 0 { Lane::Parked } else { Lane::Turn }),
             tokens: [false; 2],
             slots: [0; 2],
             inbox: Vec::new(),
@@ -92,10 +92,10 @@ impl State {
     }
 
     /// The next step of a producer; false if there is none.
-    fn produce(&mut self, at: usize, setting: Setting) -> bool {
-        let jobs = setting.producers[at];
+    fn produce(&mut self, producer: usize, setting: Setting) -> bool {
+        let jobs = setting.producers[producer];
         let late_push = setting.rule == Some(Rule::PushBeforeCalling);
-        self.producers[at] = match self.producers[at] {
+        self.producers[producer] = match self.producers[producer] {
             Producer::Count => {
                 self.count += jobs;
                 if late_push { Producer::Read } else { Producer::Push }
@@ -104,7 +104,7 @@ impl State {
                 self.inbox.push(jobs);
                 if late_push { Producer::Done } else { Producer::Read }
             }
-            Producer::Read => Producer::Take(self.call.filter(|(_, more)| self.count >= *more)),
+            Producer::Read => Producer::Take(self.call.filter(|(_, missing)| self.count >= *missing)),
             Producer::Take(None) => {
                 if late_push {
                     Producer::Push
@@ -132,67 +132,67 @@ impl State {
         setting.lanes[lane] > 0 && self.slots[lane] == 0 && self.lanes[lane] != Lane::Work
     }
 
-    fn take_in(&mut self, me: usize) {
+    fn empty_inbox(&mut self, lane: usize) {
         self.locked = true;
         for jobs in std::mem::take(&mut self.inbox) {
             self.count -= jobs;
             self.waiting += jobs;
         }
-        self.lanes[me] = Lane::Publish;
+        self.lanes[lane] = Lane::Publish;
     }
 
-    fn publish(&mut self, me: usize, setting: Setting) {
+    fn publish(&mut self, this_lane: usize, setting: Setting) {
         self.locked = false;
         for lane in 0..2 {
             if self.idle(lane, setting) && self.waiting >= setting.lanes[lane] {
                 self.slots[lane] = std::mem::take(&mut self.waiting);
-                if lane != me {
+                if lane != this_lane {
                     self.unpark(lane, setting);
                 }
             }
         }
-        self.lanes[me] = if self.slots[me] > 0 {
+        self.lanes[this_lane] = if self.slots[this_lane] > 0 {
             Lane::Work
         } else {
             Lane::Look
         };
-        let missing = |from: usize| {
+        let missing = |required: usize| {
             if setting.rule == Some(Rule::PublishWhatIsMissing) {
-                from
+                required
             } else {
-                from - self.waiting
+                required - self.waiting
             }
         };
         let idle = (0..2).filter(|lane| self.idle(*lane, setting));
         self.call = idle
             .map(|lane| (lane, missing(setting.lanes[lane])))
-            .min_by_key(|(lane, more)| (*more, *lane));
+            .min_by_key(|(lane, missing_jobs)| (*missing_jobs, *lane));
     }
 
     /// The next step of a lane; false if there is none.
-    fn work(&mut self, me: usize, setting: Setting) -> bool {
-        match self.lanes[me] {
+    fn work(&mut self, lane: usize, setting: Setting) -> bool {
+        match self.lanes[lane] {
             Lane::Turn if self.locked => return false,
-            Lane::Turn => self.take_in(me),
-            Lane::Publish => self.publish(me, setting),
+            Lane::Turn => self.empty_inbox(lane),
+            Lane::Publish => self.publish(lane, setting),
             Lane::Look => {
                 let look_after_publishing = setting.rule != Some(Rule::LookAfterPublishing);
-                self.lanes[me] = if look_after_publishing && !self.inbox.is_empty() {
+                self.lanes[lane] = if look_after_publishing && !self.inbox.is_empty() {
                     Lane::Turn
                 } else {
                     Lane::Park
                 };
             }
             Lane::Park => {
-                self.lanes[me] = if std::mem::take(&mut self.tokens[me]) {
+                self.lanes[lane] = if std::mem::take(&mut self.tokens[lane]) {
                     Lane::Turn
                 } else {
                     Lane::Parked
                 };
             }
             Lane::Work => {
-                self.worked += std::mem::take(&mut self.slots[me]);
-                self.lanes[me] = Lane::Turn;
+                self.worked += std::mem::take(&mut self.slots[lane]);
+                self.lanes[lane] = Lane::Turn;
             }
             Lane::Parked => return false,
         }
@@ -201,7 +201,7 @@ impl State {
 
     /// The error in a final state, if there is one.
     fn end(&self, setting: Setting) -> Option<&'static str> {
-        let smallest = setting.lanes.into_iter().filter(|from| *from > 0).min();
+        let smallest = setting.lanes.into_iter().filter(|required| *required > 0).min();
         if !self.inbox.is_empty() || self.slots != [0; 2] {
             let count: usize = self.inbox.iter().sum::<usize>() + self.waiting;
             // Too few jobs for a lane may stay here until its timer.
@@ -215,23 +215,23 @@ impl State {
 /// Explores all interleavings. Returns the number of states, or the error of one.
 fn explore(setting: Setting) -> Result<usize, String> {
     let mut seen = HashSet::new();
-    let mut open = vec![State::new(setting)];
-    while let Some(state) = open.pop() {
+    let mut unexplored = vec![State::new(setting)];
+    while let Some(state) = unexplored.pop() {
         if !seen.insert(state.clone()) {
             continue;
         }
         let mut moves = false;
-        for at in 0..3 {
+        for producer in 0..3 {
             let mut next = state.clone();
-            if next.produce(at, setting) {
-                open.push(next);
+            if next.produce(producer, setting) {
+                unexplored.push(next);
                 moves = true;
             }
         }
         for lane in 0..2 {
             let mut next = state.clone();
             if next.work(lane, setting) {
-                open.push(next);
+                unexplored.push(next);
                 moves = true;
             }
         }
@@ -241,8 +241,8 @@ fn explore(setting: Setting) -> Result<usize, String> {
                 return Err(format!("{problem}: {state:?}"));
             }
             let submitted: usize = setting.producers.iter().sum();
-            let here = state.inbox.iter().sum::<usize>() + state.waiting + state.worked;
-            assert_eq!(here, submitted, "{state:?}");
+            let accounted = state.inbox.iter().sum::<usize>() + state.waiting + state.worked;
+            assert_eq!(accounted, submitted, "{state:?}");
         }
     }
     Ok(seen.len())
@@ -270,7 +270,7 @@ fn failures(rule: Option<Rule>) -> Vec<String> {
         "{rule:?}: {:?}",
         explored
             .iter()
-            .map(|found| found.as_ref().ok())
+            .map(|result| result.as_ref().ok())
             .collect::<Vec<_>>()
     );
     explored.into_iter().filter_map(Result::err).collect()

@@ -27,7 +27,7 @@ impl Lane<u64> for ImmediateLane {
     }
 }
 
-/// The next action of a [`ControlledLane`] lane.
+/// The next action of a [`ControlledLane`].
 pub enum Order {
     /// Completes the batch.
     Do,
@@ -41,32 +41,32 @@ pub enum Order {
 
 /// A lane that announces each batch and waits for an order.
 pub struct ControlledLane {
-    pub shows: Sender<Vec<u64>>,
+    pub batch_sender: Sender<Vec<u64>>,
     pub orders: Receiver<Order>,
-    /// Results of probes, in order; later probes succeed.
+    /// Results of probes, the first one last; further probes succeed.
     pub probes: Vec<bool>,
 }
 
-/// A held lane, and the test's ends of its channels.
+/// A controlled lane, and the channels by which a test receives its batches and sends its orders.
 pub fn controlled(probes: &[bool]) -> (ControlledLane, Receiver<Vec<u64>>, Sender<Order>) {
-    let ((shows, seen), (order, orders)) = (channel(), channel());
+    let ((batch_sender, batches), (order_sender, orders)) = (channel(), channel());
     let probes = probes.iter().rev().copied().collect();
     (
         ControlledLane {
-            shows,
+            batch_sender,
             orders,
             probes,
         },
-        seen,
-        order,
+        batches,
+        order_sender,
     )
 }
 
 impl Lane<u64> for ControlledLane {
     fn run(&mut self, _: Class, jobs: &mut [u64], outcomes: &mut Vec<Outcome>) -> Result<(), LaneLost> {
-        drop(self.shows.send(jobs.to_vec()));
+        drop(self.batch_sender.send(jobs.to_vec()));
         let half = jobs.len() / 2;
-        // The test has ended and sends no more orders.
+        // If the test has ended, it sends no more orders.
         let order = self.orders.recv_timeout(TEST_TIMEOUT).unwrap_or(Order::Do);
         let count = match order {
             Order::Do => jobs.len(),
@@ -101,13 +101,13 @@ pub enum Departure {
 pub struct ForwardingSink(Mutex<Sender<(u64, Departure)>>);
 
 impl Sink<u64> for ForwardingSink {
-    fn done(&self, done: BatchResult<'_, u64>) {
-        for (job, outcome) in done.payloads.drain(..).zip(done.outcomes) {
+    fn done(&self, result: BatchResult<'_, u64>) {
+        for (job, outcome) in result.payloads.drain(..).zip(result.outcomes) {
             assert_ne!(job, u64::MAX);
             self.0
                 .lock()
                 .unwrap()
-                .send((job, Departure::Done(done.lane, *outcome)))
+                .send((job, Departure::Done(result.lane, *outcome)))
                 .unwrap();
         }
     }
@@ -124,12 +124,12 @@ impl Sink<u64> for ForwardingSink {
 }
 
 pub fn spec(kind: LaneKind) -> LaneSpec {
-    let line = match kind {
+    let cost_model = match kind {
         LaneKind::Accelerator => CostModel::new(Span::from_micros(50), 1e6),
         _ => CostModel::new(Span::from_micros(1), 100e3),
     };
     LaneSpec::new(format!("{kind:?}"), kind)
-        .with_class(CLASS, line)
+        .with_class(CLASS, cost_model)
         .with_batch_max(512)
 }
 
@@ -147,18 +147,18 @@ pub fn without_timers() -> Config {
 /// An engine, and all jobs that leave it.
 pub struct Rig {
     pub engine: Engine<u64>,
-    pub left: Receiver<(u64, Departure)>,
+    pub departures: Receiver<(u64, Departure)>,
 }
 
 impl Rig {
     /// Accelerators take more than 10 jobs.
     pub fn new(config: Config, lanes: Vec<(LaneSpec, Box<dyn Lane<u64>>)>) -> Self {
-        let (sender, left) = channel();
+        let (sender, departures) = channel();
         let sink = Arc::new(ForwardingSink(Mutex::new(sender)));
         let policy = Box::new(FixedTau::new(PerClass::from_fn(|_| 10)));
         Self {
             engine: Engine::start(config, policy, lanes, sink).unwrap(),
-            left,
+            departures,
         }
     }
 
@@ -169,29 +169,32 @@ impl Rig {
         assert!(jobs.is_empty());
     }
 
-    /// How the next `count` jobs leave. A job that leaves twice fails the test.
+    /// Waits until `count` jobs leave, and returns how. A job that leaves twice fails the test.
     pub fn take(&self, count: usize) -> HashMap<u64, Departure> {
-        let mut left = HashMap::new();
+        let mut departures = HashMap::new();
         for _ in 0..count {
-            let (job, departure) = self.left.recv_timeout(TEST_TIMEOUT).expect("jobs are missing");
-            assert_eq!(left.insert(job, departure), None, "job {job} left twice");
+            let (job, departure) = self
+                .departures
+                .recv_timeout(TEST_TIMEOUT)
+                .expect("jobs are missing");
+            assert_eq!(departures.insert(job, departure), None, "job {job} left twice");
         }
-        left
+        departures
     }
 
     /// Shuts the engine down. Returns the unprocessed jobs, and those that left in the meantime.
-    pub fn end(self, ending: ShutdownMode) -> (Vec<u64>, Vec<(u64, Departure)>, Snapshot) {
-        let (jobs, snapshot) = self.engine.shut_down(ending).unwrap();
+    pub fn end(self, mode: ShutdownMode) -> (Vec<u64>, Vec<(u64, Departure)>, Snapshot) {
+        let (jobs, snapshot) = self.engine.shut_down(mode).unwrap();
         assert_eq!(
             (snapshot.errors, snapshot.in_batches, snapshot.waiting),
             (0, 0, (0, 0))
         );
-        let back = jobs.into_iter().map(|job| job.payload).collect();
-        (back, self.left.try_iter().collect(), snapshot)
+        let returned = jobs.into_iter().map(|job| job.payload).collect();
+        (returned, self.departures.try_iter().collect(), snapshot)
     }
 }
 
-/// Each job has a source of its own.
+/// A job with its own source.
 pub fn job(number: u64, level: u8, now: Time) -> Job<u64> {
     Job {
         meta: Meta::new(CLASS, Priority::new(level), Source(number), now),

@@ -23,8 +23,8 @@ fn even(job: u64) -> Outcome {
 fn many_producers_lose_no_job() {
     const PRODUCERS: u64 = 4;
     const JOBS: u64 = 20_000;
-    let lines = spec(LaneKind::Accelerator).costs;
-    let throttled = ThrottledLane::with_wait(ImmediateLane(even), lines, |_| ());
+    let cost_models = spec(LaneKind::Accelerator).costs;
+    let throttled = ThrottledLane::with_wait(ImmediateLane(even), cost_models, |_| ());
     let lanes: Vec<(_, Box<dyn Lane<u64>>)> = vec![
         (spec(LaneKind::Cpu), Box::new(ImmediateLane(even))),
         (throttled.spec().with_batch_max(512), Box::new(throttled)),
@@ -60,15 +60,15 @@ fn many_producers_lose_no_job() {
             });
         }
     });
-    let left = rig.take((PRODUCERS * JOBS) as usize);
-    for (job, departure) in left {
+    let departures = rig.take((PRODUCERS * JOBS) as usize);
+    for (job, departure) in departures {
         assert!(
             matches!(departure, Departure::Done(_, outcome) if outcome == even(job)),
             "{job}: {departure:?}"
         );
     }
-    let (back, more, snapshot) = rig.end(ShutdownMode::CompleteJobs);
-    assert_eq!((back.len(), more.len()), (0, 0));
+    let (returned, later, snapshot) = rig.end(ShutdownMode::CompleteJobs);
+    assert_eq!((returned.len(), later.len()), (0, 0));
     assert_eq!(snapshot.counters.submitted, PRODUCERS * JOBS);
     assert_eq!(snapshot.counters.accepted, PRODUCERS * JOBS / 2);
     let recorded: u64 = Priority::all()
@@ -83,55 +83,55 @@ fn many_producers_lose_no_job() {
 
 #[test]
 fn one_lane_keeps_the_order_and_takes_immediate_jobs_first() {
-    let (lane, seen, order) = controlled(&[]);
+    let (lane, batches, orders) = controlled(&[]);
     let rig = Rig::new(Config::default(), vec![(spec(LaneKind::Cpu), Box::new(lane))]);
     rig.submit([1], 3);
-    assert_eq!(seen.recv_timeout(TEST_TIMEOUT).unwrap(), [1]);
+    assert_eq!(batches.recv_timeout(TEST_TIMEOUT).unwrap(), [1]);
     rig.submit(10..15, 3);
     rig.submit(20..22, 1);
     rig.submit([30], 0);
     rig.submit(15..17, 3);
     assert_eq!(rig.engine.waiting(), (1, 9));
-    order.send(Order::Do).unwrap();
+    orders.send(Order::Do).unwrap();
     assert_eq!(
-        seen.recv_timeout(TEST_TIMEOUT).unwrap(),
+        batches.recv_timeout(TEST_TIMEOUT).unwrap(),
         [30],
         "alone, and before all others"
     );
-    order.send(Order::Do).unwrap();
+    orders.send(Order::Do).unwrap();
     assert_eq!(
-        seen.recv_timeout(TEST_TIMEOUT).unwrap(),
+        batches.recv_timeout(TEST_TIMEOUT).unwrap(),
         [20, 21, 10, 11, 12, 13, 14, 15, 16]
     );
-    order.send(Order::Do).unwrap();
+    orders.send(Order::Do).unwrap();
     assert_eq!(rig.take(11).len(), 11);
 }
 
 #[test]
 fn an_accelerator_is_woken_when_there_is_enough_for_it() {
-    let ((cpu, cpu_seen, cpu_order), (gpu, gpu_seen, gpu_order)) = (controlled(&[]), controlled(&[]));
+    let ((cpu, cpu_batches, cpu_orders), (gpu, gpu_batches, gpu_orders)) = (controlled(&[]), controlled(&[]));
     let lanes: Vec<(_, Box<dyn Lane<u64>>)> = vec![
         (spec(LaneKind::Cpu), Box::new(cpu)),
         (spec(LaneKind::Accelerator), Box::new(gpu)),
     ];
     let rig = Rig::new(without_timers(), lanes);
     rig.submit([1], 3);
-    assert_eq!(cpu_seen.recv_timeout(TEST_TIMEOUT).unwrap(), [1]);
-    // The CPU lane is held: only the accelerator can react.
+    assert_eq!(cpu_batches.recv_timeout(TEST_TIMEOUT).unwrap(), [1]);
+    // The CPU lane waits for an order: only the accelerator can react.
     rig.submit(100..106, 3);
     rig.submit(200..206, 3);
-    let batch = gpu_seen.recv_timeout(TEST_TIMEOUT).unwrap();
+    let batch = gpu_batches.recv_timeout(TEST_TIMEOUT).unwrap();
     assert_eq!(
         batch,
         [100, 101, 102, 103, 104, 105, 200, 201, 202, 203, 204, 205]
     );
-    gpu_order.send(Order::Do).unwrap();
+    gpu_orders.send(Order::Do).unwrap();
     assert!(
         rig.take(12)
             .values()
             .all(|departure| *departure == Departure::Done(LaneId(1), Outcome::Accepted))
     );
-    cpu_order.send(Order::Do).unwrap();
+    cpu_orders.send(Order::Do).unwrap();
     rig.take(1);
 }
 
@@ -148,35 +148,38 @@ fn a_single_job_for_an_accelerator_is_done_after_the_maximum_wait() {
 
 #[test]
 fn when_the_submission_queue_is_full_producers_shed_by_the_queue_order() {
-    let (lane, seen, order) = controlled(&[]);
+    let (lane, batches, orders) = controlled(&[]);
     let mut config = Config::default();
     config.queue.capacity = 100;
     let rig = Rig::new(config, vec![(spec(LaneKind::Cpu), Box::new(lane))]);
     rig.submit([0], 3);
-    seen.recv_timeout(TEST_TIMEOUT).unwrap();
-    // The lane is held, so it does not empty the queue of 1,024 submissions.
+    batches.recv_timeout(TEST_TIMEOUT).unwrap();
+    // The lane waits for an order, so that it does not empty the queue of 1,024 submissions.
     let count = 3_000;
     for number in 1..=count {
         rig.submit([number], if number <= 50 { 1 } else { 6 });
     }
-    let dropped = rig.left.try_iter().collect::<Vec<_>>();
+    let dropped = rig.departures.try_iter().collect::<Vec<_>>();
     assert!(dropped.len() > 1_900, "{}", dropped.len());
     assert!(
         dropped
             .iter()
             .all(|(job, departure)| *departure == Departure::Dropped(ShedReason::QueueFull) && *job > 50)
     );
-    drop(order);
-    drop(seen);
-    let (back, left, snapshot) = rig.end(ShutdownMode::ReturnJobs);
-    assert_eq!(back.len() + left.len() + dropped.len(), count as usize + 1);
+    drop(orders);
+    drop(batches);
+    let (returned, departures, snapshot) = rig.end(ShutdownMode::ReturnJobs);
+    assert_eq!(
+        returned.len() + departures.len() + dropped.len(),
+        count as usize + 1
+    );
     // The lane may have started the next batches in the meantime.
     let counters = snapshot.counters;
     assert_eq!(counters.unfinished + counters.done(), 1 + 100);
-    let (done, _): (Vec<_>, Vec<_>) = left
+    let (done, _): (Vec<_>, Vec<_>) = departures
         .iter()
         .partition(|(_, departure)| matches!(departure, Departure::Done(..)));
-    assert!((1..=50).all(|urgent| back.contains(&urgent) || done.iter().any(|(job, _)| *job == urgent)));
+    assert!((1..=50).all(|urgent| returned.contains(&urgent) || done.iter().any(|(job, _)| *job == urgent)));
 }
 
 /// Makes masks and counts them.
@@ -196,7 +199,7 @@ impl Lane<u64> for MaskMakingLane {
 
 #[test]
 fn an_idle_lane_fills_the_pool_and_then_parks() {
-    let (sender, made) = std::sync::mpsc::channel();
+    let (sender, refills) = std::sync::mpsc::channel();
     let limits = MaskLimits {
         sign: Class::RA_SIGN,
         plain: Class::RSA_SIGN,
@@ -206,9 +209,9 @@ fn an_idle_lane_fills_the_pool_and_then_parks() {
         stock: 0,
         slice: Span::from_millis(1),
     };
-    let line = CostModel::new(Span::ZERO, 30_000.0);
+    let cost_model = CostModel::new(Span::ZERO, 30_000.0);
     let lane = spec(LaneKind::Accelerator)
-        .with_class(Class::MASK_REFILL, line)
+        .with_class(Class::MASK_REFILL, cost_model)
         .with_refill();
     let config = Config {
         masks: Some(limits),
@@ -217,15 +220,15 @@ fn an_idle_lane_fills_the_pool_and_then_parks() {
     let rig = Rig::new(config, vec![(lane, Box::new(MaskMakingLane(sender)))]);
     let mut stock = 0;
     while stock < 100 {
-        stock += made.recv_timeout(TEST_TIMEOUT).unwrap();
+        stock += refills.recv_timeout(TEST_TIMEOUT).unwrap();
     }
     rig.submit(0..20, 1);
     rig.take(20);
-    assert_eq!(made.try_iter().count(), 0);
+    assert_eq!(refills.try_iter().count(), 0);
     rig.engine.set_mask_stock(9);
-    let mut more = 9;
-    while more < 100 {
-        more += made.recv_timeout(TEST_TIMEOUT).unwrap();
+    let mut stock = 9;
+    while stock < 100 {
+        stock += refills.recv_timeout(TEST_TIMEOUT).unwrap();
     }
     let (_, _, snapshot) = rig.end(ShutdownMode::CompleteJobs);
     assert_eq!((snapshot.mask_stock, snapshot.counters.masks_made), (100, 191));

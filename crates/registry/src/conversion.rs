@@ -5,28 +5,28 @@ use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
 use crate::column::ColumnValue;
 use crate::device::{DeviceInfo, Quarantine, Revision, Status};
 use crate::error::{RegistryError, Result};
-use crate::record_mac::RecordMac;
+use crate::record_tag::RecordAuthenticator;
 use crate::sql::{FromRow, Row};
 
-/// The columns of [`DeviceRow`], in its order, as a literal for `concat!`.
+/// The column names of [`DeviceColumns`], in the same order, as a literal for `concat!`.
 macro_rules! device_columns {
     () => {
         "device.device_id, device.name, device.mode, device.suite, device.status, device.enrolled_at_s, \
          device.revoked_at_s, device.revoked_reason, device.first_idx, device.rows_total, device.idx_floor, \
-         device.floor_version, device.epoch, device.revision, device.puf_profile, device.mac, \
+         device.floor_version, device.epoch, device.revision, device.puf_profile, device.tag, \
          device.quarantined_at_s, device.quarantined_reason"
     };
 }
 pub(crate) use device_columns;
 
-/// Number of these columns.
+/// Number of the columns of [`DeviceColumns`].
 pub(crate) const DEVICE_COLUMNS: usize = 18;
-/// Position of the column `revision`.
+/// Position of the column `revision` in [`DeviceColumns`], from 0.
 pub(crate) const DEVICE_REVISION: usize = 13;
 
-/// A row of the table `device`. Text is read as bytes: invalid UTF-8 then damages only that record and does not fail
-/// the query.
-pub(crate) struct DeviceRow {
+/// The columns of `device`. Text is read as bytes: invalid UTF-8 then damages only that record and does not fail the
+/// query.
+pub(crate) struct DeviceColumns {
     pub(crate) id: ColumnValue<i64>,
     name: ColumnValue<Vec<u8>>,
     mode: ColumnValue<i16>,
@@ -42,14 +42,14 @@ pub(crate) struct DeviceRow {
     epoch: ColumnValue<i64>,
     revision: ColumnValue<i64>,
     puf_profile: ColumnValue<Vec<u8>>,
-    mac: ColumnValue<Vec<u8>>,
+    tag: ColumnValue<Vec<u8>>,
     quarantined_at_s: ColumnValue<Option<i64>>,
     quarantined_reason: ColumnValue<Option<Vec<u8>>>,
 }
 
-impl FromRow for DeviceRow {
+impl FromRow for DeviceColumns {
     fn from_row(row: &Row<'_>) -> sqlx::Result<Self> {
-        // By position, because names are ambiguous in joins.
+        // Columns are read by position, because names are ambiguous in joins.
         Ok(Self {
             id: row.get(0)?,
             name: row.get(1)?,
@@ -66,7 +66,7 @@ impl FromRow for DeviceRow {
             epoch: row.get(12)?,
             revision: row.get(13)?,
             puf_profile: row.get(14)?,
-            mac: row.get(15)?,
+            tag: row.get(15)?,
             quarantined_at_s: row.get(16)?,
             quarantined_reason: row.get(17)?,
         })
@@ -76,7 +76,7 @@ impl FromRow for DeviceRow {
 pub(crate) const ACTIVE: i16 = 1;
 pub(crate) const REVOKED: i16 = 2;
 
-/// Device ids are bit-cast, so that all 64 bits fit a BIGINT.
+/// Bit-casts a device id, so that all 64 bits fit a BIGINT.
 pub(crate) fn id_to_column(device: DeviceId) -> i64 {
     device.0.cast_signed()
 }
@@ -100,9 +100,9 @@ pub(crate) fn mode_from_column(column: i16) -> Option<Mode> {
     }
 }
 
-/// Decodes a stored row; an invalid value is an error that names the device.
-pub(crate) fn device_info(mac: &RecordMac, row: DeviceRow) -> Result<DeviceInfo> {
-    let device = id_from_column(row.id.0);
+/// Decodes and authenticates a device record; an error names the device.
+pub(crate) fn device_info(authenticator: &RecordAuthenticator, record: DeviceColumns) -> Result<DeviceInfo> {
+    let device = id_from_column(record.id.0);
     let damaged = |problem: String| RegistryError::DamagedRecord { device, problem };
     let unusable = |column: &str, value: i64| match value {
         i64::MIN => damaged(format!("{column} is not a number")),
@@ -116,14 +116,14 @@ pub(crate) fn device_info(mac: &RecordMac, row: DeviceRow) -> Result<DeviceInfo>
         String::from_utf8(value.0).map_err(|_| damaged(format!("{column} is not valid UTF-8")))
     };
     let (ColumnValue(status), ColumnValue(revoked_at_s), ColumnValue(mode)) =
-        (row.status, row.revoked_at_s, row.mode);
+        (record.status, record.revoked_at_s, record.mode);
     let status = match (status, revoked_at_s) {
-        (ACTIVE, None) if row.revoked_reason.0.is_none() => Status::Active,
+        (ACTIVE, None) if record.revoked_reason.0.is_none() => Status::Active,
         (REVOKED, Some(at_s)) => Status::Revoked {
             at_s: seconds("revoked_at_s", at_s)?,
             reason: text(
                 "revoked_reason",
-                ColumnValue(row.revoked_reason.0.unwrap_or_default()),
+                ColumnValue(record.revoked_reason.0.unwrap_or_default()),
             )?,
         },
         _ => {
@@ -132,7 +132,7 @@ pub(crate) fn device_info(mac: &RecordMac, row: DeviceRow) -> Result<DeviceInfo>
             )));
         }
     };
-    let quarantine = match (row.quarantined_at_s.0, row.quarantined_reason.0) {
+    let quarantine = match (record.quarantined_at_s.0, record.quarantined_reason.0) {
         (None, None) => None,
         (Some(at_s), Some(reason)) => Some(Quarantine {
             at_s: seconds("quarantined_at_s", at_s)?,
@@ -146,24 +146,24 @@ pub(crate) fn device_info(mac: &RecordMac, row: DeviceRow) -> Result<DeviceInfo>
     };
     let info = DeviceInfo {
         device,
-        name: text("name", row.name)?,
+        name: text("name", record.name)?,
         mode: mode_from_column(mode).ok_or_else(|| damaged(format!("mode is {mode}")))?,
-        suite: u8::try_from(row.suite.0)
+        suite: u8::try_from(record.suite.0)
             .ok()
             .and_then(Suite::from_number)
-            .ok_or_else(|| damaged(format!("unsupported suite {}", row.suite.0)))?,
+            .ok_or_else(|| damaged(format!("unsupported suite {}", record.suite.0)))?,
         status,
         quarantine,
-        enrolled_at_s: seconds("enrolled_at_s", row.enrolled_at_s.0)?,
-        first_idx: RowIndex(number("first_idx", row.first_idx)?),
-        rows_total: number("rows_total", row.rows_total)?,
-        idx_floor: RowIndex(number("idx_floor", row.idx_floor)?),
-        epoch: number("epoch", row.epoch)?,
-        revision: Revision(seconds("revision", row.revision.0)?),
-        puf_profile: text("puf_profile", row.puf_profile)?,
-        floor_version: row.floor_version.0,
+        enrolled_at_s: seconds("enrolled_at_s", record.enrolled_at_s.0)?,
+        first_idx: RowIndex(number("first_idx", record.first_idx)?),
+        rows_total: number("rows_total", record.rows_total)?,
+        idx_floor: RowIndex(number("idx_floor", record.idx_floor)?),
+        epoch: number("epoch", record.epoch)?,
+        revision: Revision(seconds("revision", record.revision.0)?),
+        puf_profile: text("puf_profile", record.puf_profile)?,
+        floor_version: record.floor_version.0,
     };
-    if mac.verifies(&info, &row.mac.0) {
+    if authenticator.verifies(&info, &record.tag.0) {
         Ok(info)
     } else {
         Err(damaged("its fields do not authenticate".to_owned()))
@@ -186,7 +186,7 @@ pub(crate) fn quarantine_to_columns(quarantine: Option<&Quarantine>) -> (Option<
     }
 }
 
-/// Times are validated by callers; a time that exceeds the column means "never".
+/// Converts a time. Callers validate times; a time that exceeds the column becomes the highest value, which means "never".
 pub(crate) fn seconds_to_column(seconds: u64) -> i64 {
     i64::try_from(seconds).unwrap_or(i64::MAX)
 }

@@ -1,4 +1,4 @@
-//! The connection to the switch: blocking calls, and the messages that the switch sends in between.
+//! The connection to the switch: blocking calls, and the messages that the switch sends between them.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::BorrowedFd;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use linewarden_p4runtime::arbitration::ArbitrationStatus;
 use linewarden_p4runtime::bytes::Bits;
-use linewarden_p4runtime::client::{Client, ClientError, Events, Session, StreamEvent};
+use linewarden_p4runtime::client::{Client, ClientError, ClientIdentity, Events, StreamEvent};
 use linewarden_p4runtime::data::Data;
 use linewarden_p4runtime::digest::DigestList;
 use linewarden_p4runtime::entity::{Entity, Update};
@@ -30,7 +30,8 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 const MESSAGES_MAX: usize = 65_536;
 /// Digest lists that are drained at once, so that the caller can do other work.
 const LISTS_PER_DRAIN: usize = 16;
-/// Packet-ins that are drained at once. Each may cost a call, and revocations must not wait for all of them.
+/// Packet-ins that are drained at once. Each packet-in may cost a call, and revocations must not wait for all
+/// packet-ins.
 const PACKETS_PER_DRAIN: usize = 256;
 /// Packet-ins that may wait. Further ones are dropped, because devices repeat their messages.
 const PACKETS_MAX: usize = 4096;
@@ -41,12 +42,13 @@ struct Inbox {
     lists: VecDeque<DigestList>,
     /// Number of messages in these lists.
     messages: usize,
-    /// Messages that were lost here, plus one for each loss that the switch reported.
+    /// Messages that this process dropped, plus one for each loss that the switch reported.
     lost: u64,
     /// The last error that the switch reported for a message.
     last_error: Option<String>,
     /// Frames, and the ports on which they arrived.
     packets: VecDeque<(u16, Vec<u8>)>,
+    /// Why the stream ended; `None` while it is open.
     ended: Option<String>,
 }
 
@@ -57,9 +59,9 @@ struct Wake {
     is_armed: AtomicBool,
 }
 
-/// A session at the switch, as its primary controller.
+/// The connection to a switch, as its primary controller.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct SwitchConnection {
     runtime: Runtime,
     client: Mutex<Client>,
     inbox: Arc<Mutex<Inbox>>,
@@ -67,7 +69,7 @@ pub(super) struct Link {
     pub program: Program,
 }
 
-impl Link {
+impl SwitchConnection {
     /// Connects, becomes the primary controller, and loads the program with empty tables.
     pub fn open(options: &P4Options) -> Result<Self, SwitchError> {
         let endpoint = endpoint(&options.address, options.tls.as_ref()).map_err(|source| {
@@ -80,12 +82,12 @@ impl Link {
             .enable_all()
             .build()
             .map_err(SwitchError::Runtime)?;
-        let session = Session {
+        let identity = ClientIdentity {
             device_id: options.device_id,
             role: String::new(),
             election_id: options.election_id,
         };
-        let connect = Client::connect(endpoint, session);
+        let connect = Client::connect(endpoint, identity);
         let (client, events, arbitration) = with_timeout(&runtime, connect).map_err(|error| match error {
             SwitchError::Client(
                 source @ (ClientError::Unreachable(_)
@@ -110,17 +112,17 @@ impl Link {
             wake_fd: WakeFd::new().map_err(SwitchError::Runtime)?,
             is_armed: AtomicBool::new(false),
         });
-        let link = Self {
+        let connection = Self {
             client: Mutex::new(client),
             inbox: Arc::clone(&inbox),
             wake: Arc::clone(&wake),
             program: Program::new()?,
             runtime,
         };
-        let pipeline = link.program.pipeline();
-        link.call(async |client| client.set_pipeline(&pipeline).await)?;
-        link.runtime.spawn(receive_events(events, inbox, wake));
-        Ok(link)
+        let pipeline = connection.program.pipeline();
+        connection.call(async |client| client.set_pipeline(&pipeline).await)?;
+        connection.runtime.spawn(receive_events(events, inbox, wake));
+        Ok(connection)
     }
 
     fn call<T>(
@@ -145,9 +147,9 @@ impl Link {
         &self,
         cells: [(&'static str, u32); N],
     ) -> Result<[u128; N], SwitchError> {
-        let read = self.read_cells(&cells)?;
+        let values = self.read_cells(&cells)?;
         let name = cells.first().map_or("", |(name, _)| *name);
-        <[u128; N]>::try_from(read).map_err(|_| SwitchError::RegisterMissing(name))
+        <[u128; N]>::try_from(values).map_err(|_| SwitchError::RegisterMissing(name))
     }
 
     /// Reads these cells of one register.
@@ -175,7 +177,7 @@ impl Link {
             index: Some(*index),
         };
         let requests: Vec<Read> = ids.iter().map(request).collect();
-        let mut held = HashMap::new();
+        let mut by_cell = HashMap::new();
         for entity in self.read(&requests)? {
             if let Entity::Register {
                 id,
@@ -183,11 +185,11 @@ impl Link {
                 data: Data::Bits(bits),
             } = entity
             {
-                held.insert((id, index), number(&bits));
+                by_cell.insert((id, index), number(&bits));
             }
         }
         let values = cells.iter().zip(&ids).map(|((name, _), id)| {
-            let value = held.get(id).copied();
+            let value = by_cell.get(id).copied();
             value.ok_or(SwitchError::RegisterMissing(name))
         });
         values.collect()
@@ -211,28 +213,28 @@ impl Link {
         self.wake.wake_fd.fd()
     }
 
-    /// Received frames and their ports, a bounded number.
+    /// Takes received frames and their ports, a bounded number.
     pub fn take_packets(&self) -> Vec<(u16, Vec<u8>)> {
         let mut inbox = self.lock_inbox();
-        let some = inbox.packets.len().min(PACKETS_PER_DRAIN);
-        let taken = inbox.packets.drain(..some).collect();
+        let count = inbox.packets.len().min(PACKETS_PER_DRAIN);
+        let packets = inbox.packets.drain(..count).collect();
         if !inbox.packets.is_empty() {
             self.wake.wake_fd.signal();
         }
-        taken
+        packets
     }
 
-    /// Received digest lists, a bounded number.
+    /// Takes received digest lists, a bounded number.
     pub fn take_lists(&self) -> Vec<DigestList> {
         let mut inbox = self.lock_inbox();
-        let some = inbox.lists.len().min(LISTS_PER_DRAIN);
-        let taken: Vec<DigestList> = inbox.lists.drain(..some).collect();
-        inbox.messages -= messages_of(&taken);
+        let count = inbox.lists.len().min(LISTS_PER_DRAIN);
+        let lists: Vec<DigestList> = inbox.lists.drain(..count).collect();
+        inbox.messages -= messages_of(&lists);
         if !inbox.lists.is_empty() {
-            // The gateway reads the rest on the next wake.
+            // The gateway reads the remaining lists on the next wake.
             self.wake.wake_fd.signal();
         }
-        taken
+        lists
     }
 
     /// Number of lost messages; a lower bound.
@@ -245,7 +247,7 @@ impl Link {
         self.lock_inbox().last_error.is_some()
     }
 
-    /// Why the switch sends nothing any more.
+    /// Why the stream of the switch ended; `None` while it is open.
     pub fn ended(&self) -> Option<String> {
         self.lock_inbox().ended.clone()
     }
@@ -275,12 +277,12 @@ fn with_timeout<T>(
     runtime: &Runtime,
     call: impl Future<Output = Result<T, ClientError>>,
 ) -> Result<T, SwitchError> {
-    let late = SwitchError::Timeout {
+    let timeout_error = SwitchError::Timeout {
         seconds: CALL_TIMEOUT.as_secs(),
     };
     match runtime.block_on(async { timeout(CALL_TIMEOUT, call).await }) {
         Ok(response) => Ok(response?),
-        Err(_) => Err(late),
+        Err(_) => Err(timeout_error),
     }
 }
 
@@ -289,18 +291,18 @@ async fn receive_events(mut events: Events, inbox: Arc<Mutex<Inbox>>, wake: Arc<
         let message = events.next().await;
         let mut inbox = inbox.lock().unwrap_or_else(PoisonError::into_inner);
         inbox.push(message);
-        let ends = inbox.ended.is_some();
+        let has_ended = inbox.ended.is_some();
         drop(inbox);
         if wake.is_armed.swap(false, Ordering::AcqRel) {
             wake.wake_fd.signal();
         }
-        if ends {
+        if has_ended {
             return;
         }
     }
 }
 
-/// Counts at least one message per list.
+/// Number of messages in these lists, at least one per list.
 fn messages_of(lists: &[DigestList]) -> usize {
     lists.iter().map(|list| list.data.len().max(1)).sum()
 }
@@ -335,7 +337,7 @@ impl Inbox {
                 }
             }
             Ok(StreamEvent::IdleTimeout(_)) => {}
-            // For example messages of the previous program.
+            // A message of the previous program, for example, causes this error.
             Err(error @ ClientError::InvalidResponse(_)) => {
                 tracing::warn!(%error, "reading a message of the P4 switch failed; message dropped");
                 self.lost += 1;
