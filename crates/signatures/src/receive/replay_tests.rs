@@ -31,7 +31,7 @@ fn no_message_is_accepted_twice_and_no_new_one_refused() {
         let signer = KeyId([random.random_range(0..2); 8]);
         let identity = random.random_range(0..20u8);
         let name = memory.name(signer, &[&[identity][..], &time.to_be_bytes()].concat());
-        let is_known = accepted.iter().any(|known| *known == (time, signer, identity));
+        let is_known = accepted.contains(&(time, signer, identity));
         match memory.insert(TimeMs::since_2020(time), name) {
             Ok(()) => {
                 assert!(!is_known, "accepted twice");
