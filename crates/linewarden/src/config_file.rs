@@ -493,8 +493,8 @@ mod tests {
                 "f:1:1: missing field `shape`",
                 "f:1:8: last: 256: expected a whole number from 0 to 255",
                 "f:2:1: place: missing field `path`",
-                "f:3:6: place.ip: \"here\": an address, such as \"192.0.2.1\" or \"2001:db8::1\"",
-                "f:4:6: place.at: \"127.0.0.1\": an address and a port, such as \"127.0.0.1:5683\" or \"[::1]:5683\"",
+                "f:3:6: place.ip: \"here\": expected an address, such as \"192.0.2.1\" or \"2001:db8::1\"",
+                "f:4:6: place.at: \"127.0.0.1\": expected an address and a port, such as \"127.0.0.1:5683\" or \"[::1]:5683\"",
                 "f:5:12: place.many: \"x\": expected a whole number from 0 to 255",
             ]
         );

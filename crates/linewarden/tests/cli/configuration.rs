@@ -54,7 +54,7 @@ fn broken_configurations_are_reported_with_file_line_and_field() {
         ),
         (
             format!("[gateway]\nid = 1\n{lo}{section}controller = \"here\"\n{registry}"),
-            "error: g.toml:7:14: p4dra_classic.controller: \"here\": a MAC address, such as \"08:00:00:00:01:01\"\n",
+            "error: g.toml:7:14: p4dra_classic.controller: \"here\": expected a MAC address, such as \"08:00:00:00:01:01\"\n",
         ),
         (
             format!("[gateway]\nid = 1\n{lo}{section}controller = \"09:00:00:00:01:01\"\n{registry}"),
@@ -146,7 +146,7 @@ fn missing_fields_hide_no_mistakes() {
         "g.toml:2:1: gateway.session_lifetime_s: 0: ",
         "g.toml:3:8: gateway.port: \"x\": expected a whole number from 0 to 65535",
         "g.toml:4:1: gateway.interfaces: a occurs twice; remove one of the two entries",
-        "g.toml:5:14: gateway.addresses: \"here\": an address, such as",
+        "g.toml:5:14: gateway.addresses: \"here\": expected an address, such as",
         "g.toml:6:1: registry: missing field `path`",
         "g.toml:8:1: classic: missing field `profile`",
         "g.toml:8:1: classic: missing field `crps_file`",
@@ -319,7 +319,7 @@ fn check_and_agent_report_all_mistakes_of_an_agents_configuration() {
     );
     let all = [
         "a.toml:4:1: device.peer_port: 20550: use a port other than 0 and LAP's",
-        "a.toml:7:7: gateway.ids: \"all\": a list",
+        "a.toml:7:7: gateway.ids: \"all\": expected a list",
         "a.toml:8:1: gateway.ticket_port: invalid port",
         "a.toml:9:2: puf: set exactly one of",
         "a.toml:12:1: renewal.rows: 0: use 1 to 4096 rows",
